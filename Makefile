@@ -1,0 +1,34 @@
+# The CPU path: environment, checks and quickstart. On GPUs see the installation section of README.md.
+
+PYTHON ?= python3
+BIN    := $(CURDIR)/.venv/bin
+# Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
+STAMP  := .venv/.setup-$(shell cat setup.py requirements/*.* requirements/*/setup.py | sha256sum | cut -c1-16)
+
+.PHONY: help setup quickstart test lint clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: $(STAMP)  ## Install the CPU environment into .venv (PYTHON=python3.11 picks the interpreter).
+
+$(STAMP):
+	@bash requirements/install.sh $(PYTHON)
+	@rm -f .venv/.setup-* && touch $@
+
+quickstart: setup  ## Train actor and extractor of a small model on this machine's CPU.
+	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
+
+test: lint  ## Run the linters and every test, slow ones included.
+	@$(BIN)/pytest
+
+lint: setup  ## Run ruff and pyright.
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/pyright
+
+clean:  ## Delete the environment and the tools' caches; training outputs stay.
+	rm -rf .venv build dist *.egg-info requirements/*/build requirements/*/*.egg-info
+	rm -rf .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""MiniHack: navigation tasks in NetHack, as text."""

@@ -1,0 +1,145 @@
+"""A scripted player that reads what the model reads.
+
+Owns a policy for levels that are walked through: it goes to the staircase on the shortest way around walls, monsters
+and traps, looks around while there is none in sight and fights what stands next to it. It uses no key and pushes no
+boulder.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from env_adapters.minihack.actions import COMPASS
+from env_adapters.minihack.observation import GOAL, MONSTER_MARK, RADIUS, UNSEEN
+
+Cell = tuple[int, int]
+"""Columns to the east and rows to the south of the agent."""
+
+_BLOCKING = ("wall", "closed door", "boulder", "water")
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The crop, by what a cell means to a walker."""
+
+    free: frozenset[Cell]
+    traps: frozenset[Cell]
+    monsters: frozenset[Cell]
+    unseen: frozenset[Cell]
+    goals: frozenset[Cell]
+
+
+def _read(observation: str) -> _View:
+    # An answer to an invalid action stands before the map.
+    lines = observation.splitlines()
+    legend_at = next(i for i, line in enumerate(lines) if line.startswith("Legend: "))
+    rows = [line.split(" ") for line in lines[legend_at - 2 * RADIUS - 1 : legend_at]]
+    names = _names(lines[legend_at].removeprefix("Legend: "))
+    kinds: dict[str, set[Cell]] = {"free": set(), "traps": set(), "monsters": set(), "unseen": set(), "goals": set()}
+    for y, row in enumerate(rows):
+        for x, symbol in enumerate(row):
+            cell = (x - RADIUS, y - RADIUS)
+            name = names.get(symbol, "")
+            if cell == (0, 0):
+                continue
+            if symbol == UNSEEN:
+                kinds["unseen"].add(cell)
+            elif MONSTER_MARK in name:
+                kinds["monsters"].add(cell)
+            elif symbol == "^":
+                kinds["traps"].add(cell)
+            elif name not in _BLOCKING:
+                kinds["free"].add(cell)
+                if symbol == GOAL:
+                    kinds["goals"].add(cell)
+    return _View(**{kind: frozenset(cells) for kind, cells in kinds.items()})
+
+
+def _names(legend: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for entry in legend.split(", "):
+        symbols, words = [], entry.split(" ")
+        while words and (not symbols or (len(words[0]) == 1 and not words[0].isalnum())):
+            symbols.append(words.pop(0))
+        for symbol in symbols:
+            names[symbol] = " ".join(words)
+    return names
+
+
+def _neighbours(cell: Cell) -> list[tuple[str, Cell]]:
+    return [(phrase, (cell[0] + dx, cell[1] + dy)) for phrase, (dx, dy) in COMPASS.items()]
+
+
+def _first_step(passable: frozenset[Cell], wanted: Callable[[Cell], bool]) -> str | None:
+    """Return the first move of a shortest way over ``passable`` cells to a wanted one, None if there is none."""
+    first: dict[Cell, str] = {(0, 0): ""}
+    queue = deque(first)
+    while queue:
+        cell = queue.popleft()
+        for phrase, neighbour in _neighbours(cell):
+            if neighbour in passable and neighbour not in first:
+                first[neighbour] = first[cell] or phrase
+                if wanted(neighbour):
+                    return first[neighbour]
+                queue.append(neighbour)
+    return None
+
+
+class ScriptedPolicy:
+    """Plays one episode; make a new one for the next.
+
+    It remembers where it stood, by counting its own steps: from such a cell all neighbours have been seen, so that
+    what is still unseen there is rock.
+    """
+
+    def __init__(self) -> None:
+        """Start at the beginning of an episode."""
+        self._here: Cell = (0, 0)
+        self._stood: dict[Cell, int] = {}
+        self._last: tuple[_View, Cell] | None = None
+
+    def act(self, observation: str) -> str:
+        """Return the action phrase for an observation of a running episode."""
+        view = _read(observation)
+        self._locate(view)
+        self._stood[self._here] = self._stood.get(self._here, 0) + 1
+        phrase = self._choose(view)
+        self._last = (view, COMPASS[phrase])
+        return phrase
+
+    def _choose(self, view: _View) -> str:
+        adjacent = {cell: phrase for phrase, cell in _neighbours((0, 0))}
+        if near := sorted(view.goals & adjacent.keys()) or sorted(view.monsters & adjacent.keys()):
+            return adjacent[near[0]]
+        known_rock = {neighbour for stood in self._stood for _, neighbour in _neighbours(stood)}
+
+        def promises(cell: Cell) -> bool:
+            around = (neighbour for _, neighbour in _neighbours(cell) if neighbour in view.unseen)
+            return self._absolute(cell) not in self._stood and any(self._absolute(n) not in known_rock for n in around)
+
+        for passable in (view.free, view.free | view.traps, view.free | view.traps | view.monsters):
+            for wanted in (view.goals.__contains__, promises):
+                if step := _first_step(passable, wanted):
+                    return step
+        # Everything in sight is known: drift to where it has been least.
+        around = [cell for cell in adjacent if cell in view.free] or list(adjacent)
+        return adjacent[min(around, key=lambda cell: self._stood.get(self._absolute(cell), 0))]
+
+    def _absolute(self, cell: Cell) -> Cell:
+        return (self._here[0] + cell[0], self._here[1] + cell[1])
+
+    def _locate(self, view: _View) -> None:
+        """Find out whether the last move moved us, from how the map shifted; after a teleport start anew."""
+        if self._last is None:
+            return
+        before, (dx, dy) = self._last
+        if _fits(before, view, (dx, dy)):
+            self._here = self._absolute((dx, dy))
+        elif not _fits(before, view, (0, 0)):
+            self._here, self._stood = (0, 0), {}
+
+
+def _fits(before: _View, after: _View, shift: Cell) -> bool:
+    """Whether all that was free is still on the map after moving by ``shift``; the game forgets no floor."""
+    dx, dy = shift
+    return not any((x - dx, y - dy) in after.unseen for x, y in before.free)

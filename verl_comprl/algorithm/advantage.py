@@ -1,0 +1,86 @@
+"""Subgroup GRPO (Eq. 4, 5): every prompt's rollouts are compared inside the guided and inside the free half.
+
+Owns the baseline, the normalisation and the weights of the two halves. Which rollout is guided is decided elsewhere.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
+def _groups(keys: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return for every element the index of its group, and for every group its size and its first element."""
+    index: dict[Hashable, int] = {}
+    inverse = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
+    _, first = np.unique(inverse, return_index=True)
+    return inverse, np.bincount(inverse, minlength=len(index)), first
+
+
+def _checked(prompt_ids: Sequence[Hashable], guided: Sequence[bool], count: int) -> list[tuple[Hashable, bool]]:
+    if not len(prompt_ids) == len(guided) == count:
+        raise ValueError(
+            f"one value per rollout is needed, got {count} rewards, {len(prompt_ids)} prompt ids, {len(guided)} guided"
+        )
+    return [(prompt, bool(is_guided)) for prompt, is_guided in zip(prompt_ids, guided, strict=True)]
+
+
+def subgroup_advantages(
+    rewards: Array,
+    prompt_ids: Sequence[Hashable],
+    guided: Sequence[bool],
+    *,
+    norm_by_std: bool = True,
+    eps: float = 1e-6,
+) -> Array:
+    """Return ``A_k = (r_k − mean_c) / (std_c + eps)`` inside every prompt's guided or free subgroup ``c`` (Eq. 5).
+
+    The standard deviation is the unbiased one, as in verl's GRPO. A subgroup of equal rewards gets 0 and so does a
+    subgroup of one (where verl's GRPO would return the reward itself).
+
+    Args:
+        rewards: Outcome of each rollout, shape (n,), array or tensor.
+        prompt_ids: Prompt of each rollout, length n.
+        guided: Whether each rollout is in the guided half, length n.
+        norm_by_std: Divide by the standard deviation; without it only the mean is subtracted.
+        eps: Added to the standard deviation.
+
+    Returns:
+        Advantages of the type and shape of ``rewards``.
+
+    Raises:
+        ValueError: If the three lengths differ or ``rewards`` is not one-dimensional.
+    """
+    if rewards.ndim != 1:
+        raise ValueError(f"rewards must be one-dimensional, got shape {tuple(rewards.shape)}")
+    values = np.asarray(rewards.detach().cpu() if isinstance(rewards, torch.Tensor) else rewards, dtype=np.float64)
+    inverse, sizes, first = _groups(_checked(prompt_ids, guided, len(values)))
+    # Relative to one member, equal rewards are exactly 0 whatever their size, so eps cannot amplify rounding.
+    shifted = values - values[first][inverse]
+    centred = shifted - (np.bincount(inverse, weights=shifted, minlength=len(sizes)) / sizes)[inverse]
+    if norm_by_std:
+        variance = np.bincount(inverse, weights=centred**2, minlength=len(sizes)) / np.maximum(sizes - 1, 1)
+        centred = centred / (np.sqrt(variance) + eps)[inverse]
+    if isinstance(rewards, torch.Tensor):
+        return torch.as_tensor(centred, dtype=rewards.dtype, device=rewards.device)
+    return centred.astype(rewards.dtype if np.issubdtype(rewards.dtype, np.floating) else np.float64)
+
+
+def subgroup_weights(prompt_ids: Sequence[Hashable], guided: Sequence[bool]) -> np.ndarray:
+    """Return the weight ``½ · 1/K_c`` of each rollout in Eq. 5; a half without its counterpart counts whole.
+
+    Args:
+        prompt_ids: Prompt of each rollout, length n.
+        guided: Whether each rollout is in the guided half, length n.
+
+    Returns:
+        Weights, shape (n,), which sum to 1 over the rollouts of each prompt.
+    """
+    keys = _checked(prompt_ids, guided, len(prompt_ids))
+    inverse, sizes, _ = _groups(keys)
+    present = set(keys)
+    halves = np.array([1 + ((prompt, not is_guided) in present) for prompt, is_guided in keys], dtype=np.float64)
+    return 1.0 / (halves * sizes[inverse])

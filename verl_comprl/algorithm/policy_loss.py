@@ -1,0 +1,43 @@
+"""CISPO (Eq. 3), written out.
+
+The training run uses verl's own ``cispo``; ``tests/algorithm/test_policy_loss.py`` proves that it computes this one when
+it is given the generator's stored log-probs.
+"""
+
+import torch
+
+
+def cispo_loss(
+    log_prob: torch.Tensor,
+    old_log_prob: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return ``−Σ_i Σ_t sg(clip(ρ_it, 1−ε_lo, 1+ε_hi)) · Â_i · log π_φ(m_it) / Σ_i |m_i|`` (Eq. 3).
+
+    Args:
+        log_prob: Log-probs under the model that is trained, shape (batch, length), in nats.
+        old_log_prob: Log-probs of the generator, stored when the text was written, same shape.
+        advantages: ``Â_i`` per token (or (batch, 1)).
+        response_mask: 1 for tokens of the response, 0 for padding, same shape.
+        clip_low: ``ε_lo``.
+        clip_high: ``ε_hi``.
+
+    Returns:
+        The loss (a scalar) and the metrics ``ratio``, ``clip_fraction_low`` and ``clip_fraction_high`` (token means).
+    """
+    mask = response_mask.to(log_prob.dtype)
+    tokens = mask.sum()
+    # Padded positions may hold anything; without the mask an overflow there would turn the whole sum into NaN.
+    ratio = torch.exp((log_prob.detach() - old_log_prob) * mask)
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = -(clipped * advantages * log_prob * mask).sum() / tokens
+    metrics = {
+        "ratio": (ratio * mask).sum() / tokens,
+        "clip_fraction_low": ((ratio < 1 - clip_low) * mask).sum() / tokens,
+        "clip_fraction_high": ((ratio > 1 + clip_high) * mask).sum() / tokens,
+    }
+    return loss, {name: value.item() for name, value in metrics.items()}

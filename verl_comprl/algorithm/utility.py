@@ -1,0 +1,49 @@
+"""From outcomes to what the extractor is trained on: rewards of entries, advantages and the weight of Eq. 7."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+def outcome_reward(success: bool) -> float:
+    """Return the reward of one use of an entry: +1 if the guided episode succeeded, else −1."""
+    return 1.0 if success else -1.0
+
+
+def mean_utilities(uses: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Average rewards per generation record: one sample per unique record and collection step.
+
+    Args:
+        uses: Pairs (record id, reward of one use).
+
+    Returns:
+        Mean reward of every record, in order of first use.
+    """
+    rewards: dict[str, list[float]] = {}
+    for record_id, reward in uses:
+        rewards.setdefault(record_id, []).append(reward)
+    return {record_id: float(np.mean(values)) for record_id, values in rewards.items()}
+
+
+def training_weight(step: int, last_trained: int | None, train_count: int, *, alpha: float, cooldown: float) -> float:
+    """Return ``w = 0 if (t − t_last) < δ, else (1 + c_train)^(−α)`` (Eq. 7).
+
+    Args:
+        step: ``t``, the actor step at which the sample was collected.
+        last_trained: ``t_last``, the step of the record's last training sample; ``None`` if there was none.
+        train_count: ``c_train``, how often the record was trained on.
+        alpha: ``α`` ≥ 0.
+        cooldown: ``δ`` ≥ 0, in actor steps.
+
+    Returns:
+        The weight, in [0, 1].
+    """
+    if last_trained is not None and step - last_trained < cooldown:
+        return 0.0
+    return float((1 + train_count) ** -alpha)
+
+
+def extractor_advantages(rewards: Sequence[float], weights: Sequence[float]) -> np.ndarray:
+    """Return ``Â_i = w_i · (r_i − mean(batch))`` (Eq. 3, 7), shape (n,)."""
+    values = np.asarray(rewards, dtype=np.float64)
+    return (values - values.mean()) * np.asarray(weights, dtype=np.float64)

@@ -1,0 +1,69 @@
+"""Every verl symbol we build on, and the check that they are there.
+
+A plugin that meets another verl fails deep inside a worker; this turns it into one line at start.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+SUPPORTED_VERL = ("0.9.1",)
+
+REQUIRED_SYMBOLS = (
+    "verl.checkpoint_engine:CheckpointEngineManager",
+    "verl.experimental.agent_loop.agent_loop:AgentLoopBase",
+    "verl.experimental.agent_loop.agent_loop:register",
+    "verl.plugin.platform:PlatformRegistry",
+    "verl.single_controller.ray:RayWorkerGroup",
+    "verl.tools.base_tool:BaseTool",
+    "verl.trainer.ppo.core_algos:register_adv_est",
+    "verl.trainer.ppo.core_algos:compute_policy_loss_cispo",
+    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ",
+    "verl.trainer.ppo.v1.trainer_base:register_trainer",
+    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync",
+    "verl.utils.distributed:initialize_global_process_group_ray",
+    "verl.workers.engine_workers:ActorRolloutRefWorker",
+    "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
+    "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient",
+    "verl.workers.rollout.llm_server:LLMServerManager",
+    "verl.workers.rollout.replica:RolloutReplicaRegistry",
+)
+
+
+class IncompatibleVerlError(RuntimeError):
+    """The installed verl is not one we were built for."""
+
+
+def installed_verl() -> str:
+    """Return verl's version.
+
+    Raises:
+        IncompatibleVerlError: If verl is missing or its version is not supported.
+    """
+    try:
+        installed = version("verl")
+    except PackageNotFoundError:
+        raise IncompatibleVerlError('verl is not installed: pip install "verl-comprl[cpu]" or "[gpu]"') from None
+    if installed not in SUPPORTED_VERL:
+        raise IncompatibleVerlError(
+            f"verl {installed} is installed, verl-comprl works with {', '.join(SUPPORTED_VERL)}: "
+            f"pip install verl=={SUPPORTED_VERL[-1]}"
+        )
+    return installed
+
+
+def check_symbols() -> None:
+    """Import every symbol we rely on; slow, for start-up and ``comprl doctor``.
+
+    Raises:
+        IncompatibleVerlError: Naming the symbols that are missing and why.
+    """
+    missing = []
+    for symbol in REQUIRED_SYMBOLS:
+        module, _, name = symbol.partition(":")
+        try:
+            if not hasattr(import_module(module), name):
+                missing.append(f"{symbol} (no such name)")
+        except ImportError as error:
+            missing.append(f"{symbol} ({error})")
+    if missing:
+        raise IncompatibleVerlError(f"verl {installed_verl()} lacks what verl-comprl needs: {'; '.join(missing)}")

@@ -1,0 +1,1 @@
+"""Hydra defaults of the training run, and their validation at start."""

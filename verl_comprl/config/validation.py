@@ -1,0 +1,163 @@
+"""Checks of a composed config before anything is started: one line per mistake, with value, allowed ones and remedy."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+SCOPES = ("all", "environment", "task")
+
+
+class ConfigError(ValueError):
+    """The configuration cannot work; the message says what to change."""
+
+
+def validate(config: DictConfig) -> None:
+    """Check our part of the config and what it asks of verl's.
+
+    Raises:
+        ConfigError: With one line per mistake.
+    """
+    mistakes = [*_halves(config), *_comprl(config.comprl), *_models(config), *_data(config)]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+def check_slots(config: DictConfig, resources: dict[str, float]) -> None:
+    """Check that the Ray cluster has a device slot for every worker; verl would wait forever without a word.
+
+    Args:
+        config: The run's config.
+        resources: ``ray.cluster_resources()``.
+
+    Raises:
+        ConfigError: If there are too few.
+    """
+    actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    extractor = config.comprl.extractor.nnodes * config.comprl.extractor.n_gpus_per_node
+    available = int(resources.get("GPU", 0))
+    if available < actor + extractor:
+        raise ConfigError(
+            f"Ray has {available} device slots (GPU), but {actor + extractor} are needed: {actor} for the actor "
+            f"(trainer.nnodes * trainer.n_gpus_per_node) and {extractor} for the extractor "
+            "(comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node). "
+            "Without GPUs set ray_kwargs.ray_init.num_gpus to the number of logical slots."
+        )
+    # verl reserves one CPU per device slot and colocated role; the servers and the manager take their own.
+    needed = 3 * (actor + extractor) + 4
+    if resources.get("CPU", 0) < needed:
+        raise ConfigError(
+            f"Ray has {int(resources.get('CPU', 0))} CPU slots, but at least {needed} are needed; "
+            "set ray_kwargs.ray_init.num_cpus (they are logical: it may exceed the cores)"
+        )
+
+
+def _halves(config: DictConfig) -> Iterator[str]:
+    group, fraction = config.actor_rollout_ref.rollout.n, config.comprl.guided_fraction
+    if not 0 < fraction < 1:
+        yield f"comprl.guided_fraction={fraction} leaves one half of the rollouts empty; allowed: between 0 and 1"
+        return
+    guided = group * fraction
+    if fraction == 0.5 and group % 2:
+        yield f"actor_rollout_ref.rollout.n={group} is odd, but half of K rollouts are guided; use an even number"
+    elif abs(guided - round(guided)) > 1e-9 or not 0 < round(guided) < group:
+        yield (
+            f"comprl.guided_fraction={fraction} of actor_rollout_ref.rollout.n={group} rollouts is {guided:g}; "
+            "both halves must be whole and non-empty"
+        )
+    evaluated = config.actor_rollout_ref.rollout.val_kwargs.n
+    if evaluated < 2 or evaluated % 2:
+        yield (
+            f"actor_rollout_ref.rollout.val_kwargs.n={evaluated}: evaluation runs with and without experience; "
+            "use an even number of at least 2"
+        )
+
+
+def _comprl(comprl: DictConfig) -> Iterator[str]:
+    positive = {
+        "max_turn_tokens": comprl.max_turn_tokens,
+        "poll_interval": comprl.poll_interval,
+        "search_and_ask.timeout": comprl.search_and_ask.timeout,
+        "bank.capacity": comprl.bank.capacity,
+        "bank.retrieval_pool": comprl.bank.retrieval_pool,
+        "bank.max_batch": comprl.bank.max_batch,
+        "extractor.batch_size": comprl.extractor.batch_size,
+        "extractor.max_operations": comprl.extractor.max_operations,
+        "extractor.distillation_workers": comprl.extractor.distillation_workers,
+        "extractor.nnodes": comprl.extractor.nnodes,
+        "extractor.n_gpus_per_node": comprl.extractor.n_gpus_per_node,
+        "merge.chunk": comprl.merge.chunk,
+    }
+    for name, value in positive.items():
+        if value <= 0:
+            yield f"comprl.{name}={value} must be greater than 0"
+    not_negative = {
+        "warmup_steps": comprl.warmup_steps,
+        "drain_timeout": comprl.drain_timeout,
+        "search_and_ask.max_calls": comprl.search_and_ask.max_calls,
+        "bank.diversity": comprl.bank.diversity,
+        "bank.recency_seconds": comprl.bank.recency_seconds,
+        "bank.max_wait_ms": comprl.bank.max_wait_ms,
+        "extractor.alpha": comprl.extractor.alpha,
+        "extractor.cooldown": comprl.extractor.cooldown,
+        "merge.every": comprl.merge.every,
+    }
+    for name, value in not_negative.items():
+        if value < 0:
+            yield f"comprl.{name}={value} must not be negative"
+    if comprl.bank.scope not in SCOPES:
+        yield f"comprl.bank.scope={comprl.bank.scope!r} is unknown; allowed: {', '.join(SCOPES)}"
+
+
+def _models(config: DictConfig) -> Iterator[str]:
+    for subtree in ("actor_rollout_ref", "extractor"):
+        path = config[subtree].model.get("path")
+        if not path:
+            yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
+        elif _looks_local(path) and not (Path(os.path.expanduser(path)) / "config.json").exists():
+            yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
+    extractor = config.comprl.extractor
+    ranks = extractor.nnodes * extractor.n_gpus_per_node
+    micro = config.extractor.actor.ppo_micro_batch_size_per_gpu
+    if ranks > 0 and extractor.batch_size > 0:
+        if extractor.batch_size % ranks:
+            yield f"comprl.extractor.batch_size={extractor.batch_size} must be a multiple of its {ranks} device slots"
+        elif not config.extractor.actor.use_dynamic_bsz and micro and (extractor.batch_size // ranks) % micro:
+            yield (
+                f"extractor.actor.ppo_micro_batch_size_per_gpu={micro} must divide the {extractor.batch_size // ranks} "
+                "samples per device slot (comprl.extractor.batch_size), or set extractor.actor.use_dynamic_bsz=true"
+            )
+
+
+def _looks_local(path: str) -> bool:
+    return path.startswith(("/", "./", "../", "~"))
+
+
+def _data(config: DictConfig) -> Iterator[str]:
+    for key in ("train_files", "val_files"):
+        files = config.data.get(key)
+        for file in [files] if isinstance(files, str) else list(files or []):
+            if not Path(os.path.expanduser(file)).exists():
+                yield f"data.{key}: {file} does not exist; make one with `comprl data` (comprl data --help)"
+            else:
+                yield from _environments(f"data.{key}", file)
+
+
+def _environments(key: str, file: str) -> Iterator[str]:
+    """Make each environment that a dataset names once, so that a typo or a missing extra shows before any model loads."""
+    import pyarrow.parquet as pq
+
+    from env_adapters import make
+
+    rows: list[dict[str, Any]] = pq.read_table(file, columns=["extra_info"]).column("extra_info").to_pylist()
+    for name, options in sorted({(row.get("environment"), row.get("environment_options")) for row in rows}, key=str):
+        if not name or options is None:
+            yield f"{key}: {file} has rows without extra_info.environment and environment_options; make it with `comprl data`"
+            continue
+        try:
+            make(name, **json.loads(options)).close()
+        except (ValueError, TypeError, ImportError) as error:
+            yield f"{key}: {file}: {error}"

@@ -1,0 +1,139 @@
+"""What a list of operations does to the bank, decided before anything is written.
+
+Owns the meaning of the operations, as a pure function. Carrying it out is ``bank``.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_comprl.experience.operations import Operation
+from verl_comprl.experience.schema import Add, Discard, Experience, Merge, Retain, Return, Update, derive_id
+
+
+@dataclass(frozen=True)
+class ApplyReport:
+    """What became of the operations of one extractor call; the numbers count operations.
+
+    ``rejections`` has the reasons: ``vanished`` (a listed entry is not in the bank any more), ``bad_index``,
+    ``empty_text``. ``repeated`` marks a call that had been applied before: nothing changed, the numbers are 0.
+    """
+
+    added: int = 0
+    updated: int = 0
+    merged: int = 0
+    retained: int = 0
+    discarded: int = 0
+    returned: int = 0
+    rejected: int = 0
+    rejections: Mapping[str, int] = field(default_factory=dict)
+    evicted: int = 0
+    """Entries that left because the bank was full."""
+    new_ids: tuple[str, ...] = ()
+    surviving_ids: tuple[str, ...] = ()
+    """What the listed entries became: those still there, then the new ones."""
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Entries to write, ids to remove, and the report to give once that is done."""
+
+    new: tuple[Experience, ...]
+    removed: tuple[str, ...]
+    report: ApplyReport
+
+
+_COUNTED_AS: Mapping[type[Operation], str] = {
+    Add: "added",
+    Update: "updated",
+    Merge: "merged",
+    Retain: "retained",
+    Discard: "discarded",
+    Return: "returned",
+}
+
+
+def plan_changes(
+    entries: Mapping[str, Experience],
+    operations: Sequence[Operation],
+    *,
+    call_id: str,
+    listed: Sequence[str],
+    provenance: Mapping[str, Any],
+    capacity: int,
+) -> Changes:
+    """Decide what ``operations`` do to ``entries``.
+
+    An operation whose listed entry has gone, also through an earlier operation of the same call, is rejected whole.
+    A new entry that replaces others takes their task and environment where the call names none and they agree.
+
+    Args:
+        entries: The bank, oldest first.
+        operations: With sanitised texts; the position in this list makes a new entry's id.
+        call_id: The extractor call, recorded with its entries.
+        listed: Ids that the operations' 1-based indices mean.
+        provenance: Further fields of new entries.
+        capacity: Entries the bank may hold; the oldest leave first.
+    """
+    new: dict[str, Experience] = {}
+    removed: dict[str, None] = {}
+    counts: Counter[str] = Counter()
+    rejections: Counter[str] = Counter()
+    for position, operation in enumerate(operations):
+        indices: tuple[int, ...] = getattr(operation, "ids", ())
+        if any(not 1 <= index <= len(listed) for index in indices):
+            rejections["bad_index"] += 1
+            continue
+        parents = tuple(listed[index - 1] for index in indices)
+        if any(parent not in entries or parent in removed for parent in parents):
+            rejections["vanished"] += 1
+            continue
+        if isinstance(operation, Add | Update | Merge):
+            if not operation.content:
+                rejections["empty_text"] += 1
+                continue
+            entry = _entry(operation, derive_id(call_id, position), [entries[parent] for parent in parents], provenance)
+            new[entry.id] = entry.model_copy(update={"record_id": call_id})
+        if isinstance(operation, Update | Merge | Discard):
+            removed.update(dict.fromkeys(parents))
+        counts[_COUNTED_AS[type(operation)]] += 1
+
+    surviving = [id for id in listed if id in entries and id not in removed] + list(new)
+    excess = len(entries) - len(removed) + len(new) - capacity
+    evicted = [id for id in [*entries, *new] if id not in removed][: max(0, excess)] if excess > 0 else []
+    removed.update(dict.fromkeys(evicted))
+    report = ApplyReport(
+        added=counts["added"],
+        updated=counts["updated"],
+        merged=counts["merged"],
+        retained=counts["retained"],
+        discarded=counts["discarded"],
+        returned=counts["returned"],
+        rejected=rejections.total(),
+        rejections=dict(rejections),
+        evicted=len(evicted),
+        new_ids=tuple(id for id in new if id not in removed),
+        surviving_ids=tuple(id for id in surviving if id not in removed),
+    )
+    kept = tuple(entry for entry in new.values() if entry.id not in removed)
+    return Changes(kept, tuple(id for id in removed if id in entries), report)
+
+
+def _entry(
+    operation: Add | Update | Merge, id: str, parents: Sequence[Experience], provenance: Mapping[str, Any]
+) -> Experience:
+    entry = Experience(
+        id=id,
+        title=operation.title,
+        content=operation.content,
+        parents=tuple(parent.id for parent in parents),
+        **provenance,
+    )
+    inherited = {
+        name: getattr(parents[0], name)
+        for name in ("task", "environment")
+        if parents and not getattr(entry, name) and len({getattr(parent, name) for parent in parents}) == 1
+    }
+    return entry.model_copy(update=inherited)

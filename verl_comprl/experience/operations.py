@@ -1,0 +1,138 @@
+"""From an extractor's answer to operations: tolerant about the wrapping, strict about the content.
+
+Owns parsing. What an operation does to the bank is ``changes``, whether the text is safe to store is ``sanitize``.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from verl_comprl.experience.schema import Add, Discard, Merge, Retain, Return, Update
+
+Operation = Add | Update | Return | Retain | Merge | Discard
+
+_DISTILLATION: Mapping[str, type[Operation]] = {"add": Add, "update": Update, "return": Return}
+_MERGE: Mapping[str, type[Operation]] = {"retain": Retain, "merge": Merge, "discard": Discard}
+
+
+class ParseError(NamedTuple):
+    """One thing wrong with an answer.
+
+    ``kind`` is one of: no_answer, bad_json, not_a_list, empty_list (nothing could be read); not_an_object,
+    unknown_operation, missing_field, bad_field, empty_text, bad_index, repeated_index, too_many (one operation).
+    """
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """The valid operations of an answer, and what was wrong with the rest."""
+
+    operations: tuple[Operation, ...]
+    errors: tuple[ParseError, ...]
+
+    @property
+    def format_ok(self) -> bool:
+        """False if not one operation could be read: a format failure."""
+        return bool(self.operations)
+
+
+def parse_answer(answer: str) -> str | None:
+    """Return what stands in the last ``<answer>...</answer>`` after the reasoning, or None if nothing does."""
+    _, thought, reply = answer.rpartition("</think>")
+    if not thought and "<think>" in reply:
+        return None  # cut off while still reasoning: an <answer> in there is a draft
+    _, opened, rest = reply.rpartition("<answer>")
+    body, closed, _ = rest.partition("</answer>")
+    return body.strip() or None if opened and closed else None
+
+
+def parse_distillation(answer: str, *, max_operations: int, listed: int) -> ParsedAnswer:
+    """Read the operations (add / update / return) on a finished episode.
+
+    Args:
+        answer: The extractor's whole answer.
+        max_operations: Valid operations beyond this number are reported and dropped.
+        listed: Number of entries that the prompt listed, which indices refer to.
+    """
+    return _parse(answer, _DISTILLATION, max_operations=max_operations, listed=listed)
+
+
+def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
+    """Read the operations (retain / merge / discard) on a chunk of ``listed`` entries."""
+    return _parse(answer, _MERGE, max_operations=listed, listed=listed)
+
+
+def _parse(answer: str, allowed: Mapping[str, type[Operation]], *, max_operations: int, listed: int) -> ParsedAnswer:
+    items = _read_list(answer)
+    if isinstance(items, ParseError):
+        return ParsedAnswer((), (items,))
+    operations: list[Operation] = []
+    errors: list[ParseError] = []
+    claimed: set[int] = set()
+    for number, item in enumerate(items, start=1):
+        result = _read_operation(item, allowed, listed, claimed)
+        if not isinstance(result, ParseError) and len(operations) == max_operations:
+            result = ParseError("too_many", f"more than {max_operations} operations")
+        if isinstance(result, ParseError):
+            errors.append(result._replace(message=f"operation {number}: {result.message}"))
+            continue
+        operations.append(result)
+        claimed.update(getattr(result, "ids", ()))
+    return ParsedAnswer(tuple(operations), tuple(errors))
+
+
+def _read_list(answer: str) -> list[Any] | ParseError:
+    body = parse_answer(answer)
+    if body is None:
+        return ParseError("no_answer", "no text inside <answer> and </answer> after the reasoning")
+    start = re.search(r"[\[{]", body)
+    if start is None:
+        return ParseError("not_a_list", f"expected a JSON list, got {body[:40]!r}")
+    try:
+        value, _ = json.JSONDecoder().raw_decode(body, start.start())
+    except (ValueError, RecursionError) as error:
+        return ParseError("bad_json", f"not valid JSON: {error}")
+    if not isinstance(value, list):
+        return ParseError("not_a_list", f"expected a JSON list, got a {type(value).__name__}")
+    return value or ParseError("empty_list", "the list holds no operation")
+
+
+def _read_operation(
+    item: Any, allowed: Mapping[str, type[Operation]], listed: int, claimed: set[int]
+) -> Operation | ParseError:
+    if not isinstance(item, dict):
+        return ParseError("not_an_object", f"expected a JSON object, got {str(item)[:40]!r}")
+    name = item.get("operation")
+    model = allowed.get(name) if isinstance(name, str) else None
+    if model is None:
+        return ParseError("unknown_operation", f"{str(name)[:40]!r} is none of {', '.join(allowed)}")
+    fields = [field for field in model.model_fields if field != "operation"]
+    for field in fields:
+        if field not in item:
+            return ParseError("missing_field", f"{name} needs {field!r}")
+        error = _check_ids(item["ids"], listed, claimed) if field == "ids" else _check_text(field, item[field])
+        if error is not None:
+            return error
+    # Fields that the operation does not have are left out: they say nothing.
+    return model.model_validate({field: item[field] for field in fields})
+
+
+def _check_text(field: str, value: Any) -> ParseError | None:
+    if not isinstance(value, str):
+        return ParseError("bad_field", f"{field!r} must be a string, got {str(value)[:40]!r}")
+    return None if value.strip() else ParseError("empty_text", f"{field!r} is empty")
+
+
+def _check_ids(value: Any, listed: int, claimed: set[int]) -> ParseError | None:
+    if not isinstance(value, list) or not all(type(index) is int for index in value):
+        return ParseError("bad_field", f"'ids' must be a list of integers, got {str(value)[:40]!r}")
+    if not value or any(not 1 <= index <= listed for index in value):
+        return ParseError("bad_index", f"'ids' must name some of the {listed} listed entries, got {str(value)[:40]}")
+    if len(set(value)) < len(value) or claimed.intersection(value):
+        return ParseError("repeated_index", f"an entry of {str(value)[:40]} is already used by this answer")
+    return None

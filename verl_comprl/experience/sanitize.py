@@ -1,0 +1,33 @@
+"""Make text from models and environments safe to store and to put into a prompt.
+
+Owns the removal of everything a chat template or our own parsing would take for structure. Lengths are the caller's.
+"""
+
+import re
+import unicodedata
+
+_TAGS = "tool_call|tool_response|tools|experience|answer|think|action"
+_BAR = r"[|\uff5c]"  # some templates use the full-width bar
+# Template markers like <|im_end|>, what is left of a broken one, tool tags and our own.
+_MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<{_BAR}|{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
+_KEPT_CONTROLS = "\n\t"
+_CONTROLS = {"Cc", "Cf", "Cs"}
+
+
+def sanitize(text: str, max_chars: int) -> str:
+    """Return ``text`` without control characters, chat-template markers, tool tags and our delimiters.
+
+    Args:
+        text: Untrusted text.
+        max_chars: Upper bound of the result's length in characters; the cut comes before the markers are removed,
+            which bounds the work that nested markers can cause.
+
+    Returns:
+        Text on which the function itself has nothing left to do; white space at the ends is stripped.
+    """
+    text = "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
+    text = text[:max_chars]
+    # Until nothing changes: removing a marker can bring the halves of another one together.
+    while (shorter := _MARKER.sub("", text)) != text:
+        text = shorter
+    return text.strip()

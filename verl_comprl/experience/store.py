@@ -1,0 +1,90 @@
+"""What the bank asks of the place where entries and their vectors are kept, and the one error such a place raises.
+
+Owns the interface only. Ranking, counters, locks and the write order live above it, in ``bank``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from verl_comprl.experience.schema import Experience
+
+
+class StoreError(RuntimeError):
+    """The store failed or refused; whatever it raised itself is the cause."""
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """One similarity search; ``task`` and ``environment`` restrict it to entries with exactly that value."""
+
+    vector: np.ndarray
+    limit: int
+    task: str | None = None
+    environment: str | None = None
+    exclude: frozenset[str] = frozenset()
+
+
+def check_vectors(vectors: np.ndarray, *, count: int, dimension: int) -> np.ndarray:
+    """Return ``vectors`` as float32 after checking what an engine would take silently or refuse cryptically.
+
+    Args:
+        vectors: Shape ``(count, dimension)``.
+        count: Number of rows expected.
+        dimension: Number of columns expected.
+
+    Raises:
+        StoreError: On another shape, or a row with NaN, infinity or only zeros.
+    """
+    vectors = np.asarray(vectors, dtype=np.float32)
+    if vectors.shape != (count, dimension):
+        raise StoreError(f"vectors have shape {vectors.shape}, expected {(count, dimension)}")
+    usable = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+    if not usable.all():
+        raise StoreError(f"vector {int(np.argmin(usable))} of {count} is zero or not finite")
+    return vectors
+
+
+class ExperienceStore(ABC):
+    """Entries with one L2-normalised vector each. Every method raises ``StoreError`` and nothing else.
+
+    A write that has returned survives the death of the process. One writer at a time; searches may run beside it.
+    """
+
+    @abstractmethod
+    async def load(self) -> list[Experience]:
+        """Return every entry, in no particular order."""
+
+    @abstractmethod
+    async def search(self, requests: Sequence[SearchRequest]) -> list[list[str]]:
+        """Return for each request the ids of the most similar entries, best first, ties by id."""
+
+    @abstractmethod
+    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+        """Write entries with their vectors; an id that exists is replaced, which makes a retry harmless."""
+
+    @abstractmethod
+    async def update(self, entries: Sequence[Experience]) -> None:
+        """Rewrite existing entries whose text, and so whose vector, has not changed."""
+
+    @abstractmethod
+    async def delete(self, ids: Sequence[str]) -> None:
+        """Remove entries; ids that are not there are ignored."""
+
+    @abstractmethod
+    async def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        """Return the vectors of ``ids``, in that order, shape ``(len(ids), dimension)`` float32."""
+
+    @abstractmethod
+    async def replace_all(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+        """Put these entries in the place of all others; a crash leaves either the old or the new content."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Make everything written so far survive a power loss too."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Flush and let go of the storage; closing twice is allowed."""

@@ -1,0 +1,143 @@
+"""What the extractor is trained from: generation records, their uses, and samples that wait for a full batch.
+
+Owns the path outcome → utility → sample → batch. Nothing is dropped silently: samples over a batch stay for the next.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, training_weight
+from verl_comprl.experience.schema import GenerationRecord
+
+KEEP_UNREFERENCED_STEPS = 100
+"""A record that no entry refers to may still guide a running episode (an answer, an entry just replaced)."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sample of a record: the mean utility of one collection step."""
+
+    record_id: str
+    reward: float
+    step: int
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """A full CISPO batch: records with their advantages ``Â_i`` (weight of Eq. 7 included)."""
+
+    records: list[GenerationRecord]
+    rewards: list[float]
+    weights: list[float]
+    advantages: list[float]
+
+
+class TrainingBuffer:
+    """Records, uses and samples; plain data, used from one event loop."""
+
+    def __init__(self, batch_size: int, *, alpha: float, cooldown: float) -> None:
+        """Create an empty buffer.
+
+        Args:
+            batch_size: Samples of one extractor update.
+            alpha: ``α`` of Eq. 7.
+            cooldown: ``δ`` of Eq. 7, in actor steps.
+        """
+        self._batch_size = batch_size
+        self._alpha = alpha
+        self._cooldown = cooldown
+        self._records: dict[str, GenerationRecord] = {}
+        self._uses: list[tuple[str, float]] = []
+        self._samples: list[Sample] = []
+
+    def __len__(self) -> int:
+        """Return the number of samples that wait."""
+        return len(self._samples)
+
+    @property
+    def record_count(self) -> int:
+        """Records that are kept."""
+        return len(self._records)
+
+    def record(self, record_id: str) -> GenerationRecord | None:
+        """Return a record, or ``None`` if it is not (or no longer) known."""
+        return self._records.get(record_id)
+
+    def add(self, record: GenerationRecord) -> None:
+        """Keep a record; one that is already known stays as it is, with its training counts."""
+        self._records.setdefault(record.id, record)
+
+    def use(self, record_id: str, reward: float) -> bool:
+        """Note one use of a record and its reward; returns whether the record is known (imported text has none)."""
+        if record_id not in self._records:
+            return False
+        self._uses.append((record_id, reward))
+        return True
+
+    def collect(self, step: int) -> int:
+        """Close a collection step: one sample per record used since the last one. Returns their number."""
+        utilities = mean_utilities(self._uses)
+        self._uses.clear()
+        self._samples += [Sample(record_id, reward, step) for record_id, reward in utilities.items()]
+        return len(utilities)
+
+    def next_batch(self) -> TrainingBatch | None:
+        """Return the oldest full batch without removing it, or ``None``; :meth:`trained` removes it."""
+        samples = self._samples[: self._batch_size]
+        if len(samples) < self._batch_size:
+            return None
+        records, weights = dict(self._records), []
+        for sample in samples:
+            record = records[sample.record_id]
+            weights.append(
+                training_weight(
+                    sample.step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
+                )
+            )
+            records[sample.record_id] = _trained(record, sample.step)
+        rewards = [sample.reward for sample in samples]
+        return TrainingBatch(
+            records=[self._records[sample.record_id] for sample in samples],
+            rewards=rewards,
+            weights=weights,
+            advantages=extractor_advantages(rewards, weights).tolist(),
+        )
+
+    def trained(self) -> None:
+        """Remove the batch of the last :meth:`next_batch` and count it at its records."""
+        for sample in self._samples[: self._batch_size]:
+            self._records[sample.record_id] = _trained(self._records[sample.record_id], sample.step)
+        del self._samples[: self._batch_size]
+
+    def forget(self, referenced: Iterable[str], step: int) -> None:
+        """Drop old records that neither an entry of the bank (``referenced``) nor a sample or use refers to."""
+        keep = {*referenced, *(sample.record_id for sample in self._samples), *(use[0] for use in self._uses)}
+        oldest = step - KEEP_UNREFERENCED_STEPS
+        self._records = {
+            key: record for key, record in self._records.items() if key in keep or record.created_step >= oldest
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the buffer into ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        table = pa.Table.from_pylist([record.model_dump(mode="json") for record in self._records.values()])
+        pq.write_table(table, folder / "records.parquet")
+        state = {"uses": self._uses, "samples": [asdict(sample) for sample in self._samples]}
+        (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
+
+    def restore(self, folder: Path) -> None:
+        """Replace the content by what :meth:`save` wrote."""
+        rows = pq.read_table(folder / "records.parquet").to_pylist()
+        self._records = {row["id"]: GenerationRecord.model_validate(row) for row in rows}
+        state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
+        self._uses = [(record_id, reward) for record_id, reward in state["uses"]]
+        self._samples = [Sample(**sample) for sample in state["samples"]]
+
+
+def _trained(record: GenerationRecord, step: int) -> GenerationRecord:
+    return record.model_copy(update={"train_count": record.train_count + 1, "last_trained": step})

@@ -1,0 +1,59 @@
+"""What the extractor is asked: the wording lives in the text files beside this module, the filling-in here."""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from verl_comprl.experience.schema import Turn
+
+Message = dict[str, Any]
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template(files(__package__).joinpath(f"{name}.txt").read_text(encoding="utf-8").strip())
+
+
+def _messages(call: str, *, system: dict[str, Any] | None = None, **user: Any) -> list[Message]:
+    return [
+        {"role": "system", "content": _template(f"{call}.system").substitute(system or {})},
+        {"role": "user", "content": _template(f"{call}.user").substitute(user)},
+    ]
+
+
+def _numbered(texts: Sequence[str]) -> str:
+    return "\n\n".join(f"{index}. {text}" for index, text in enumerate(texts, start=1)) or "(none)"
+
+
+def render_trajectory(turns: Sequence[Turn]) -> str:
+    """Return an episode as text: every observation with what the actor answered."""
+    return "\n\n".join(
+        f"Turn {index}\nObservation:\n{turn.observation}\nAnswer:\n{turn.response}"
+        for index, turn in enumerate(turns, start=1)
+    )
+
+
+def distill_messages(
+    goal: str, experience: Sequence[str], trajectory: str, success: bool, max_operations: int = 3
+) -> list[Message]:
+    """Ask for operations (add / update / return) on a finished episode; ``experience`` becomes indices 1, 2, …"""
+    return _messages(
+        "distill",
+        system={"max_operations": max_operations},
+        goal=goal,
+        experience=_numbered(experience),
+        trajectory=trajectory,
+        outcome="success" if success else "failure",
+    )
+
+
+def merge_messages(entries: Sequence[str]) -> list[Message]:
+    """Ask for operations (retain / merge / discard) on a chunk of the bank."""
+    return _messages("merge", entries=_numbered(entries))
+
+
+def answer_messages(experience: str, query: str) -> list[Message]:
+    """Ask for the answer to a ``search_and_ask`` query, from one entry."""
+    return _messages("answer", experience=experience, query=query)

@@ -1,0 +1,47 @@
+"""Every patch of a foreign library, in one place.
+
+Each function changes one thing, says why, and has a test in ``tests/platform/test_patches.py`` that fails when the
+library no longer needs it. All of them are for running without an accelerator; none is applied otherwise.
+"""
+
+import functools
+from typing import Any
+
+from verl.utils import distributed
+
+
+def use_gloo_once() -> None:
+    """verl 0.9.1 asks torch for the backend "cpu:gloo,<device>:<backend>"; torch refuses "cpu" twice."""
+    ray_init = distributed.initialize_global_process_group_ray
+    if getattr(ray_init, "_comprl_patched", False):
+        return
+
+    @functools.wraps(ray_init)
+    def initialize_global_process_group_ray(timeout_second: float | None = None, backend: str | None = None) -> None:
+        ray_init(timeout_second, backend or "cpu:gloo")
+
+    def initialize_global_process_group(timeout_second: float = 36000) -> tuple[int, int, int]:
+        import os
+
+        initialize_global_process_group_ray(timeout_second)
+        return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    initialize_global_process_group_ray._comprl_patched = True  # type: ignore[attr-defined]
+    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+    distributed.initialize_global_process_group = initialize_global_process_group
+
+
+def keep_vllm_cpu_weights() -> None:
+    """vLLM 0.28 on CPU frees a linear layer's weight after packing it, so the first weight sync finds nothing to fill."""
+    from vllm.model_executor.layers import utils
+
+    dispatch = utils.dispatch_cpu_unquantized_gemm
+    if getattr(dispatch, "_comprl_patched", False):
+        return
+
+    @functools.wraps(dispatch)
+    def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
+        dispatch(layer, False)
+
+    dispatch_cpu_unquantized_gemm._comprl_patched = True  # type: ignore[attr-defined]
+    utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm

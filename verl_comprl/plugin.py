@@ -1,0 +1,100 @@
+"""Everything verl-comprl registers with verl, by name.
+
+verl loads this module through the entry point ``verl.plugins`` on every ``import verl``, in every process, so it must
+cost next to nothing: each registration waits until verl itself imports the registry it goes into. verl swallows an error
+of a plugin; :func:`verify` raises it, and our launcher and ``comprl doctor`` call that.
+"""
+
+import os
+from types import ModuleType
+
+from wrapt import register_post_import_hook
+
+from verl_comprl.compat import installed_verl
+
+TRAINERS = ("comprl_sync", "comprl_colocate_async", "comprl_separate_async")
+ADVANTAGE_ESTIMATOR = "comprl_subgroup"
+AGENT_LOOP = "comprl_agent"
+EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
+
+
+def _register_trainers(_: ModuleType) -> None:
+    import verl_comprl.trainer.trainers  # noqa: F401  the decorators register
+
+
+def _register_advantage(_: ModuleType) -> None:
+    import verl_comprl.trainer.estimator  # noqa: F401
+
+
+def _register_agent_loop(_: ModuleType) -> None:
+    import verl_comprl.rollout.agent_loop  # noqa: F401
+
+
+def _register_extractor_adapter(base: ModuleType) -> None:
+    base._ROLLOUT_REGISTRY[(EXTRACTOR_ROLLOUT, "async")] = "verl_comprl.trainer.extractor_server.ExtractorServerAdapter"
+
+
+def _register_extractor_replica(replica: ModuleType) -> None:
+    def load() -> type:
+        from verl_comprl.trainer.extractor_server import ExtractorReplica
+
+        return ExtractorReplica
+
+    replica.RolloutReplicaRegistry.register(EXTRACTOR_ROLLOUT, load)
+
+
+def _register_cpu_platform(_: ModuleType) -> None:
+    import verl_comprl.platform.cpu  # noqa: F401
+
+
+def _patch_process_groups(_: ModuleType) -> None:
+    from verl_comprl.platform.patches import use_gloo_once
+
+    use_gloo_once()
+
+
+def register() -> None:
+    """Hook every registration to the import of its registry."""
+    installed_verl()
+    register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
+    register_post_import_hook(_register_advantage, "verl.trainer.ppo.core_algos")
+    register_post_import_hook(_register_agent_loop, "verl.experimental.agent_loop")
+    register_post_import_hook(_register_extractor_adapter, "verl.workers.rollout.base")
+    register_post_import_hook(_register_extractor_replica, "verl.workers.rollout.replica")
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
+        # verl's FSDP engine is registered for "cuda" and "npu" but runs on any torch device.
+        os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
+        register_post_import_hook(_register_cpu_platform, "verl.plugin.platform")
+        register_post_import_hook(_patch_process_groups, "verl.utils.distributed")
+
+
+def verify() -> None:
+    """Import verl's registries and check that all our names are in them.
+
+    Raises:
+        RuntimeError: Naming what is missing; the cause of a failed registration is chained.
+    """
+    try:
+        from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+        from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+        from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+        from verl.workers.rollout.replica import RolloutReplicaRegistry
+    except Exception as error:
+        raise RuntimeError(f"registration of verl-comprl with verl failed: {error!r}") from error
+    registered = {
+        "trainer": (TRAINERS, TRAINER_REGISTRY),
+        "advantage estimator": ((ADVANTAGE_ESTIMATOR,), ADV_ESTIMATOR_REGISTRY),
+        "agent loop": ((AGENT_LOOP,), _agent_loop_registry),
+        "rollout adapter": (((EXTRACTOR_ROLLOUT, "async"),), _ROLLOUT_REGISTRY),
+        "rollout replica": ((EXTRACTOR_ROLLOUT,), RolloutReplicaRegistry._registry),
+    }
+    missing = [f"{kind} {name!r}" for kind, (names, table) in registered.items() for name in names if name not in table]
+    if missing:
+        raise RuntimeError(
+            f"verl-comprl is installed but not registered with verl: {', '.join(missing)} missing. "
+            "Is VERL_USE_EXTERNAL_PLUGINS set to something other than 'auto' or a list with 'comprl'?"
+        )
+
+
+register()

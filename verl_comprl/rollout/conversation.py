@@ -1,0 +1,87 @@
+"""The token stream of one episode: exact ids, loss mask and log-probs, turn by turn.
+
+Ids that the model generated are kept as they are and never re-encoded from text; what is put between them comes from
+verl's Continuous Token builder. Only generated tokens carry loss.
+"""
+
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_comprl.rollout.messages import Message
+
+
+class Conversation:
+    """Messages and the tokens they became."""
+
+    def __init__(self, loop: AgentLoopBase, request_id: str, response_length: int, tools: list[dict] | None) -> None:
+        """Start empty.
+
+        Args:
+            loop: The agent loop whose tokenizer, token builder and server client are used.
+            request_id: Keeps the turns of one episode on one server.
+            response_length: Tokens after the prompt that fit, context between turns included.
+            tools: Schemas that the chat template shows, or ``None``.
+        """
+        self._loop = loop
+        self._request_id = request_id
+        self._response_length = response_length
+        self._tools = tools
+        self.messages: list[Message] = []
+        self.prompt_ids: list[int] = []
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.log_probs: list[float] = []
+        self.last_turn_ids: list[int] = []
+        self.weight_versions: list[int] = []
+
+    @property
+    def response_ids(self) -> list[int]:
+        """Everything after the prompt."""
+        return self.ids[len(self.prompt_ids) :]
+
+    async def begin(self, messages: list[Message]) -> None:
+        """Encode the messages that the episode starts with."""
+        self.messages = list(messages)
+        self.prompt_ids = await self._loop.ct_build_initial_tokens(self.messages, tools=self._tools)
+        self.ids = list(self.prompt_ids)
+
+    async def generate(self, sampling_params: dict[str, Any], max_tokens: int) -> str:
+        """Let the actor write one turn and return its text."""
+        budget = min(max_tokens, self._response_length - len(self.mask))
+        output: TokenOutput = await self._loop.server_manager.generate(
+            request_id=self._request_id,
+            prompt_ids=self.ids,
+            sampling_params={**sampling_params, "max_tokens": budget},
+        )
+        merged, self.mask, log_probs = await self._loop.ct_merge_assistant_token(
+            self.ids, output.token_ids, self.mask, self.log_probs, assistant_logprobs=output.log_probs
+        )
+        self.ids, self.log_probs = merged.token_ids, log_probs or []
+        self.weight_versions += [
+            version for key in ("min_global_steps", "max_global_steps") if (version := output.extra_fields.get(key)) is not None
+        ]
+        self.last_turn_ids = output.token_ids
+        text = self._loop.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+        self.messages.append({"role": "assistant", "content": text})
+        return text
+
+    async def append(self, message: Message) -> bool:
+        """Put a context message after the last turn; ``False`` (and nothing changed) if no further turn would fit."""
+        ids, mask, log_probs = self._closed_turn()
+        messages = [*self.messages, message]
+        merged, mask, log_probs = await self._loop.ct_merge_context_msg(
+            self.messages, messages, ids, mask, log_probs, tools=self._tools
+        )
+        if len(mask) >= self._response_length:
+            return False
+        self.messages, self.ids, self.mask, self.log_probs = messages, merged.token_ids, mask, log_probs or []
+        return True
+
+    def _closed_turn(self) -> tuple[list[int], list[int], list[float]]:
+        """Return the stream with an end token after a turn that was cut off at its limit; it carries no loss."""
+        eos = self._loop.tokenizer.eos_token_id
+        if self.ids[-1] == eos:
+            return self.ids, self.mask, self.log_probs
+        return [*self.ids, eos], [*self.mask, 0], [*self.log_probs, 0.0]

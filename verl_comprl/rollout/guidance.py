@@ -1,0 +1,74 @@
+"""A rollout's side of the experience manager: who is guided, and calls that never break an episode."""
+
+import asyncio
+import logging
+from typing import Any
+
+import ray
+
+from verl_comprl.service import UNAVAILABLE, Answer, EpisodeReport, Guide
+
+logger = logging.getLogger(__name__)
+
+GUIDE_TIMEOUT_SECONDS = 30.0
+ASK_TIMEOUT_SECONDS = 120.0
+
+
+def manager_name() -> str:
+    """Return the manager's actor name, unique per Ray job."""
+    return f"comprl_experience_manager_{ray.get_runtime_context().get_job_id()}"
+
+
+def is_guided_slot(session_id: int, group_size: int, guided_fraction: float, step: int, warmup_steps: int) -> bool:
+    """Return whether a rollout belongs to the guided half; fixed before the episode starts.
+
+    Args:
+        session_id: Index of the rollout among the prompt's K.
+        group_size: K.
+        guided_fraction: Share of the guided half.
+        step: Actor step, from 1.
+        warmup_steps: During the first steps the bank fills and nobody is guided.
+    """
+    return step > warmup_steps and session_id < round(group_size * guided_fraction)
+
+
+class Guidance:
+    """Calls to the manager from inside an episode: bounded in time, a failure is an empty answer."""
+
+    def __init__(self, manager: Any) -> None:
+        """Wrap a Ray actor handle of :class:`~verl_comprl.service.ExperienceManager`."""
+        self._manager = manager
+        self._complained = False
+
+    @classmethod
+    def connect(cls) -> "Guidance":
+        """Find the manager of this Ray job.
+
+        Raises:
+            ValueError: If no manager runs: the trainer is not one of ours.
+        """
+        return cls(ray.get_actor(manager_name()))
+
+    async def guide(self, query: str, *, task: str, environment: str, read_only: bool) -> Guide:
+        """Retrieve one entry; ``degraded`` if the manager does not answer."""
+        call = self._manager.guide.remote(query, task, environment, read_only=read_only)
+        return await self._bounded(call, GUIDE_TIMEOUT_SECONDS) or Guide("degraded")
+
+    async def ask(self, query: str, *, task: str, environment: str, read_only: bool) -> Answer:
+        """Answer a question; a short text says so if there is no answer."""
+        call = self._manager.search_and_ask.remote(query, task, environment, read_only=read_only)
+        return await self._bounded(call, ASK_TIMEOUT_SECONDS) or Answer("degraded", UNAVAILABLE)
+
+    async def report(self, episode: EpisodeReport) -> None:
+        """Hand over a finished training episode."""
+        await self._bounded(self._manager.report.remote(episode), GUIDE_TIMEOUT_SECONDS)
+
+    async def _bounded(self, call: Any, timeout: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout):
+                return await call
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            if not self._complained:
+                logger.warning("the experience manager does not answer, rollouts go on without it: %r", error)
+                self._complained = True
+            return None

@@ -1,0 +1,47 @@
+"""The text an actor reads: one place for the wording, shared by rollouts and by data that warm-starts a model.
+
+Pure functions on chat messages. They know neither verl nor the experience bank, so a supervised dataset built with
+them has exactly the format a model meets in training.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+EXPERIENCE_BLOCK = """Experience from earlier episodes (use it where it fits):
+<experience>
+{experience}
+</experience>"""
+
+OBSERVATION_BLOCK = """Observation:
+{observation}"""
+
+
+def initial_messages(prompt: Sequence[Mapping[str, Any]], observation: str, experience: str | None = None) -> list[Message]:
+    """Return the messages an episode starts with.
+
+    Args:
+        prompt: The dataset row's messages: the rules (system), then the task description (user).
+        observation: The text of the environment's reset.
+        experience: The retrieved entry's text for a guided rollout, ``None`` for a free one.
+
+    Returns:
+        New messages; the last one holds task, experience (if any) and first observation. ``prompt`` is not changed.
+
+    Raises:
+        ValueError: If ``prompt`` is empty or does not end with a user message.
+    """
+    if not prompt or prompt[-1]["role"] != "user":
+        roles = [message["role"] for message in prompt]
+        raise ValueError(f"a dataset prompt must end with a user message that states the task; its roles are {roles}")
+    parts = [str(prompt[-1]["content"])]
+    if experience is not None:
+        parts.append(EXPERIENCE_BLOCK.format(experience=experience))
+    parts.append(OBSERVATION_BLOCK.format(observation=observation))
+    return [dict(message) for message in prompt[:-1]] + [{"role": "user", "content": "\n\n".join(parts)}]
+
+
+def observation_message(observation: str) -> Message:
+    """Return the message that carries the environment's answer to an action."""
+    return {"role": "user", "content": OBSERVATION_BLOCK.format(observation=observation)}

@@ -1,0 +1,37 @@
+"""``search_and_ask``: the tool by which a guided actor asks for experience about where it is.
+
+Registered with verl as a ``BaseTool``; our agent loop uses it directly, verl's own tool agent loop takes it from
+``config/search_and_ask.yaml`` through ``multi_turn.tool_config_path``.
+"""
+
+from typing import Any
+
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+
+from verl_comprl.rollout.guidance import Guidance
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
+
+
+class SearchAndAskTool(BaseTool):
+    """Answers a query from the best entry of the bank; a failure costs nothing but the missing answer."""
+
+    def __init__(self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
+        """Take verl's tool config: ``task`` and ``environment`` narrow the search, if the bank's scope does."""
+        self.config = config or {}
+        self.tool_schema = tool_schema or OpenAIFunctionToolSchema.model_validate(SEARCH_AND_ASK_SCHEMA)
+        self.name = self.tool_schema.function.name
+        self._guidance = Guidance.connect()
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> tuple[ToolResponse, float, dict]:
+        """Answer ``parameters["query"]``. The third element holds ``status`` and the answer's ``record_id``."""
+        query = str(parameters.get("query", "")).strip()
+        if not query:
+            return ToolResponse(text="Give a non-empty query."), 0.0, {"status": "empty_query", "record_id": None}
+        answer = await self._guidance.ask(
+            query,
+            task=kwargs.get("task", self.config.get("task", "")),
+            environment=kwargs.get("environment", self.config.get("environment", "")),
+            read_only=kwargs.get("read_only", False),
+        )
+        return ToolResponse(text=answer.text), 0.0, {"status": answer.status, "record_id": answer.record_id}

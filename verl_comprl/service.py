@@ -1,0 +1,343 @@
+"""The experience manager ``H``: the one process that owns bank, distillation queue and training buffer.
+
+Everything that guides an episode or learns from it passes through here; the actor never waits for it longer than a
+retrieval. Plain asyncio: the trainer runs it as a Ray actor, tests run it directly.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.algorithm.utility import outcome_reward
+from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer
+from verl_comprl.experience.schema import DistillationRequest, Experience, GenerationRecord
+from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
+from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.queue import DistillationQueue
+
+logger = logging.getLogger(__name__)
+
+NOTHING_FOUND = "Nothing found: there is no experience about this yet."
+UNAVAILABLE = "No answer: the experience service did not respond in time."
+
+
+@dataclass(frozen=True)
+class ManagerConfig:
+    """Settings of the manager; ``config/comprl/default.yaml`` documents each."""
+
+    batch_size: int
+    alpha: float
+    cooldown: float
+    merge_chunk: int
+    format_failure_reward: float
+    distillation_workers: int
+    answer_timeout: float
+
+
+@dataclass(frozen=True)
+class Guide:
+    """One retrieved entry, as a rollout gets it."""
+
+    status: str
+    text: str | None = None
+    experience_id: str | None = None
+    record_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The reply to one ``search_and_ask`` query."""
+
+    status: str
+    text: str
+    record_id: str | None = None
+
+
+@dataclass(frozen=True)
+class EpisodeReport:
+    """What a rollout tells the manager when its episode has ended."""
+
+    request: DistillationRequest
+    guided: bool
+    record_ids: tuple[str, ...] = ()
+    """Generation records whose text the episode used: the entry's, then those of the answers."""
+
+
+@dataclass
+class _Totals:
+    operations: Counter[str] = field(default_factory=Counter)
+    parse_failures: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    guides: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    merges: int = 0
+
+
+class ExperienceManager:
+    """Bank, queue and buffer behind one set of asynchronous methods."""
+
+    def __init__(self, config: ManagerConfig, bank: ExperienceBank) -> None:
+        """Take over an open bank; retrieval works at once, the rest after :meth:`start`."""
+        self._config = config
+        self._bank = bank
+        self._calls: ExtractorCalls | None = None
+        self._queue = DistillationQueue()
+        self._buffer = TrainingBuffer(config.batch_size, alpha=config.alpha, cooldown=config.cooldown)
+        self._totals = _Totals()
+        self._reported: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Held while the result of one call goes into bank and buffer, so a snapshot never sees half of it.
+        self._commit = asyncio.Lock()
+        self._merging = False
+        self._step = 0
+
+    def start(self, calls: ExtractorCalls) -> None:
+        """Connect the extractor and work off the queue in the background."""
+        self._calls = calls
+        for _ in range(self._config.distillation_workers):
+            self._spawn(self._work())
+
+    # ---- during an episode ----
+
+    async def guide(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Guide:
+        """Retrieve one entry for the start of an episode."""
+        retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
+        if not read_only:
+            self._totals.guides[retrieval.status] += 1
+        entry = retrieval.entry
+        if entry is None:
+            return Guide(retrieval.status)
+        return Guide(retrieval.status, entry.text, entry.id, entry.record_id or None)
+
+    async def search_and_ask(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Answer:
+        """Answer a question of an acting agent from the best entry for it; never raises."""
+        try:
+            async with asyncio.timeout(self._config.answer_timeout):
+                answer = await self._answer(query, task, environment, read_only)
+        except Exception as error:
+            self._fail("search_and_ask", error)
+            answer = Answer("failed", UNAVAILABLE)
+        if not read_only:
+            self._totals.answers[answer.status] += 1
+        return answer
+
+    async def _answer(self, query: str, task: str, environment: str, read_only: bool) -> Answer:
+        retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
+        if retrieval.entry is None:
+            return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
+        text, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
+        if not read_only:
+            async with self._commit:
+                self._buffer.add(record)
+                if text is None:
+                    self._buffer.use(record.id, self._config.format_failure_reward)
+        return Answer("malformed", NOTHING_FOUND) if text is None else Answer("answered", text, record.id)
+
+    async def report(self, episode: EpisodeReport) -> None:
+        """Take a finished training episode: its outcome rewards what guided it, and it waits to be distilled."""
+        if episode.request.id in self._reported:
+            return
+        self._reported[episode.request.id] = episode.request.step
+        success = episode.request.outcome.success
+        if episode.guided:
+            self._bank.record_outcome(episode.request.experience_ids, success)
+            for record_id in episode.record_ids:
+                self._buffer.use(record_id, outcome_reward(success))
+        self._queue.put(episode.request)
+
+    # ---- background ----
+
+    async def _work(self) -> None:
+        while True:
+            request = await self._queue.get()
+            try:
+                guides = [entry for key in request.experience_ids if (entry := self._bank.get(key))]
+                answer, record = await self._extractor.distill(request, [entry.text for entry in guides])
+                async with self._commit:
+                    await self._apply_distillation(request, guides, answer, record)
+                    self._queue.acknowledge(request)
+            except Exception as error:
+                self._fail("distill", error)
+                self._queue.acknowledge(request)
+
+    async def _apply_distillation(
+        self,
+        request: DistillationRequest,
+        guides: Sequence[Experience],
+        answer: ParsedAnswer,
+        record: GenerationRecord,
+    ) -> None:
+        self._note(answer, record)
+        if not answer.format_ok:
+            return
+        await self._bank.apply(
+            answer.operations,
+            call_id=record.id,
+            listed=[entry.id for entry in guides],
+            task=request.task,
+            environment=request.environment,
+            step=request.step,
+            weight_version=record.weight_version,
+            source_trajectory=request.id,
+            source_success=request.outcome.success,
+        )
+
+    async def merge(self) -> bool:
+        """Start a merge pass over the bank in the background; ``False`` if one is still running."""
+        if self._merging:
+            return False
+        self._merging = True
+        self._spawn(self._merge_pass())
+        return True
+
+    async def _merge_pass(self) -> None:
+        try:
+            for entries in self._bank.partitions():
+                merge, survivors = MergePass(entries, self._config.merge_chunk), []
+                while chunk := merge.next_chunk(survivors):
+                    try:
+                        survivors = await self._merge_chunk(chunk)
+                    except Exception as error:
+                        self._fail("merge", error)
+                        survivors = []
+            self._totals.merges += 1
+        finally:
+            self._merging = False
+
+    async def _merge_chunk(self, chunk: Sequence[Experience]) -> list[Experience]:
+        """Merge one chunk and return what it became; an answer that cannot be parsed changes and carries nothing."""
+        answer, record = await self._extractor.merge([entry.text for entry in chunk], self._step)
+        async with self._commit:
+            self._note(answer, record)
+            if not answer.format_ok:
+                return []
+            report = await self._bank.apply(
+                answer.operations,
+                call_id=record.id,
+                listed=[entry.id for entry in chunk],
+                task="",
+                environment="",
+                step=self._step,
+                weight_version=record.weight_version,
+            )
+        return [entry for key in report.surviving_ids if (entry := self._bank.get(key))]
+
+    def _note(self, answer: ParsedAnswer, record: GenerationRecord) -> None:
+        """Keep a call's record; one whose answer cannot be parsed is rewarded for that alone."""
+        self._buffer.add(record)
+        self._totals.parse_failures.update(error.kind for error in answer.errors)
+        if not answer.format_ok:
+            self._buffer.use(record.id, self._config.format_failure_reward)
+
+    # ---- training ----
+
+    async def collect(self, step: int) -> dict[str, float]:
+        """Close an actor step: its outcomes become samples. Returns the metrics of the step."""
+        self._step = step
+        samples = self._buffer.collect(step)
+        self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
+        self._reported = {key: at for key, at in self._reported.items() if at >= step - KEEP_UNREFERENCED_STEPS}
+        return {"extractor/samples": float(samples), **self._metrics()}
+
+    async def next_batch(self) -> TrainingBatch | None:
+        """Return a full CISPO batch, or ``None``."""
+        return self._buffer.next_batch()
+
+    async def trained(self) -> None:
+        """Count the batch of :meth:`next_batch` as trained."""
+        self._buffer.trained()
+
+    # ---- state ----
+
+    def _metrics(self) -> dict[str, float]:
+        statistics = self._bank.statistics()
+        metrics = {f"bank/{name}": float(value) for name, value in statistics.items() if not isinstance(value, dict)}
+        for name, counter in (
+            ("operations", self._operations()),
+            ("parse_failures", self._totals.parse_failures),
+            ("failures", self._totals.failures),
+            ("guides", self._totals.guides),
+            ("answers", self._totals.answers),
+        ):
+            metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
+        return metrics | {
+            "queue/depth": float(len(self._queue)),
+            "buffer/samples": float(len(self._buffer)),
+            "buffer/records": float(self._buffer.record_count),
+            "merge/passes": float(self._totals.merges),
+        }
+
+    def _operations(self) -> Counter[str]:
+        """Operations of the whole run; the bank counts from its opening."""
+        return self._totals.operations + Counter(self._bank.statistics()["operations"])
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the counters of bank, queue and buffer since the start of the run."""
+        return self._metrics()
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until the queue is worked off; ``False`` if it was not within ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._queue.wait_idle()
+        except TimeoutError:
+            return False
+        return True
+
+    async def save(self, folder: str) -> None:
+        """Write bank, queue, buffer and counters into ``folder``."""
+        path = Path(folder)
+        async with self._commit:
+            path.mkdir(parents=True, exist_ok=True)
+            await self._bank.save(path / "bank")
+            self._queue.save(path / "queue.jsonl")
+            self._buffer.save(path / "buffer")
+            totals = vars(self._totals) | {"operations": self._operations()}
+            state = {"step": self._step, "saved_at": time.time(), "totals": totals, "reported": self._reported}
+            (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
+
+    async def restore(self, folder: str) -> None:
+        """Replace the state by what :meth:`save` wrote."""
+        path = Path(folder)
+        state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
+        async with self._commit:
+            await self._bank.restore(path / "bank")
+            self._buffer.restore(path / "buffer")
+            self._step = state["step"]
+            self._reported = state["reported"]
+            merges = state["totals"].pop("merges")
+            self._totals = _Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
+            self._queue.restore(path / "queue.jsonl")
+
+    async def close(self) -> None:
+        """Stop the workers and close the bank; pending requests stay in the last snapshot."""
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._bank.close()
+
+    @property
+    def _extractor(self) -> ExtractorCalls:
+        if self._calls is None:
+            raise RuntimeError("the extractor is not connected yet")
+        return self._calls
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _fail(self, what: str, error: Exception) -> None:
+        """Count a failure; log each kind once, since a dead server would otherwise fill the log."""
+        kind = f"{what}:{type(error).__name__}"
+        if not self._totals.failures[kind]:
+            logger.warning("%s failed (further ones are counted only): %s", what, error, exc_info=error)
+        self._totals.failures[kind] += 1

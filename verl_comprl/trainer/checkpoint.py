@@ -1,0 +1,58 @@
+"""Our part of a checkpoint: extractor, bank, queue, buffer and counters, beside verl's in ``global_step_N``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
+
+from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+
+STATE_FILE = "comprl.json"
+
+
+def resume_folder(config: DictConfig) -> Path | None:
+    """Return the checkpoint folder that verl will resume from, or ``None`` for a fresh start.
+
+    Raises:
+        FileNotFoundError: If ``trainer.resume_mode=resume_path`` names a folder that does not exist.
+    """
+    mode = config.trainer.resume_mode
+    if mode == "disable":
+        return None
+    if mode == "resume_path":
+        folder = Path(config.trainer.resume_from_path).resolve()
+        if not folder.is_dir():
+            raise FileNotFoundError(f"trainer.resume_from_path={folder} does not exist")
+        return folder
+    latest = find_latest_ckpt_path(str(Path(config.trainer.default_local_dir).resolve()))
+    return Path(latest) if latest else None
+
+
+def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: Any) -> None:
+    """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match."""
+    folder = Path(config.trainer.default_local_dir).resolve() / f"global_step_{step}"
+    with extractor.lock:
+        extractor.save(folder / "extractor", config.trainer.get("max_actor_ckpt_to_keep", None))
+        ray.get(manager.save.remote(str(folder / "comprl")))
+        state = {"extractor_weight_version": extractor.weight_version, "step": step}
+        (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+
+
+def load(folder: Path, extractor: ExtractorRuntime, manager: Any) -> None:
+    """Read what :func:`save` wrote.
+
+    Raises:
+        FileNotFoundError: If the checkpoint is a plain verl one.
+    """
+    path = folder / STATE_FILE
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{folder} is no verl-comprl checkpoint ({STATE_FILE} is missing); "
+            "start with trainer.resume_mode=disable or another trainer.default_local_dir"
+        )
+    state = json.loads(path.read_text(encoding="utf-8"))
+    extractor.load(folder / "extractor", state["extractor_weight_version"])
+    ray.get(manager.restore.remote(str(folder / "comprl")))

@@ -1,0 +1,176 @@
+"""Complementary RL as one layer over any of verl's V1 trainers.
+
+Owns the order of things in a run: manager, actor (verl's), extractor; actor steps with subgroup advantages; what is
+collected after a step; checkpoints of everything. The extractor learns beside it (``learner``).
+"""
+
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
+
+from verl_comprl.algorithm.advantage import subgroup_weights
+from verl_comprl.rollout.agent_loop import EVALUATION_KEY
+from verl_comprl.trainer import checkpoint, metrics as comprl_metrics
+from verl_comprl.trainer.estimator import subgroup_uid
+from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.learner import ExtractorLearner
+from verl_comprl.trainer.manager_actor import start_manager
+from verl_comprl.trainer.progress import Progress
+
+
+class RunInterrupted(Exception):
+    """The run was asked to stop; a checkpoint has been written."""
+
+
+class _MarkedAgentLoops:
+    """verl's agent loop manager, which tells every episode whether it is an evaluation."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        # The worker drops verl's own "validate" before an agent loop sees the row.
+        tu.assign_non_tensor_data(prompts, EVALUATION_KEY, bool(tu.get(prompts, "validate", default=False)))
+        self._manager.generate_sequences(prompts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+class ComplementaryLayer:
+    """Mixin in front of a V1 trainer class; ``base_mode`` is verl's name of that class."""
+
+    base_mode: str
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config with our ``comprl`` and ``extractor`` subtrees."""
+        with open_dict(config):
+            # verl compares the mode with its own names in several places.
+            config.trainer.v1.trainer_mode = self.base_mode
+        super().__init__(config)
+        self.replay_buffer.poll_interval = config.comprl.poll_interval
+        self.progress = Progress()
+        self._stop_requested = False
+        self._saved_step = -1
+
+    # ---- start and end ----
+
+    def _setup(self) -> None:
+        folder = checkpoint.resume_folder(self.config)
+        # First, because it fails fast: a bank that another run has open is known within seconds.
+        self.manager = start_manager(self.config, keep_content=folder is not None)
+        super()._setup()
+        self.extractor = ExtractorRuntime(self.config)
+        if folder is not None:
+            checkpoint.load(folder, self.extractor, self.manager)
+        self.extractor.sync_weights()
+        ray.get(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
+        self.learner = ExtractorLearner(self.extractor, self.manager)
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train; the extractor learns in the background for as long as the actor does."""
+        self.learner.start()
+        try:
+            super().fit(_MarkedAgentLoops(agent_loop_manager))
+            self.progress.finish(self._final_metrics())
+        finally:
+            self.learner.stop()
+
+    def request_stop(self) -> None:
+        """Finish the running step, write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted`."""
+        self._stop_requested = True
+
+    def close(self) -> None:
+        """Close the bank cleanly."""
+        if hasattr(self, "manager"):
+            ray.get(self.manager.close.remote())
+
+    # ---- one actor step ----
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Let verl compute advantages with the half in the uid, then apply the weights of Eq. 5."""
+        rows = self._rows(batch)
+        prompts = [str(uid) for uid in rows["uid"]]
+        halves = [bool(details["guided"]) for details in rows["details"]]
+        uids = [subgroup_uid(uid, guided) for uid, guided in zip(prompts, halves, strict=True)]
+        tq.kv_batch_put(
+            keys=rows["keys"], partition_id=batch.partition_id, fields=tu.get_tensordict({"uid": np.array(uids)})
+        )
+        batch = super()._compute_advantage(batch, metrics)
+        self._weigh(rows["keys"], batch.partition_id, prompts, halves)
+        metrics.update(comprl_metrics.rollout_metrics(rows["details"]))
+        return batch
+
+    def _rows(self, batch: KVBatchMeta) -> dict[str, list]:
+        """Return uid and episode details of the real rows of a batch; padding rows are nobody's rollout."""
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["uid", "extra_fields"])
+        details = [extra["reward_extra_info"] for extra in data["extra_fields"].tolist()]
+        return {"keys": keys, "uid": data["uid"].tolist(), "details": details}
+
+    def _weigh(self, keys: list[str], partition_id: str, prompts: list[str], halves: list[bool]) -> None:
+        """Scale advantages so that verl's mean over K rollouts becomes ``½ Σ_c (1/K_c) Σ_k`` (Eq. 5).
+
+        Losses are positively homogeneous in the advantage, so a weight on a rollout's loss is a factor on it.
+        """
+        factors = subgroup_weights(prompts, halves) * self.config.actor_rollout_ref.rollout.n
+        if np.allclose(factors, 1.0):
+            return
+        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["advantages"])
+        scaled = [row * factor for row, factor in zip(data["advantages"].unbind(), factors.tolist(), strict=True)]
+        fields = TensorDict(
+            {"advantages": torch.nested.as_nested_tensor(scaled, layout=torch.jagged)}, batch_size=len(keys)
+        )
+        tq.kv_batch_put(keys=keys, partition_id=partition_id, fields=fields)
+
+    def on_step_end(self) -> None:
+        """After the actor's step: outcomes become samples, the bank is merged on its schedule."""
+        super().on_step_end()
+        step = self.global_steps
+        with marked_timer("comprl_collect", self.timing_raw):
+            collected = ray.get(self.manager.collect.remote(step))
+            interval = self.config.comprl.merge.every
+            if interval > 0 and step % interval == 0:
+                self.manager.merge.remote()
+        step_metrics = {f"comprl/{name}": value for name, value in collected.items()}
+        step_metrics.update(self.learner.metrics())
+        self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
+        if self._stop_requested:
+            if self._saved_step != step:
+                self._save_checkpoint()
+            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self.config.trainer.default_local_dir}")
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
+        super()._compute_metrics(batch, metrics, *args, **kwargs)
+        self.progress.step(self.global_steps, self.total_training_steps, metrics)
+
+    # ---- evaluation ----
+
+    def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
+        """Add our two arms, with and without experience, to verl's validation metrics."""
+        ours = comprl_metrics.evaluation_metrics(data_sources, infos)
+        kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
+        result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
+        self.progress.evaluation(self.global_steps, ours)
+        return result
+
+    def _final_metrics(self) -> dict[str, float]:
+        ray.get(self.manager.drain.remote(self.config.comprl.drain_timeout))
+        collected = ray.get(self.manager.metrics.remote())
+        return {f"comprl/{name}": value for name, value in collected.items()} | self.learner.metrics()
+
+    # ---- checkpoints ----
+
+    def _save_checkpoint(self) -> None:
+        """Write our part first: verl's marker file, which makes a checkpoint count, comes last."""
+        checkpoint.save(self.config, self.global_steps, self.extractor, self.manager)
+        super()._save_checkpoint()
+        self._saved_step = self.global_steps

@@ -1,0 +1,52 @@
+"""Our metrics from episode details: pure functions, names under ``comprl/``."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Details = dict[str, float]
+
+
+def _mean(rows: Sequence[Details], key: str) -> float:
+    return float(np.mean([row[key] for row in rows]))
+
+
+def rollout_metrics(details: Sequence[Details]) -> dict[str, float]:
+    """Return success, length and tool use of the guided and the free half, and their gap."""
+    halves = {
+        "guided": [row for row in details if row["guided"]],
+        "free": [row for row in details if not row["guided"]],
+    }
+    result: dict[str, float] = {}
+    for half, rows in halves.items():
+        result[f"comprl/{half}/rollouts"] = float(len(rows))
+        if rows:
+            result |= {f"comprl/{half}/{key}": _mean(rows, key) for key in ("success", "actions", "invalid_actions")}
+    if halves["guided"]:
+        result["comprl/guided/tool_calls"] = _mean(halves["guided"], "tool_calls")
+    if halves["guided"] and halves["free"]:
+        result["comprl/gap"] = result["comprl/guided/success"] - result["comprl/free/success"]
+    result["comprl/degraded"] = float(sum(row["degraded"] for row in details))
+    return result
+
+
+def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> dict[str, float]:
+    """Return success per task and arm: ``with`` (slots that ask for experience) and ``without``.
+
+    Args:
+        data_sources: Task of each evaluated episode.
+        infos: Columns of episode details, aligned with ``data_sources``; ``None`` where an episode failed.
+    """
+    result: dict[str, float] = {}
+    groups: dict[tuple[str, str], list[float]] = {}
+    columns = zip(data_sources, infos.get("slot_guided", []), infos.get("success", []), strict=False)
+    for task, slot_guided, success in columns:
+        if slot_guided is not None and success is not None:
+            groups.setdefault((task, "with" if slot_guided else "without"), []).append(success)
+    for (task, arm), values in groups.items():
+        result[f"comprl/eval/{task}/success_{arm}"] = float(np.mean(values))
+    for arm in ("with", "without"):
+        tasks = [value for name, value in result.items() if name.endswith(f"/success_{arm}")]
+        if tasks:
+            result[f"comprl/eval/success_{arm}"] = float(np.mean(tasks))
+    return result
