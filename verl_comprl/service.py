@@ -296,6 +296,7 @@ class ExperienceManager:
         path = Path(folder)
         async with self._commit:
             path.mkdir(parents=True, exist_ok=True)
+            await self._bank.flush()
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
             self._buffer.save(path / "buffer")

@@ -1,7 +1,7 @@
 """Launcher of a training run: ``python -m verl_comprl.train key=value …`` (also ``comprl train`` and torchrun).
 
-Composes and checks the config, starts Ray, runs the trainer in this process and leaves nothing behind. Under torchrun the
-first process runs it and the others wait, since verl starts its own workers.
+Composes and checks the config, starts Ray, runs the trainer in this process and leaves nothing behind. Under torchrun
+the first process does that and the others return at once, since verl starts its own workers.
 """
 
 import os
@@ -99,8 +99,7 @@ def _start_ray(config: Any) -> None:
 
     if ray.is_initialized():
         return
-    settings = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    assert isinstance(settings, dict)
+    settings: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     defaults = get_ppo_ray_runtime_env(config)
     defaults.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
@@ -116,7 +115,7 @@ def _train(config: Any, display: Any) -> None:
 
     config.transfer_queue.enable = True
     tq.init(config.transfer_queue)
-    trainer = None
+    trainer: Any = None
     finished = False
     try:
         with display.phase("start"):
@@ -125,7 +124,7 @@ def _train(config: Any, display: Any) -> None:
             trainer.init()
             manager_class = config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
             loops = load_class_from_fqn(manager_class) if manager_class else AgentLoopManagerTQ
-            agent_loops = loops.create(
+            agent_loops: Any = loops.create(
                 config=config,
                 llm_client=trainer.get_llm_client(),
                 teacher_client=trainer.get_teacher_client(),

@@ -1,7 +1,7 @@
 """CISPO (Eq. 3), written out.
 
-The training run uses verl's own ``cispo``; ``tests/algorithm/test_policy_loss.py`` proves that it computes this one when
-it is given the generator's stored log-probs.
+The training run uses verl's own ``cispo``; a test proves that it computes this one when it is given the generator's
+stored log-probs.
 """
 
 import torch

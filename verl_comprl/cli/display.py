@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from verl_comprl.trainer.progress import Metrics, Progress
@@ -21,7 +22,7 @@ _PHASES = {
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 class Display(Progress):
@@ -58,8 +59,8 @@ class Display(Progress):
         """Remember and print an evaluation."""
         self._evaluations[step] = metrics
         self.note(
-            f"evaluation after step {step}: success {_number(metrics.get('comprl/eval/success_with'))} with experience, "
-            f"{_number(metrics.get('comprl/eval/success_without'))} without"
+            f"evaluation after step {step}: success {_number(metrics.get('comprl/eval/success_with'))} "
+            f"with experience, {_number(metrics.get('comprl/eval/success_without'))} without"
         )
 
     def step(self, step: int, total: int, metrics: Metrics) -> None:
@@ -68,7 +69,8 @@ class Display(Progress):
         for phase, key in _PHASES.items():
             self._seconds[phase] = self._seconds.get(phase, 0.0) + float(metrics.get(key, 0.0))
         text = (
-            f"guided {_number(metrics.get('comprl/guided/success'))} free {_number(metrics.get('comprl/free/success'))} "
+            f"guided {_number(metrics.get('comprl/guided/success'))} "
+            f"free {_number(metrics.get('comprl/free/success'))} "
             f"bank {metrics.get('comprl/bank/size', 0):.0f} "
             f"extractor updates {metrics.get('comprl/extractor/updates', 0):.0f}"
         )

@@ -2,11 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+
+from verl_comprl.plugin import TRAINERS
 
 SCOPES = ("all", "environment", "task")
 
@@ -21,12 +23,12 @@ def validate(config: DictConfig) -> None:
     Raises:
         ConfigError: With one line per mistake.
     """
-    mistakes = [*_halves(config), *_comprl(config.comprl), *_models(config), *_data(config)]
+    mistakes = [*_trainer(config), *_halves(config), *_comprl(config.comprl), *_models(config), *_data(config)]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
 
 
-def check_slots(config: DictConfig, resources: dict[str, float]) -> None:
+def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     """Check that the Ray cluster has a device slot for every worker; verl would wait forever without a word.
 
     Args:
@@ -53,6 +55,12 @@ def check_slots(config: DictConfig, resources: dict[str, float]) -> None:
             f"Ray has {int(resources.get('CPU', 0))} CPU slots, but at least {needed} are needed; "
             "set ray_kwargs.ray_init.num_cpus (they are logical: it may exceed the cores)"
         )
+
+
+def _trainer(config: DictConfig) -> Iterator[str]:
+    mode = config.trainer.v1.trainer_mode
+    if mode not in TRAINERS:
+        yield f"trainer.v1.trainer_mode={mode!r} is not a trainer of verl-comprl; allowed: {', '.join(TRAINERS)}"
 
 
 def _halves(config: DictConfig) -> Iterator[str]:
@@ -147,7 +155,7 @@ def _data(config: DictConfig) -> Iterator[str]:
 
 
 def _environments(key: str, file: str) -> Iterator[str]:
-    """Make each environment that a dataset names once, so that a typo or a missing extra shows before any model loads."""
+    """Make each environment that a dataset names once: a typo or a missing extra shows before any model loads."""
     import pyarrow.parquet as pq
 
     from env_adapters import make
@@ -155,7 +163,10 @@ def _environments(key: str, file: str) -> Iterator[str]:
     rows: list[dict[str, Any]] = pq.read_table(file, columns=["extra_info"]).column("extra_info").to_pylist()
     for name, options in sorted({(row.get("environment"), row.get("environment_options")) for row in rows}, key=str):
         if not name or options is None:
-            yield f"{key}: {file} has rows without extra_info.environment and environment_options; make it with `comprl data`"
+            yield (
+                f"{key}: {file} has rows without extra_info.environment and extra_info.environment_options; "
+                "make it with `comprl data`"
+            )
             continue
         try:
             make(name, **json.loads(options)).close()

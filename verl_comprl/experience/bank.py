@@ -16,7 +16,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from verl_comprl.experience.bank_config import BankConfig
-from verl_comprl.experience.changes import ApplyReport, plan_changes
+from verl_comprl.experience.changes import CLOCK_STEP, ApplyReport, plan_changes
 from verl_comprl.experience.embedding import CachedQueries, Embedder
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.operations import Operation
@@ -34,7 +34,6 @@ _log = logging.getLogger(__name__)
 
 _COUNTER_BATCH = 256
 """Entries with unwritten counters at which ``apply`` writes them: what a kill can lose while entries come in."""
-_CLOCK_STEP = 1e-6
 
 
 @dataclass(frozen=True)
@@ -344,7 +343,7 @@ class ExperienceBank:
     def _now(self) -> float:
         # Strictly increasing, so that entries keep their order when the bank is opened again.
         newest = next(reversed(self._entries.values())).created_at if self._entries else 0.0
-        return max(time.time(), newest + _CLOCK_STEP)
+        return max(time.time(), newest + CLOCK_STEP)
 
     def _sanitized(self, operation: Operation) -> Operation:
         if not isinstance(operation, Add | Update | Merge):

@@ -11,6 +11,9 @@ from typing import Any
 from verl_comprl.experience.operations import Operation
 from verl_comprl.experience.schema import Add, Discard, Experience, Merge, Retain, Return, Update, derive_id
 
+CLOCK_STEP = 1e-6
+"""Seconds between the creation times of entries made at once: their order survives reopening the bank."""
+
 
 @dataclass(frozen=True)
 class ApplyReport:
@@ -74,7 +77,7 @@ def plan_changes(
         operations: With sanitised texts; the position in this list makes a new entry's id.
         call_id: The extractor call, recorded with its entries.
         listed: Ids that the operations' 1-based indices mean.
-        provenance: Further fields of new entries.
+        provenance: Further fields of new entries, ``created_at`` being that of the first.
         capacity: Entries the bank may hold; the oldest leave first.
     """
     new: dict[str, Experience] = {}
@@ -94,8 +97,13 @@ def plan_changes(
             if not operation.content:
                 rejections["empty_text"] += 1
                 continue
-            entry = _entry(operation, derive_id(call_id, position), [entries[parent] for parent in parents], provenance)
-            new[entry.id] = entry.model_copy(update={"record_id": call_id})
+            fields = {
+                **provenance,
+                "id": derive_id(call_id, position),
+                "record_id": call_id,
+                "created_at": provenance["created_at"] + position * CLOCK_STEP,
+            }
+            new[fields["id"]] = _entry(operation, [entries[parent] for parent in parents], fields)
         if isinstance(operation, Update | Merge | Discard):
             removed.update(dict.fromkeys(parents))
         counts[_COUNTED_AS[type(operation)]] += 1
@@ -121,15 +129,12 @@ def plan_changes(
     return Changes(kept, tuple(id for id in removed if id in entries), report)
 
 
-def _entry(
-    operation: Add | Update | Merge, id: str, parents: Sequence[Experience], provenance: Mapping[str, Any]
-) -> Experience:
+def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:
     entry = Experience(
-        id=id,
         title=operation.title,
         content=operation.content,
         parents=tuple(parent.id for parent in parents),
-        **provenance,
+        **fields,
     )
     inherited = {
         name: getattr(parents[0], name)

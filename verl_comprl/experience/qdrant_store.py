@@ -43,7 +43,8 @@ class QdrantStore(ExperienceStore):
         self._lock = FolderLock(folder)
         self._pid = os.getpid()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-store")
-        self._shard: edge.EdgeShard | None = None
+        self._closed = False
+        self._shard: edge.EdgeShard
         self._shard_number = 0
 
     @classmethod
@@ -72,7 +73,7 @@ class QdrantStore(ExperienceStore):
         offset = None
         while True:
             request = edge.ScrollRequest(offset=offset, limit=_READ_BATCH, with_payload=True)
-            records, offset = await self._call(lambda request=request: self._live().scroll(request))
+            records, offset = await self._call(lambda request=request: self._shard.scroll(request))
             entries.extend(_entry(record) for record in records)
             if offset is None:
                 return entries
@@ -85,15 +86,15 @@ class QdrantStore(ExperienceStore):
         )
         queries = [_query(request, vector) for request, vector in zip(requests, vectors, strict=True)]
         # One by one: unlike a batch, a single query lets go of the GIL, and the event loop runs on.
-        return await self._call(lambda: [_ranked(self._live().query(query)) for query in queries])
+        return await self._call(lambda: [_ranked(self._shard.query(query)) for query in queries])
 
     async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:  # noqa: D102
-        await self._upsert(self._live, entries, vectors)
+        await self._upsert(self._shard, entries, vectors)
 
     async def update(self, entries: Sequence[Experience]) -> None:  # noqa: D102
         def write(batch: Sequence[Experience]) -> None:
             for entry in batch:
-                self._live().update(edge.UpdateOperation.set_payload([entry.id], _payload(entry)))
+                self._shard.update(edge.UpdateOperation.set_payload([entry.id], _payload(entry)))
 
         for start in range(0, len(entries), _WRITE_BATCH):
             await self._call(lambda start=start: write(entries[start : start + _WRITE_BATCH]))
@@ -101,14 +102,13 @@ class QdrantStore(ExperienceStore):
     async def delete(self, ids: Sequence[str]) -> None:  # noqa: D102
         for start in range(0, len(ids), _WRITE_BATCH):
             operation = edge.UpdateOperation.delete_points(list(ids[start : start + _WRITE_BATCH]))
-            await self._call(lambda operation=operation: self._live().update(operation))
+            await self._call(lambda operation=operation: self._shard.update(operation))
 
     async def vectors(self, ids: Sequence[str]) -> np.ndarray:  # noqa: D102
-        found: dict[str, Any] = {}
+        found: dict[str, np.ndarray] = {}
         for start in range(0, len(ids), _READ_BATCH):
             batch: list[int | UUID | str] = list(ids[start : start + _READ_BATCH])
-            records = await self._call(lambda batch=batch: self._live().retrieve(batch, False, True))
-            found.update((str(record.id), record.vector) for record in records)
+            found.update(await self._call(lambda batch=batch: _vectors(self._shard.retrieve(batch, False, True))))
         missing = [id for id in ids if id not in found]
         if missing:
             raise StoreError(f"{len(missing)} of {len(ids)} entries have no vector in the store, first {missing[0]}")
@@ -118,7 +118,7 @@ class QdrantStore(ExperienceStore):
         number = self._shard_number + 1
         fresh = await self._call(lambda: self._create_shard(number))
         try:
-            await self._upsert(lambda: fresh, entries, vectors)
+            await self._upsert(fresh, entries, vectors)
             await self._call(fresh.flush)
         except BaseException:
             await self._call(fresh.close)
@@ -127,10 +127,10 @@ class QdrantStore(ExperienceStore):
         await self._call(lambda: self._switch(number, fresh))
 
     async def flush(self) -> None:  # noqa: D102
-        await self._call(lambda: self._live().flush())
+        await self._call(self._shard.flush)
 
     async def close(self) -> None:  # noqa: D102
-        if self._shard is None:
+        if self._closed:
             return
         try:
             await self._call(self._close_shard)
@@ -138,12 +138,15 @@ class QdrantStore(ExperienceStore):
             self._release()
 
     def _release(self) -> None:
+        self._closed = True
         self._executor.shutdown(wait=False)
         self._lock.release()
 
     async def _call(self, work: Callable[[], T]) -> T:
         if os.getpid() != self._pid:
             raise StoreError(f"experience bank {self._folder} was opened in process {self._pid}, this is a fork of it")
+        if self._closed:
+            raise StoreError(f"experience bank {self._folder} is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except (StoreError, asyncio.CancelledError):
@@ -151,9 +154,7 @@ class QdrantStore(ExperienceStore):
         except Exception as error:
             raise StoreError(f"experience bank {self._folder}: {error}") from error
 
-    async def _upsert(
-        self, shard: Callable[[], edge.EdgeShard], entries: Sequence[Experience], vectors: np.ndarray
-    ) -> None:
+    async def _upsert(self, shard: edge.EdgeShard, entries: Sequence[Experience], vectors: np.ndarray) -> None:
         vectors = check_vectors(vectors, count=len(entries), dimension=self._dimension)
 
         def write(start: int) -> None:
@@ -161,17 +162,12 @@ class QdrantStore(ExperienceStore):
             points = [
                 edge.Point(id=entry.id, vector=vector.tolist(), payload=_payload(entry)) for entry, vector in batch
             ]
-            shard().update(edge.UpdateOperation.upsert_points(points))
+            shard.update(edge.UpdateOperation.upsert_points(points))
 
         for start in range(0, len(entries), _WRITE_BATCH):
             await self._call(lambda start=start: write(start))
 
     # Everything below runs in the worker thread.
-
-    def _live(self) -> edge.EdgeShard:
-        if self._shard is None:
-            raise StoreError(f"experience bank {self._folder} is closed")
-        return self._shard
 
     def _shard_path(self, number: int) -> Path:
         return self._folder / f"shard-{number}"
@@ -216,15 +212,14 @@ class QdrantStore(ExperienceStore):
 
     def _switch(self, number: int, fresh: edge.EdgeShard) -> None:
         self._write_identity(number)
-        old, old_number = self._live(), self._shard_number
+        old, old_number = self._shard, self._shard_number
         self._shard, self._shard_number = fresh, number
         old.close()
         shutil.rmtree(self._shard_path(old_number))
 
     def _close_shard(self) -> None:
-        shard, self._shard = self._live(), None
-        shard.flush()
-        shard.close()
+        self._shard.flush()
+        self._shard.close()
 
 
 def _payload(entry: Experience) -> dict[str, Any]:
@@ -239,6 +234,10 @@ def _entry(record: edge.Record) -> Experience:
         raise StoreError(f"entry {record.id} in the store cannot be read: {error}") from error
 
 
+def _vectors(records: Sequence[edge.Record]) -> dict[str, np.ndarray]:
+    return {str(record.id): np.asarray(record.vector, dtype=np.float32) for record in records}
+
+
 def _query(request: SearchRequest, vector: np.ndarray) -> edge.QueryRequest:
     scope = {"task": request.task, "environment": request.environment}
     must = [
@@ -248,7 +247,7 @@ def _query(request: SearchRequest, vector: np.ndarray) -> edge.QueryRequest:
     return edge.QueryRequest(
         limit=request.limit,
         query=edge.Query.Nearest(vector.tolist()),
-        filter=edge.Filter(must=list(must), must_not=list(must_not)),
+        filter=edge.Filter(must=list(must), must_not=list(must_not)) if must or must_not else None,
     )
 
 

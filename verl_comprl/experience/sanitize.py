@@ -8,8 +8,9 @@ import unicodedata
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action"
 _BAR = r"[|\uff5c]"  # some templates use the full-width bar
-# Template markers like <|im_end|>, what is left of a broken one, tool tags and our own.
-_MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<{_BAR}|{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
+# Template markers like <|im_end|>, tool tags and our own.
+_MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
+_HALF_MARKER = re.compile(rf"<{_BAR}|{_BAR}>")
 _KEPT_CONTROLS = "\n\t"
 _CONTROLS = {"Cc", "Cf", "Cs"}
 
@@ -28,6 +29,6 @@ def sanitize(text: str, max_chars: int) -> str:
     text = "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
     text = text[:max_chars]
     # Until nothing changes: removing a marker can bring the halves of another one together.
-    while (shorter := _MARKER.sub("", text)) != text:
+    while (shorter := _MARKER.sub("", text)) != text or (shorter := _HALF_MARKER.sub("", text)) != text:
         text = shorter
     return text.strip()

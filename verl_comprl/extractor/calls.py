@@ -47,7 +47,9 @@ class Tokenizer(Protocol):
 class ExtractorCalls:
     """Asks the extractor and keeps what training needs of each call."""
 
-    def __init__(self, tokenizer: Tokenizer, generate: Generate, *, max_prompt_tokens: int, max_operations: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, generate: Generate, *, max_prompt_tokens: int, max_operations: int
+    ) -> None:
         """Bind the calls to a model.
 
         Args:
@@ -64,7 +66,7 @@ class ExtractorCalls:
     async def distill(
         self, request: DistillationRequest, experience: Sequence[str]
     ) -> tuple[ParsedAnswer, GenerationRecord]:
-        """Read a finished episode; ``experience`` are the texts that guided it, the prompt's indices 1, 2, …"""
+        """Read a finished episode; ``experience`` are the texts that guided it, listed as 1, 2 and so on."""
         prompt_ids = self._episode_prompt(request, experience)
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt_ids, request.step)
@@ -100,7 +102,9 @@ class ExtractorCalls:
         return self._tokenizer.decode(generation.token_ids, skip_special_tokens=True), record
 
     def _encode(self, messages: list[Message]) -> list[int]:
-        ids = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        ids = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
         return list(ids)
 
     def _episode_prompt(self, request: DistillationRequest, experience: Sequence[str]) -> list[int]:

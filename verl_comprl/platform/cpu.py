@@ -4,7 +4,6 @@ One logical "GPU" slot of Ray stands for one model's place on the machine; which
 (``ray_kwargs.ray_init.num_gpus``).
 """
 
-import os
 import types
 from contextlib import contextmanager
 from typing import Any
@@ -122,8 +121,3 @@ class CpuPlatform(PlatformBase):
 
     def cudart(self) -> None:
         return None
-
-
-def is_selected() -> bool:
-    """Return whether this process runs verl on the CPU."""
-    return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"

@@ -5,13 +5,13 @@ library no longer needs it. All of them are for running without an accelerator; 
 """
 
 import functools
+import os
+from types import ModuleType
 from typing import Any
 
-from verl.utils import distributed
 
-
-def use_gloo_once() -> None:
-    """verl 0.9.1 asks torch for the backend "cpu:gloo,<device>:<backend>"; torch refuses "cpu" twice."""
+def use_gloo_once(distributed: ModuleType) -> None:
+    """For verl 0.9.1 (``verl.utils.distributed``): torch refuses the backend "cpu:gloo,cpu:gloo" that it asks for."""
     ray_init = distributed.initialize_global_process_group_ray
     if getattr(ray_init, "_comprl_patched", False):
         return
@@ -21,8 +21,6 @@ def use_gloo_once() -> None:
         ray_init(timeout_second, backend or "cpu:gloo")
 
     def initialize_global_process_group(timeout_second: float = 36000) -> tuple[int, int, int]:
-        import os
-
         initialize_global_process_group_ray(timeout_second)
         return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -32,7 +30,7 @@ def use_gloo_once() -> None:
 
 
 def keep_vllm_cpu_weights() -> None:
-    """vLLM 0.28 on CPU frees a linear layer's weight after packing it, so the first weight sync finds nothing to fill."""
+    """For vLLM 0.28 on a CPU: it frees a linear layer's weight after packing it, and a sync finds nothing to fill."""
     from vllm.model_executor.layers import utils
 
     dispatch = utils.dispatch_cpu_unquantized_gemm

@@ -4,9 +4,13 @@ import os
 
 
 def register() -> None:
-    """Make vLLM's CPU build accept weight updates; does nothing outside a CPU run of verl."""
+    """Make vLLM's CPU build accept weight updates and need no compiler; does nothing outside a CPU run of verl."""
     if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         return
+    import torch
+
+    # Log-probs of sampled tokens go through torch.compile even in eager mode, which would need g++ at run time.
+    torch._dynamo.config.disable = True
     from verl_comprl.platform.patches import keep_vllm_cpu_weights
 
     keep_vllm_cpu_weights()

@@ -1,59 +1,39 @@
-"""One episode: guidance, turns with the environment and the tool, and what is handed on.
+"""The rollout worker hook: plays one episode for verl.
 
-The path of an episode, top to bottom: :meth:`ComplementaryAgentLoop.run` → guide → turns → (a) tokens and reward to verl,
+The path of an episode, top to bottom: guide → turns with the environment and the tool → (a) tokens and reward to verl,
 (b) the episode to the experience manager. An error anywhere costs this rollout and nothing else.
 """
 
 import json
 import logging
-from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.utils.profiler import simple_timer
 
-from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
+from verl_comprl.experience.schema import Turn
 from verl_comprl.plugin import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.environment_pool import EnvironmentPool, EnvironmentSession
+from verl_comprl.rollout.episode import EVALUATION_KEY, Episode
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
-from verl_comprl.service import EpisodeReport, Guide
 
 logger = logging.getLogger(__name__)
 
-EVALUATION_KEY = "comprl_evaluation"
-"""Field that the trainer puts on every submitted prompt: whether it is evaluated or trained on."""
+
+# One of each per worker process: verl makes a new agent loop for every episode.
+environment_pool = cache(EnvironmentPool)
+guidance = cache(Guidance.connect)
+search_and_ask_tool = cache(SearchAndAskTool)
 
 
-@dataclass
-class _Episode:
-    """What accumulates while an episode runs."""
-
-    slot_guided: bool
-    guide: Guide = field(default_factory=lambda: Guide("free"))
-    turns: list[Turn] = field(default_factory=list)
-    record_ids: list[str] = field(default_factory=list)
-    tool_calls: int = 0
-    invalid_actions: int = 0
-    reward: float = 0.0
-    info: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def guided(self) -> bool:
-        """A guided slot that got nothing is trained as free."""
-        return self.guide.text is not None
-
-
-class _Shared:
-    """What the episodes of one worker process share."""
-
-    environments: EnvironmentPool | None = None
-    tool: SearchAndAskTool | None = None
-    guidance: Guidance | None = None
-    failures = 0
+@cache
+def _log_once(kind: type[Exception], text: str) -> None:
+    logger.exception("a rollout failed and is left out; further %s are not logged: %s", kind.__name__, text)
 
 
 @register(AGENT_LOOP)
@@ -65,11 +45,6 @@ class ComplementaryAgentLoop(AgentLoopBase):
         super().__init__(*args, **kwargs)
         self._settings = self.config.comprl
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)
-        if _Shared.environments is None:
-            _Shared.environments = EnvironmentPool()
-            _Shared.guidance = Guidance.connect()
-            _Shared.tool = SearchAndAskTool()
-        self._environments, self._guidance, self._tool = _Shared.environments, _Shared.guidance, _Shared.tool
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """Play one episode of a dataset row.
@@ -82,135 +57,21 @@ class ComplementaryAgentLoop(AgentLoopBase):
             The episode's tokens and reward; an empty list if it failed, so that only this rollout is missing.
         """
         try:
-            return await self._run(sampling_params, row)
+            return await self._play_episode(sampling_params, row)
         except Exception as error:
-            _Shared.failures += 1
-            if _Shared.failures == 1:
-                logger.exception("a rollout failed and is left out (further ones are counted only): %s", error)
+            _log_once(type(error), str(error))
             return []
 
-    async def _run(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> AgentLoopOutput:
-        extra = row["extra_info"]
-        evaluation = bool(row.get(EVALUATION_KEY, False))
-        group_size = self.rollout_config.val_kwargs.n if evaluation else self.rollout_config.n
-        # Evaluation always has both arms; warm-up is about training only.
-        step, fraction = int(row["global_steps"]), self._settings.guided_fraction
-        if evaluation:
-            step, fraction = self._settings.warmup_steps + 1, 0.5
-        guided = is_guided_slot(int(row["session_id"]), group_size, fraction, step, self._settings.warmup_steps)
-        episode = _Episode(slot_guided=guided)
-        timing: dict[str, float] = {}
-        options = json.loads(extra["environment_options"])
-        async with self._environments.session(extra["environment"], options) as environment:
-            observation, episode.info = await environment.reset(int(extra["seed"]))
-            if guided:
-                with simple_timer("guide", timing):
-                    episode.guide = await self._guidance.guide(
-                        episode.info["goal"],
-                        task=row["data_source"],
-                        environment=extra["environment"],
-                        read_only=evaluation,
-                    )
-                if episode.guide.record_id:
-                    episode.record_ids.append(episode.guide.record_id)
-            conversation = await self._begin(row, episode, observation)
-            await self._play(conversation, environment, episode, observation, sampling_params, row, evaluation, timing)
-        if not evaluation:
-            await self._report(row, episode)
-        return self._output(conversation, episode, timing)
-
-    async def _begin(self, row: dict[str, Any], episode: _Episode, observation: str) -> Conversation:
-        # The free half has neither entry nor tool: it must not read the bank.
-        offers_tool = episode.guided and self._settings.search_and_ask.max_calls > 0
-        tools = [self._tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)] if offers_tool else None
-        request_id = f"{row['uid']}_{row['session_id']}"
-        conversation = Conversation(self, request_id, self.rollout_config.response_length, tools)
-        await conversation.begin(initial_messages(row["raw_prompt"], observation, episode.guide.text))
-        return conversation
-
-    async def _play(
-        self,
-        conversation: Conversation,
-        environment: EnvironmentSession,
-        episode: _Episode,
-        observation: str,
-        sampling_params: dict[str, Any],
-        row: dict[str, Any],
-        evaluation: bool,
-        timing: dict[str, float],
-    ) -> None:
-        """Alternate between actor and environment until the episode ends or no further turn fits."""
-        while True:
-            with simple_timer("generate_sequences", timing):
-                text = await conversation.generate(sampling_params, self._settings.max_turn_tokens)
-            call = await self._tool_call(conversation, episode)
-            if call is not None:
-                with simple_timer("tool_calls", timing):
-                    reply = await self._ask(call, episode, row, evaluation)
-                if not await conversation.append({"role": "tool", "content": reply}):
-                    return
-                continue
-            before = observation
-            observation, reward, terminated, truncated, episode.info = await environment.step(text)
-            episode.turns.append(Turn(observation=before, response=text))
-            episode.reward += reward
-            episode.invalid_actions += not episode.info["action_valid"]
-            if terminated or truncated or not await conversation.append(observation_message(observation)):
-                return
-
-    async def _tool_call(self, conversation: Conversation, episode: _Episode) -> FunctionCall | None:
-        """Return the tool call of the last turn, if the actor may make one."""
-        if not episode.guided or episode.tool_calls >= self._settings.search_and_ask.max_calls:
-            return None
-        text = conversation.messages[-1]["content"]
-        if "<tool_call>" not in text:
-            return None
-        _, calls = await self._parser.extract_tool_calls(conversation.last_turn_ids)
-        return calls[0] if calls else None
-
-    async def _ask(self, call: FunctionCall, episode: _Episode, row: dict[str, Any], evaluation: bool) -> str:
-        episode.tool_calls += 1
-        if call.name != self._tool.name:
-            return f"Unknown tool {call.name!r}; the only one is {self._tool.name}."
-        arguments = json.loads(call.arguments)
-        if not isinstance(arguments, dict):
-            return 'Arguments must be a JSON object with the key "query".'
-        response, _, details = await self._tool.execute(
-            "",
-            arguments,
-            task=row["data_source"],
-            environment=row["extra_info"]["environment"],
-            read_only=evaluation,
-        )
-        if details["record_id"]:
-            episode.record_ids.append(details["record_id"])
-        return response.text or ""
-
-    async def _report(self, row: dict[str, Any], episode: _Episode) -> None:
-        guides = (episode.guide.experience_id,) if episode.guide.experience_id else ()
-        request = DistillationRequest(
-            id=f"{row['uid']}_{row['session_id']}",
-            task=row["data_source"],
-            environment=row["extra_info"]["environment"],
-            goal=episode.info["goal"],
-            turns=tuple(episode.turns),
-            outcome=Outcome(success=bool(episode.info["success"]), score=float(episode.info["score"])),
-            experience_ids=guides,
-            step=int(row["global_steps"]),
-        )
-        await self._guidance.report(EpisodeReport(request, episode.guided, tuple(episode.record_ids)))
-
-    def _output(self, conversation: Conversation, episode: _Episode, timing: dict[str, float]) -> AgentLoopOutput:
-        details = {
-            "guided": float(episode.guided),
-            "slot_guided": float(episode.slot_guided),
-            "success": float(episode.info["success"]),
-            "score": float(episode.info["score"]),
-            "actions": float(len(episode.turns)),
-            "invalid_actions": float(episode.invalid_actions),
-            "tool_calls": float(episode.tool_calls),
-            "degraded": float(episode.guide.status == "degraded"),
-        }
+    async def _play_episode(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> AgentLoopOutput:
+        episode = Episode(row, slot_guided=self._is_guided_slot(row))
+        async with environment_pool().session(episode.environment, episode.environment_options) as environment:
+            observation, episode.info = await environment.reset(episode.seed)
+            if episode.slot_guided:
+                await self._guide(episode)
+            conversation = await self._begin(episode, observation)
+            await self._take_turns(episode, conversation, environment, observation, sampling_params)
+        if not episode.evaluation:
+            await guidance().report(episode.report())
         return AgentLoopOutput(
             prompt_ids=conversation.prompt_ids,
             response_ids=conversation.response_ids,
@@ -218,10 +79,94 @@ class ComplementaryAgentLoop(AgentLoopBase):
             response_logprobs=conversation.log_probs or None,
             reward_score=episode.reward,
             num_turns=len(conversation.messages),
-            metrics=AgentLoopMetrics(**timing),
+            metrics=AgentLoopMetrics.model_validate(episode.timing),
             extra_fields={
                 "min_global_steps": min(conversation.weight_versions),
                 "max_global_steps": max(conversation.weight_versions),
-                "reward_extra_info": details,
+                "reward_extra_info": episode.details(),
             },
         )
+
+    def _is_guided_slot(self, row: dict[str, Any]) -> bool:
+        session = int(row["session_id"])
+        if row.get(EVALUATION_KEY, False):  # always both arms; shares and warm-up are about training
+            return is_guided_slot(session, self.rollout_config.val_kwargs.n, 0.5, step=1, warmup_steps=0)
+        return is_guided_slot(
+            session,
+            self.rollout_config.n,
+            self._settings.guided_fraction,
+            step=int(row["global_steps"]),
+            warmup_steps=self._settings.warmup_steps,
+        )
+
+    async def _guide(self, episode: Episode) -> None:
+        with simple_timer("guide", episode.timing):
+            episode.guide = await guidance().guide(
+                episode.info["goal"],
+                task=episode.task,
+                environment=episode.environment,
+                read_only=episode.evaluation,
+            )
+        if episode.guide.record_id:
+            episode.record_ids.append(episode.guide.record_id)
+
+    async def _begin(self, episode: Episode, observation: str) -> Conversation:
+        # The free half has neither entry nor tool: it must not read the bank.
+        offers_tool = episode.guided and self._settings.search_and_ask.max_calls > 0
+        tools = [search_and_ask_tool().schema()] if offers_tool else None
+        conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools)
+        await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, episode.guide.text))
+        return conversation
+
+    async def _take_turns(
+        self,
+        episode: Episode,
+        conversation: Conversation,
+        environment: EnvironmentSession,
+        observation: str,
+        sampling_params: dict[str, Any],
+    ) -> None:
+        """Alternate between actor and environment until the episode ends or no further turn fits."""
+        while True:
+            with simple_timer("generate_sequences", episode.timing):
+                text = await conversation.generate(sampling_params, self._settings.max_turn_tokens)
+            call = await self._tool_call(episode, conversation, text)
+            if call is not None:
+                with simple_timer("tool_calls", episode.timing):
+                    reply = await self._ask(episode, call)
+                if not await conversation.append({"role": "tool", "content": reply}):
+                    return
+                continue
+            seen = observation
+            observation, reward, terminated, truncated, episode.info = await environment.step(text)
+            episode.turns.append(Turn(observation=seen, response=text))
+            episode.reward += reward
+            episode.invalid_actions += not episode.info["action_valid"]
+            if terminated or truncated or not await conversation.append(observation_message(observation)):
+                return
+
+    async def _tool_call(self, episode: Episode, conversation: Conversation, text: str) -> FunctionCall | None:
+        """Return the tool call of the last turn, if the actor may make one."""
+        if not episode.guided or episode.tool_calls >= self._settings.search_and_ask.max_calls:
+            return None
+        if "<tool_call>" not in text:  # spares the parser, which decodes in a thread
+            return None
+        _, calls = await self._parser.extract_tool_calls(conversation.last_turn_ids)
+        return calls[0] if calls else None
+
+    async def _ask(self, episode: Episode, call: FunctionCall) -> str:
+        episode.tool_calls += 1
+        tool = search_and_ask_tool()
+        if call.name != tool.name:
+            return f"Unknown tool {call.name!r}; the only one is {tool.name}."
+        arguments = json.loads(call.arguments)
+        response, _, details = await tool.execute(
+            "",
+            arguments if isinstance(arguments, dict) else {},
+            task=episode.task,
+            environment=episode.environment,
+            read_only=episode.evaluation,
+        )
+        if details["record_id"]:
+            episode.record_ids.append(details["record_id"])
+        return response.text or ""

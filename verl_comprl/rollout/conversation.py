@@ -24,7 +24,7 @@ class Conversation:
             response_length: Tokens after the prompt that fit, context between turns included.
             tools: Schemas that the chat template shows, or ``None``.
         """
-        self._loop = loop
+        self._loop: Any = loop  # verl annotates its tokenizer with a factory and its optional tools as required
         self._request_id = request_id
         self._response_length = response_length
         self._tools = tools
@@ -59,9 +59,8 @@ class Conversation:
             self.ids, output.token_ids, self.mask, self.log_probs, assistant_logprobs=output.log_probs
         )
         self.ids, self.log_probs = merged.token_ids, log_probs or []
-        self.weight_versions += [
-            version for key in ("min_global_steps", "max_global_steps") if (version := output.extra_fields.get(key)) is not None
-        ]
+        versions = (output.extra_fields.get(key) for key in ("min_global_steps", "max_global_steps"))
+        self.weight_versions += [version for version in versions if version is not None]
         self.last_turn_ids = output.token_ids
         text = self._loop.tokenizer.decode(output.token_ids, skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": text})

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from verl_comprl.service import UNAVAILABLE, Answer, EpisodeReport, Guide
 
@@ -67,7 +68,7 @@ class Guidance:
         try:
             async with asyncio.timeout(timeout):
                 return await call
-        except (ray.exceptions.RayError, TimeoutError) as error:
+        except (RayError, TimeoutError) as error:
             if not self._complained:
                 logger.warning("the experience manager does not answer, rollouts go on without it: %r", error)
                 self._complained = True

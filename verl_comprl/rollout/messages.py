@@ -18,7 +18,9 @@ OBSERVATION_BLOCK = """Observation:
 {observation}"""
 
 
-def initial_messages(prompt: Sequence[Mapping[str, Any]], observation: str, experience: str | None = None) -> list[Message]:
+def initial_messages(
+    prompt: Sequence[Mapping[str, Any]], observation: str, experience: str | None = None
+) -> list[Message]:
     """Return the messages an episode starts with.
 
     Args:

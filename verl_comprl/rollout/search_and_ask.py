@@ -16,14 +16,22 @@ from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 class SearchAndAskTool(BaseTool):
     """Answers a query from the best entry of the bank; a failure costs nothing but the missing answer."""
 
-    def __init__(self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
+    def __init__(
+        self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
+    ) -> None:
         """Take verl's tool config: ``task`` and ``environment`` narrow the search, if the bank's scope does."""
         self.config = config or {}
         self.tool_schema = tool_schema or OpenAIFunctionToolSchema.model_validate(SEARCH_AND_ASK_SCHEMA)
         self.name = self.tool_schema.function.name
         self._guidance = Guidance.connect()
 
-    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> tuple[ToolResponse, float, dict]:
+    def schema(self) -> dict[str, Any]:
+        """Return the schema as a chat template takes it."""
+        return self.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict]:
         """Answer ``parameters["query"]``. The third element holds ``status`` and the answer's ``record_id``."""
         query = str(parameters.get("query", "")).strip()
         if not query:

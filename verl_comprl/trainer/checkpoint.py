@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ray
 from omegaconf import DictConfig
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.manager_actor import wait_for
 
 STATE_FILE = "comprl.json"
 
@@ -36,7 +36,7 @@ def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: An
     folder = Path(config.trainer.default_local_dir).resolve() / f"global_step_{step}"
     with extractor.lock:
         extractor.save(folder / "extractor", config.trainer.get("max_actor_ckpt_to_keep", None))
-        ray.get(manager.save.remote(str(folder / "comprl")))
+        wait_for(manager.save.remote(str(folder / "comprl")))
         state = {"extractor_weight_version": extractor.weight_version, "step": step}
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
@@ -55,4 +55,4 @@ def load(folder: Path, extractor: ExtractorRuntime, manager: Any) -> None:
         )
     state = json.loads(path.read_text(encoding="utf-8"))
     extractor.load(folder / "extractor", state["extractor_weight_version"])
-    ray.get(manager.restore.remote(str(folder / "comprl")))
+    wait_for(manager.restore.remote(str(folder / "comprl")))

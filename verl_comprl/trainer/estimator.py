@@ -1,7 +1,7 @@
 """``algorithm.adv_estimator=comprl_subgroup``: subgroup GRPO (Eq. 5) as verl's advantage estimator.
 
-verl hands an estimator the prompt's uid and nothing else about a rollout, so the half travels in the uid: whoever builds
-the batch writes :func:`subgroup_uid`. Our trainer does; another pipeline can do the same.
+verl hands an estimator the prompt's uid and nothing else about a rollout, so the half travels in the uid: whoever
+builds the batch writes :func:`subgroup_uid`. Our trainer does; another pipeline can do the same.
 """
 
 from collections.abc import Sequence

@@ -33,7 +33,7 @@ _ROLE = "actor_rollout"  # verl's name for a worker with engine and server adapt
 
 def extractor_view(config: DictConfig) -> DictConfig:
     """Return the config as verl's components for one model read it, with the extractor in the actor's place."""
-    view = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    view: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     with open_dict(view):
         view.actor_rollout_ref = view.pop("extractor")
         view.trainer.nnodes = view.comprl.extractor.nnodes
@@ -106,12 +106,13 @@ class ExtractorRuntime:
         )
         self.workers = group.spawn(prefix_set={_ROLE})[_ROLE]
         self.workers.init_model()
-        self.servers = LLMServerManager.create(
+        # Any: verl's @auto_await makes these calls blocking outside an event loop, which no checker can see.
+        self.servers: Any = LLMServerManager.create(
             config=self.config, worker_group=self.workers, start_rank=FIRST_REPLICA_RANK
         )
         checkpoint_engine = omega_conf_to_dataclass(model.rollout.checkpoint_engine)
         checkpoint_engine.backend = "naive"
-        self._weights = CheckpointEngineManager(
+        self._weights: Any = CheckpointEngineManager(
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
         self._weights.sleep_replicas()

@@ -7,22 +7,24 @@ collected after a step; checkpoints of everything. The extractor learns beside i
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop import AgentLoopManager
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
 from verl_comprl.algorithm.advantage import subgroup_weights
-from verl_comprl.rollout.agent_loop import EVALUATION_KEY
-from verl_comprl.trainer import checkpoint, metrics as comprl_metrics
+from verl_comprl.rollout.episode import EVALUATION_KEY
+from verl_comprl.trainer import checkpoint
+from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.estimator import subgroup_uid
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.learner import ExtractorLearner
-from verl_comprl.trainer.manager_actor import start_manager
+from verl_comprl.trainer.manager_actor import start_manager, wait_for
 from verl_comprl.trainer.progress import Progress
 
 
@@ -45,8 +47,8 @@ class _MarkedAgentLoops:
         return getattr(self._manager, name)
 
 
-class ComplementaryLayer:
-    """Mixin in front of a V1 trainer class; ``base_mode`` is verl's name of that class."""
+class ComplementaryLayer(PPOTrainer):
+    """Goes in front of one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
     base_mode: str
 
@@ -72,14 +74,15 @@ class ComplementaryLayer:
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager)
         self.extractor.sync_weights()
-        ray.get(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
+        wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
         self.learner = ExtractorLearner(self.extractor, self.manager)
 
-    def fit(self, agent_loop_manager: Any) -> None:
+    def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; the extractor learns in the background for as long as the actor does."""
         self.learner.start()
         try:
-            super().fit(_MarkedAgentLoops(agent_loop_manager))
+            marked: Any = _MarkedAgentLoops(agent_loop_manager)
+            super().fit(marked)
             self.progress.finish(self._final_metrics())
         finally:
             self.learner.stop()
@@ -91,30 +94,29 @@ class ComplementaryLayer:
     def close(self) -> None:
         """Close the bank cleanly."""
         if hasattr(self, "manager"):
-            ray.get(self.manager.close.remote())
+            wait_for(self.manager.close.remote())
 
     # ---- one actor step ----
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Let verl compute advantages with the half in the uid, then apply the weights of Eq. 5."""
-        rows = self._rows(batch)
+        partition: Any = batch.partition_id
+        rows = self._rows(batch.keys, batch.tags, partition)
         prompts = [str(uid) for uid in rows["uid"]]
         halves = [bool(details["guided"]) for details in rows["details"]]
         uids = [subgroup_uid(uid, guided) for uid, guided in zip(prompts, halves, strict=True)]
-        tq.kv_batch_put(
-            keys=rows["keys"], partition_id=batch.partition_id, fields=tu.get_tensordict({"uid": np.array(uids)})
-        )
+        tq.kv_batch_put(keys=rows["keys"], partition_id=partition, fields=tu.get_tensordict({"uid": uids}))
         batch = super()._compute_advantage(batch, metrics)
-        self._weigh(rows["keys"], batch.partition_id, prompts, halves)
+        self._weigh(rows["keys"], partition, prompts, halves)
         metrics.update(comprl_metrics.rollout_metrics(rows["details"]))
         return batch
 
-    def _rows(self, batch: KVBatchMeta) -> dict[str, list]:
+    def _rows(self, all_keys: list[str], tags: list[dict], partition_id: str) -> dict[str, list]:
         """Return uid and episode details of the real rows of a batch; padding rows are nobody's rollout."""
-        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["uid", "extra_fields"])
-        details = [extra["reward_extra_info"] for extra in data["extra_fields"].tolist()]
-        return {"keys": keys, "uid": data["uid"].tolist(), "details": details}
+        keys = [key for key, tag in zip(all_keys, tags, strict=True) if not tag.get("is_padding", False)]
+        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["uid", "extra_fields"])
+        details = [extra["reward_extra_info"] for extra in tu.get(data, "extra_fields")]
+        return {"keys": keys, "uid": tu.get(data, "uid"), "details": details}
 
     def _weigh(self, keys: list[str], partition_id: str, prompts: list[str], halves: list[bool]) -> None:
         """Scale advantages so that verl's mean over K rollouts becomes ``½ Σ_c (1/K_c) Σ_k`` (Eq. 5).
@@ -125,7 +127,7 @@ class ComplementaryLayer:
         if np.allclose(factors, 1.0):
             return
         data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["advantages"])
-        scaled = [row * factor for row, factor in zip(data["advantages"].unbind(), factors.tolist(), strict=True)]
+        scaled = [row * factor for row, factor in zip(data["advantages"].unbind(0), factors.tolist(), strict=True)]
         fields = TensorDict(
             {"advantages": torch.nested.as_nested_tensor(scaled, layout=torch.jagged)}, batch_size=len(keys)
         )
@@ -136,7 +138,7 @@ class ComplementaryLayer:
         super().on_step_end()
         step = self.global_steps
         with marked_timer("comprl_collect", self.timing_raw):
-            collected = ray.get(self.manager.collect.remote(step))
+            collected = wait_for(self.manager.collect.remote(step))
             interval = self.config.comprl.merge.every
             if interval > 0 and step % interval == 0:
                 self.manager.merge.remote()
@@ -163,8 +165,8 @@ class ComplementaryLayer:
         return result
 
     def _final_metrics(self) -> dict[str, float]:
-        ray.get(self.manager.drain.remote(self.config.comprl.drain_timeout))
-        collected = ray.get(self.manager.metrics.remote())
+        wait_for(self.manager.drain.remote(self.config.comprl.drain_timeout))
+        collected = wait_for(self.manager.metrics.remote())
         return {f"comprl/{name}": value for name, value in collected.items()} | self.learner.metrics()
 
     # ---- checkpoints ----

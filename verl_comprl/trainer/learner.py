@@ -4,9 +4,9 @@ import threading
 import time
 from typing import Any
 
-import ray
-
+from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.manager_actor import wait_for
 
 POLL_SECONDS = 0.25
 
@@ -55,13 +55,13 @@ class ExtractorLearner:
 
     def _update_once(self) -> bool:
         with self._extractor.lock:
-            batch = ray.get(self._manager.next_batch.remote())
+            batch: TrainingBatch | None = wait_for(self._manager.next_batch.remote())
             if batch is None:
                 return False
             started = time.perf_counter()
             version = self._extractor.weight_version
             measured = self._extractor.update(batch)
-            ray.get(self._manager.trained.remote())
+            wait_for(self._manager.trained.remote())
             self._seconds += time.perf_counter() - started
         size = len(batch.records)
         self._last = measured | {

@@ -79,6 +79,11 @@ async def _set_aside(bank: ExperienceBank, folder: Path) -> None:
     )
 
 
+def wait_for(reference: Any) -> Any:
+    """Return what a call to a Ray actor returned."""
+    return ray.get(reference)
+
+
 def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
     """Start the manager of this Ray job and open its bank.
 

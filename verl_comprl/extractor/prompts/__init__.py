@@ -38,7 +38,7 @@ def render_trajectory(turns: Sequence[Turn]) -> str:
 def distill_messages(
     goal: str, experience: Sequence[str], trajectory: str, success: bool, max_operations: int = 3
 ) -> list[Message]:
-    """Ask for operations (add / update / return) on a finished episode; ``experience`` becomes indices 1, 2, …"""
+    """Ask for operations (add / update / return) on a finished episode; ``experience`` is listed as 1, 2 and so on."""
     return _messages(
         "distill",
         system={"max_operations": max_operations},

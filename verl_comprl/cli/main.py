@@ -1,0 +1,34 @@
+"""Entry point of ``comprl``: one sub-command, one module."""
+
+import argparse
+import sys
+
+from verl_comprl.cli import data, doctor
+
+
+def _train(arguments: list[str]) -> int:
+    from verl_comprl.train import main as train
+
+    return train(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a sub-command and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["train"]:  # everything after it is Hydra's
+        return _train(given[1:])
+    parser = argparse.ArgumentParser(prog="comprl", description="Complementary RL for verl.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{data,doctor,train}")
+    commands.add_parser("train", help="train actor and extractor: comprl train key=value … (Hydra overrides)")
+    data.add_parser(commands)
+    doctor.add_parser(commands)
+    options = parser.parse_args(given)
+    try:
+        return options.run(options)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"comprl {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

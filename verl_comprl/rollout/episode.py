@@ -1,0 +1,91 @@
+"""One episode as data: what a dataset row asks for, what accumulates while it runs, what is handed on at its end."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
+from verl_comprl.service import EpisodeReport, Guide
+
+EVALUATION_KEY = "comprl_evaluation"
+"""Field that the trainer puts on every submitted prompt: whether it is evaluated or trained on."""
+
+
+@dataclass
+class Episode:
+    """An episode of one rollout slot; ``row`` is the dataset row with verl's uid, session_id and global_steps."""
+
+    row: dict[str, Any]
+    slot_guided: bool
+    guide: Guide = field(default_factory=lambda: Guide("free"))
+    turns: list[Turn] = field(default_factory=list)
+    record_ids: list[str] = field(default_factory=list)
+    """Generation records whose text the episode used: the entry's first, then those of the answers."""
+    tool_calls: int = 0
+    invalid_actions: int = 0
+    reward: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+    """The environment's latest info."""
+    timing: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Unique in the run."""
+        return f"{self.row['uid']}_{self.row['session_id']}"
+
+    @property
+    def task(self) -> str:
+        """The row's data source."""
+        return self.row["data_source"]
+
+    @property
+    def environment(self) -> str:
+        """Name for :func:`env_adapters.make`."""
+        return self.row["extra_info"]["environment"]
+
+    @property
+    def environment_options(self) -> dict[str, Any]:
+        """Options for :func:`env_adapters.make`."""
+        return json.loads(self.row["extra_info"]["environment_options"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of the environment's reset."""
+        return int(self.row["extra_info"]["seed"])
+
+    @property
+    def evaluation(self) -> bool:
+        """Whether the episode is evaluated: it then changes nothing in the bank."""
+        return bool(self.row.get(EVALUATION_KEY, False))
+
+    @property
+    def guided(self) -> bool:
+        """A guided slot that got nothing is trained as free."""
+        return self.guide.text is not None
+
+    def report(self) -> EpisodeReport:
+        """Return what the experience manager gets."""
+        request = DistillationRequest(
+            id=self.id,
+            task=self.task,
+            environment=self.environment,
+            goal=self.info["goal"],
+            turns=tuple(self.turns),
+            outcome=Outcome(success=bool(self.info["success"]), score=float(self.info["score"])),
+            experience_ids=(self.guide.experience_id,) if self.guide.experience_id else (),
+            step=int(self.row["global_steps"]),
+        )
+        return EpisodeReport(request, self.guided, tuple(self.record_ids))
+
+    def details(self) -> dict[str, float]:
+        """Return what the trainer needs of the episode beside tokens and reward."""
+        return {
+            "guided": float(self.guided),
+            "slot_guided": float(self.slot_guided),
+            "success": float(self.info["success"]),
+            "score": float(self.info["score"]),
+            "actions": float(len(self.turns)),
+            "invalid_actions": float(self.invalid_actions),
+            "tool_calls": float(self.tool_calls),
+            "degraded": float(self.guide.status == "degraded"),
+        }
