@@ -4,6 +4,7 @@ Composes and checks the config, starts Ray, runs the trainer in this process and
 the first process does that and the others return at once, since verl starts its own workers.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -104,7 +105,7 @@ def _start_ray(config: Any) -> None:
     defaults.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
-    ray.init(runtime_env=runtime_env, logging_level="ERROR", **settings)
+    ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
 
 
 def _train(config: Any, display: Any) -> None:

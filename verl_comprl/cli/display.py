@@ -32,7 +32,6 @@ class Display(Progress):
         """Draw on ``console`` (standard output by default)."""
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
-        self._task = None
         self._seconds: dict[str, float] = {}
         self._evaluations: dict[int, Metrics] = {}
         self._last: Metrics = {}
@@ -86,9 +85,9 @@ class Display(Progress):
         if self._bar is None:
             columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             self._bar = Bar(*columns, TextColumn("{task.description}"), console=self._console)
-            self._task = self._bar.add_task(text, total=total)
+            self._bar.add_task(text, total=total)
             self._bar.start()
-        self._bar.update(self._task, completed=step, description=text)
+        self._bar.update(self._bar.task_ids[0], completed=step, description=text)
 
     def finish(self, metrics: Metrics) -> None:
         """Print the table."""

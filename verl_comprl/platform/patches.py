@@ -6,11 +6,10 @@ library no longer needs it. All of them are for running without an accelerator; 
 
 import functools
 import os
-from types import ModuleType
 from typing import Any
 
 
-def use_gloo_once(distributed: ModuleType) -> None:
+def use_gloo_once(distributed: Any) -> None:
     """For verl 0.9.1 (``verl.utils.distributed``): torch refuses the backend "cpu:gloo,cpu:gloo" that it asks for."""
     ray_init = distributed.initialize_global_process_group_ray
     if getattr(ray_init, "_comprl_patched", False):

@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 @cache
 def _template(name: str) -> Template:
-    return Template(files(__package__).joinpath(f"{name}.txt").read_text(encoding="utf-8").strip())
+    return Template(files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8").strip())
 
 
 def _messages(call: str, *, system: dict[str, Any] | None = None, **user: Any) -> list[Message]:

@@ -1,0 +1,44 @@
+"""Outcome to utility, Eq. 7 and the extractor's advantages, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, outcome_reward, training_weight
+
+
+def test_an_outcome_is_plus_or_minus_one() -> None:
+    assert (outcome_reward(True), outcome_reward(False)) == (1.0, -1.0)
+
+
+def test_utilities_are_averaged_per_record_in_order_of_first_use() -> None:
+    uses = [("b", 1.0), ("a", -1.0), ("b", -1.0), ("b", 1.0)]
+    assert list(mean_utilities(uses).items()) == [("b", pytest.approx(1 / 3)), ("a", -1.0)]
+    assert mean_utilities([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "last", "count", "alpha", "cooldown", "weight"),
+    [
+        (5, None, 0, 0.5, 1, 1.0),  # never trained
+        (5, 5, 1, 0.5, 1, 0.0),  # 0 < 1
+        (6, 5, 1, 0.5, 1, 1 / math.sqrt(2)),  # 1 < 1 is false: the boundary trains
+        (9, 5, 3, 0.5, 4, 0.5),  # 4 < 4 is false; 4^−½
+        (8, 5, 3, 0.5, 4, 0.0),  # 3 < 4
+        (5, 5, 8, 0.5, 0, 1 / 3),  # no cooldown; 9^−½
+        (6, 5, 3, 0.0, 1, 1.0),  # α = 0: no decay
+        (6, 5, 3, 1.0, 1, 0.25),  # α = 1
+        (6, 4, 1, 0.5, 2.5, 0.0),  # δ need not be whole
+    ],
+)
+def test_training_weight(
+    step: int, last: int | None, count: int, alpha: float, cooldown: float, weight: float
+) -> None:
+    assert training_weight(step, last, count, alpha=alpha, cooldown=cooldown) == pytest.approx(weight)
+
+
+def test_extractor_advantages() -> None:
+    # mean of 1 −1 1 0 is 1/4; the weight comes after the baseline, so a record on cooldown still counts in it
+    advantages = extractor_advantages([1, -1, 1, 0], [1, 1, 0.5, 0])
+    np.testing.assert_allclose(advantages, [0.75, -1.25, 0.375, 0.0])

@@ -1,0 +1,87 @@
+"""What the tests of all packages share: verl on the CPU, records, and an extractor that answers from a script."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+# Before anything imports verl. Subprocesses inherit it.
+os.environ.setdefault("VERL_PLATFORM", "cpu")
+os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+_TESTS = Path(__file__).parent
+# pytest puts this folder on the path; without the root before it, tests/env_adapters would hide the real package.
+sys.path.insert(0, str(_TESTS.parent))
+sys.path.append(str(_TESTS / "experience"))
+
+import pytest
+
+from verl_comprl.experience.schema import CallKind, DistillationRequest, GenerationRecord, Outcome, Turn
+from verl_comprl.extractor.calls import ExtractorCalls, Generation
+
+Reply = Callable[[str], Awaitable[str]]
+WEIGHT_VERSION = 7
+
+
+class CharacterTokenizer:
+    """One token per character, so that ids can be read and counted."""
+
+    def apply_chat_template(self, conversation: Sequence[dict[str, Any]], **_: Any) -> list[int]:
+        text = "".join(f"[{message['role']}]\n{message['content']}\n" for message in conversation)
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
+        return "".join(map(chr, token_ids))
+
+
+@pytest.fixture
+def tokenizer() -> CharacterTokenizer:
+    return CharacterTokenizer()
+
+
+@pytest.fixture
+def make_calls(tokenizer: CharacterTokenizer) -> Callable[..., ExtractorCalls]:
+    """Return a maker of real calls whose model is ``reply``: prompt text to answer text."""
+
+    def make(reply: Reply, *, max_prompt_tokens: int = 100_000, max_operations: int = 3) -> ExtractorCalls:
+        async def generate(prompt_ids: list[int]) -> Generation:
+            answer = await reply(tokenizer.decode(prompt_ids))
+            ids = [ord(character) for character in answer]
+            return Generation(ids, [-0.01 * position for position in range(len(ids))], WEIGHT_VERSION)
+
+        return ExtractorCalls(
+            tokenizer, generate, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_record() -> Callable[..., GenerationRecord]:
+    def make(id: str, **fields: Any) -> GenerationRecord:
+        defaults = {
+            "kind": CallKind.DISTILL,
+            "prompt_ids": (1, 2, 3),
+            "response_ids": (4, 5),
+            "response_log_probs": (-0.25, -1.5),
+            "weight_version": 0,
+        }
+        return GenerationRecord(id=id, **{**defaults, **fields})
+
+    return make
+
+
+@pytest.fixture
+def make_request() -> Callable[..., DistillationRequest]:
+    def make(id: str, *, success: bool = True, **fields: Any) -> DistillationRequest:
+        defaults = {
+            "task": "fetch",
+            "environment": "room",
+            "goal": "open the door",
+            "turns": (Turn(observation="a door", response="<action>open</action>"),),
+        }
+        return DistillationRequest(id=id, outcome=Outcome(success=success), **{**defaults, **fields})
+
+    return make

@@ -1,0 +1,173 @@
+"""From uses to CISPO batches, by hand."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from verl_comprl.experience.schema import CallKind, GenerationRecord
+from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
+
+MakeRecord = Callable[..., GenerationRecord]
+
+
+@pytest.fixture
+def filled(make_record: MakeRecord) -> Callable[..., TrainingBuffer]:
+    """Return a maker of buffers that know records a, b and c."""
+
+    def make(batch_size: int, *, alpha: float = 0.5, cooldown: float = 1) -> TrainingBuffer:
+        buffer = TrainingBuffer(batch_size, alpha=alpha, cooldown=cooldown)
+        for id in "abc":
+            buffer.add(make_record(id))
+        return buffer
+
+    return make
+
+
+def use(buffer: TrainingBuffer, step: int, **rewards: list[float]) -> int:
+    for id, values in rewards.items():
+        for value in values:
+            assert buffer.use(id, value)
+    return buffer.collect(step)
+
+
+def full(buffer: TrainingBuffer) -> TrainingBatch:
+    batch = buffer.next_batch()
+    assert batch is not None
+    return batch
+
+
+def ids(batch: TrainingBatch) -> list[str]:
+    return [record.id for record in batch.records]
+
+
+def test_two_steps_trained_one_after_the_other(filled: Callable[..., TrainingBuffer]) -> None:
+    buffer = filled(2)
+    # a: (1 − 1 + 1)/3 = 1/3, b: −1; mean −1/3; never trained, so w = 1
+    assert use(buffer, 1, a=[1, -1, 1], b=[-1]) == 2
+    batch = full(buffer)
+    assert ids(batch) == ["a", "b"]
+    assert batch.rewards == pytest.approx([1 / 3, -1]) and batch.weights == [1, 1]
+    assert batch.advantages == pytest.approx([2 / 3, -2 / 3])
+    buffer.trained()
+    assert [(buffer.record(id).train_count, buffer.record(id).last_trained) for id in "abc"] == [
+        (1, 1),
+        (1, 1),
+        (0, None),
+    ]
+    # mean of −1 and 1 is 0; trained once before, a step ago: w = 2^−½
+    assert use(buffer, 2, a=[-1], b=[1]) == 2
+    batch = full(buffer)
+    assert batch.weights == pytest.approx([1 / math.sqrt(2)] * 2)
+    assert batch.advantages == pytest.approx([-1 / math.sqrt(2), 1 / math.sqrt(2)])
+    buffer.trained()
+    assert (buffer.record("a").train_count, buffer.record("a").last_trained) == (2, 2)
+
+
+def test_two_steps_of_a_record_in_one_batch_count_one_after_the_other(filled: Callable[..., TrainingBuffer]) -> None:
+    buffer = filled(4)
+    use(buffer, 1, a=[1, -1, 1], b=[-1])
+    assert buffer.next_batch() is None
+    use(buffer, 2, a=[-1], b=[1])
+    # rewards 1/3 −1 −1 1: mean −1/6; deviations 1/2 −5/6 −5/6 7/6, the last two times 2^−½ = 0.7071068
+    batch = full(buffer)
+    assert ids(batch) == ["a", "b", "a", "b"]
+    assert batch.advantages == pytest.approx([0.5, -0.8333333, -0.5892557, 0.8249579], abs=1e-7)
+    assert batch.records[0] == batch.records[2]  # the counts of the record as it is now
+    buffer.trained()
+    assert (buffer.record("a").train_count, buffer.record("a").last_trained) == (2, 2)
+
+
+def test_a_sample_on_cooldown_weighs_nothing_and_does_not_prolong_the_cooldown(
+    filled: Callable[..., TrainingBuffer],
+) -> None:
+    buffer = filled(2, cooldown=2)
+    weights = []
+    for step in (1, 2, 3):
+        use(buffer, step, a=[1], b=[-1])
+        weights.append(full(buffer).weights[0])
+        buffer.trained()
+    # step 2 − 1 < δ = 2 does not train; at step 3 the last training is two steps ago, and it was the only one
+    assert weights == pytest.approx([1, 0, 1 / math.sqrt(2)])
+
+
+def test_oldest_first_and_the_surplus_stays(filled: Callable[..., TrainingBuffer]) -> None:
+    buffer = filled(2)
+    use(buffer, 1, c=[1])
+    use(buffer, 2, b=[1], a=[-1])
+    assert ids(full(buffer)) == ["c", "b"] and len(buffer) == 3
+    buffer.trained()
+    assert len(buffer) == 1 and buffer.next_batch() is None
+    use(buffer, 3, c=[-1])
+    assert ids(full(buffer)) == ["a", "c"]
+
+
+def test_a_batch_is_removed_by_trained_only(filled: Callable[..., TrainingBuffer]) -> None:
+    buffer = filled(2)
+    use(buffer, 1, a=[1], b=[-1])
+    batch = full(buffer)
+    assert full(buffer) == batch
+    use(buffer, 2, c=[1])  # comes in while the extractor is being trained
+    buffer.trained()
+    assert len(buffer) == 1 and buffer.record("c").train_count == 0
+    use(buffer, 3, a=[1])
+    assert ids(full(buffer)) == ["c", "a"]
+
+
+def test_uses_of_unknown_records_are_refused(filled: Callable[..., TrainingBuffer]) -> None:
+    buffer = filled(1)
+    assert not buffer.use("imported", 1.0)
+    assert buffer.collect(1) == 0 and buffer.next_batch() is None
+
+
+def test_a_record_that_comes_again_keeps_its_counts(
+    filled: Callable[..., TrainingBuffer], make_record: MakeRecord
+) -> None:
+    buffer = filled(1)
+    use(buffer, 1, a=[1])
+    buffer.trained()
+    buffer.add(make_record("a", response_ids=(9,)))
+    assert buffer.record("a") == make_record("a", train_count=1, last_trained=1) and buffer.record_count == 3
+
+
+def test_forget_keeps_what_is_young_or_referred_to(make_record: MakeRecord) -> None:
+    buffer = TrainingBuffer(9, alpha=0.5, cooldown=1)
+    now = KEEP_UNREFERENCED_STEPS + 5
+    for id, step in {"old": 4, "entry": 4, "sampled": 4, "used": 4, "young": 5}.items():
+        buffer.add(make_record(id, created_step=step))
+    use(buffer, 4, sampled=[1])
+    buffer.use("used", 1)
+    buffer.forget(["entry", "not a record"], now)
+    assert buffer.record_count == 4 and buffer.record("old") is None
+
+
+def test_everything_survives_a_restart(
+    filled: Callable[..., TrainingBuffer], make_record: MakeRecord, tmp_path: Path
+) -> None:
+    buffer = filled(2)
+    buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8, response_ids=()))
+    use(buffer, 1, a=[1], b=[-1], c=[1])
+    buffer.trained()
+    buffer.use("a", -1)
+    buffer.use("a", 1)
+    buffer.save(tmp_path / "buffer")
+
+    restored = filled(2)
+    restored.add(make_record("gone"))
+    restored.restore(tmp_path / "buffer")
+    assert restored.record("gone") is None and restored.record_count == 4
+    assert [restored.record(id) for id in ("a", "c", "answer")] == [buffer.record(id) for id in ("a", "c", "answer")]
+    assert len(restored) == 1 and restored.next_batch() is None
+    assert (restored.collect(2), buffer.collect(2)) == (1, 1)
+    batch = full(restored)
+    # c: 1, never trained; a: 0, trained at step 1; mean ½
+    assert batch.advantages == pytest.approx([0.5, -0.5 / math.sqrt(2)])
+    assert batch == full(buffer)
+
+
+def test_an_empty_buffer_survives_a_restart(filled: Callable[..., TrainingBuffer], tmp_path: Path) -> None:
+    TrainingBuffer(2, alpha=0.5, cooldown=1).save(tmp_path)
+    restored = filled(2)
+    restored.restore(tmp_path)
+    assert (restored.record_count, len(restored), restored.collect(1)) == (0, 0, 0)

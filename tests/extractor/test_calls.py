@@ -1,0 +1,140 @@
+"""The extractor's calls with a scripted model; one token is one character."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from verl_comprl.experience.schema import Add, CallKind, DistillationRequest, Retain, Return, Turn, Update, derive_id
+from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.prompts import distill_messages, render_trajectory
+
+MakeCalls = Callable[..., ExtractorCalls]
+MakeRequest = Callable[..., DistillationRequest]
+
+
+class Script:
+    """Gives the same reply to every prompt and keeps the prompts."""
+
+    def __init__(self, reply: str) -> None:
+        self.reply = reply
+        self.prompts: list[str] = []
+
+    async def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        return self.reply
+
+
+def episode(turns: int, words: int = 10) -> tuple[Turn, ...]:
+    return tuple(Turn(observation=f"see{n} " + "x" * words, response=f"do{n}.") for n in range(turns))
+
+
+async def test_distil_returns_operations_and_the_record_of_the_call(
+    make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any
+) -> None:
+    reply = (
+        "I think.</think>"
+        '<answer>[{"operation": "update", "ids": [2], "title": "T", "content": "C"}, {"operation": "return"}]</answer>'
+    )
+    script = Script(reply)
+    request = make_request("episode", success=False, step=12)
+    answer, record = await make_calls(script).distill(request, ["first guide", "second guide"])
+
+    assert answer.operations == (Update(ids=(2,), title="T", content="C"), Return()) and not answer.errors
+    messages = distill_messages(
+        request.goal, ["first guide", "second guide"], render_trajectory(request.turns), success=False
+    )
+    assert list(record.prompt_ids) == tokenizer.apply_chat_template(messages)
+    assert script.prompts == [tokenizer.decode(record.prompt_ids)]
+    assert (record.id, record.kind) == (derive_id("distill", "episode"), CallKind.DISTILL)
+    assert tokenizer.decode(record.response_ids) == reply
+    assert len(record.response_log_probs) == len(reply) and record.response_log_probs[:3] == (0.0, -0.01, -0.02)
+    assert (record.weight_version, record.created_step) == (7, 12)
+    assert (record.train_count, record.last_trained) == (0, None)
+
+
+async def test_the_same_episode_gives_the_same_record_id(make_calls: MakeCalls, make_request: MakeRequest) -> None:
+    calls = make_calls(Script("?"))
+    first = (await calls.distill(make_request("a"), []))[1].id
+    assert (await calls.distill(make_request("a"), []))[1].id == first
+    assert (await calls.distill(make_request("b"), []))[1].id != first
+
+
+async def test_what_an_answer_may_do_depends_on_the_call(make_calls: MakeCalls, make_request: MakeRequest) -> None:
+    adds = ",".join('{"operation": "add", "title": "t", "content": "c"}' for _ in range(3))
+    answer, _ = await make_calls(Script(f"<answer>[{adds}]</answer>"), max_operations=2).distill(make_request("a"), [])
+    assert answer.operations == (Add(title="t", content="c"),) * 2
+    assert [error.kind for error in answer.errors] == ["too_many"]
+
+    update = '<answer>[{"operation": "update", "ids": [2], "title": "t", "content": "c"}]</answer>'
+    answer, _ = await make_calls(Script(update)).distill(make_request("a"), ["only one"])
+    assert not answer.format_ok and answer.errors[0].kind == "bad_index"
+
+    answer, record = await make_calls(Script(f"<answer>[{adds}]</answer>")).merge(["x", "y"], 3)
+    assert not answer.format_ok and record.kind == CallKind.MERGE
+
+
+async def test_an_unreadable_answer_still_has_a_record(
+    make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any
+) -> None:
+    answer, record = await make_calls(Script("no idea")).distill(make_request("a"), [])
+    assert not answer.format_ok and [error.kind for error in answer.errors] == ["no_answer"]
+    assert tokenizer.decode(record.response_ids) == "no idea"
+
+
+async def test_merge_reads_the_chunk(make_calls: MakeCalls) -> None:
+    script = Script('<answer>[{"operation": "retain", "ids": [1, 3]}]</answer>')
+    calls = make_calls(script)
+    answer, record = await calls.merge(["x", "y", "z"], 5)
+    assert answer.operations == (Retain(ids=(1, 3)),)
+    assert "1. x\n\n2. y\n\n3. z" in script.prompts[0]
+    assert (record.kind, record.created_step, record.weight_version) == (CallKind.MERGE, 5, 7)
+    assert (await calls.merge(["x", "y", "z"], 5))[1].id != record.id
+
+
+@pytest.mark.parametrize(("reply", "text"), [("hm</think><answer> go left </answer>", "go left"), ("go left", None)])
+async def test_answer(make_calls: MakeCalls, reply: str, text: str | None) -> None:
+    script = Script(reply)
+    answer, record = await make_calls(script).answer("the entry", "which way?", 6)
+    assert answer == text and "the entry" in script.prompts[0] and "which way?" in script.prompts[0]
+    assert (record.kind, record.created_step) == (CallKind.ANSWER, 6)
+
+
+async def test_a_long_episode_loses_turns_from_its_middle(make_calls: MakeCalls, make_request: MakeRequest) -> None:
+    request = make_request("long", turns=episode(20, words=100))
+    whole = Script("?")
+    await make_calls(whole).distill(request, ["the guide"])
+    assert "left out" not in whole.prompts[0]
+
+    limit = len(whole.prompts[0]) - 1000
+    script = Script("?")
+    await make_calls(script, max_prompt_tokens=limit).distill(request, ["the guide"])
+    (prompt,) = script.prompts
+    # A turn is about 140 characters, so eight have to go, or a few more; the limit is used, not undercut by far.
+    assert limit - 600 < len(prompt) <= limit
+    kept = [int(number) for number in re.findall(r"see(\d+)", prompt)]
+    missing = sorted(set(range(20)) - set(kept))
+    assert missing == list(range(missing[0], missing[-1] + 1))  # one gap
+    assert abs(missing[0] - (19 - missing[-1])) <= 2  # in the middle
+    assert f"({len(missing)} turns left out)" in prompt
+    before, after = prompt.split("turns left out)")
+    assert f"see{missing[0] - 1} " in before and f"see{missing[-1] + 1} " in after
+    assert request.goal in prompt and "the guide" in prompt and "Outcome: success" in prompt
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 9])
+async def test_a_prompt_that_cannot_be_cut_further_is_refused(
+    make_calls: MakeCalls, make_request: MakeRequest, turns: int
+) -> None:
+    script = Script("?")
+    with pytest.raises(ValueError, match=r"distill prompt of \d+ tokens exceeds 200"):
+        await make_calls(script, max_prompt_tokens=200).distill(make_request("a", turns=episode(turns)), [])
+    assert script.prompts == []
+
+
+async def test_an_exact_fit_is_not_cut(make_calls: MakeCalls, make_request: MakeRequest) -> None:
+    request, script = make_request("a", turns=episode(5)), Script("?")
+    await make_calls(script).distill(request, [])
+    await make_calls(script, max_prompt_tokens=len(script.prompts[0])).distill(request, [])
+    assert script.prompts[0] == script.prompts[1]

@@ -1,0 +1,53 @@
+"""A worker's surroundings without Ray: a small real tokenizer, the rest scripted."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, settings
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+
+from env_adapters import make
+from recipes.quickstart_cpu.tokenizer import train_tokenizer
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    environment = make("minihack", variant="room-ultimate", max_turns=4)
+    observation, info = environment.reset(seed=0)
+    environment.close()
+    messages = [
+        {"role": "system", "content": environment.instructions},
+        {"role": "user", "content": f"{info['goal']}\n\nObservation:\n{observation}"},
+        {"role": "assistant", "content": TOOL_TURN},
+        {"role": "tool", "content": "Go to the staircase."},
+        {"role": "assistant", "content": MOVE_TURN},
+    ]
+    return train_tokenizer([(messages, [SEARCH_AND_ASK_SCHEMA])] * 2, vocab_size=600)
+
+
+@pytest.fixture
+def make_loop(tokenizer, monkeypatch):
+    """Return a factory of agent loops that talk to a scripted server and a scripted manager."""
+    from verl_comprl.rollout import agent_loop
+    from verl_comprl.rollout.guidance import Guidance
+    from verl_comprl.rollout.search_and_ask import SearchAndAskTool
+
+    def build(server: ScriptedServer, manager: ScriptedManager, **rollout: Any):
+        guidance = Guidance(manager)
+        monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls: guidance))
+        tool = SearchAndAskTool()
+        monkeypatch.setattr(agent_loop, "guidance", lambda: guidance)
+        monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda: tool)
+        return agent_loop.ComplementaryAgentLoop(
+            trainer_config=settings(**rollout),
+            server_manager=server,
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=None,
+            data_config=DictConfigWrap(OmegaConf.create({})),
+            hf_model_type="qwen3",
+        )
+
+    return build

@@ -1,0 +1,83 @@
+"""A scripted server, a scripted experience manager and the settings an agent loop reads."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+from verl.workers.rollout.replica import TokenOutput
+
+from verl_comprl.service import Answer, Guide
+
+TOOL_TURN = (
+    "<think>I am not sure.</think>\n<tool_call>\n"
+    '{"name": "search_and_ask", "arguments": {"query": "Where do I go?"}}\n</tool_call>'
+)
+MOVE_TURN = "<think>It is there.</think>\n<action>move east</action>"
+
+
+class ScriptedServer:
+    """Answers each request with the next of the given turns; log-probs count down so that every one is different."""
+
+    def __init__(self, tokenizer: Any, turns: list[str], *, cut_off: tuple[int, ...] = ()) -> None:
+        self.tokenizer, self.turns, self.cut_off = tokenizer, list(turns), cut_off
+        self.requests: list[dict[str, Any]] = []
+        self.generated: list[list[int]] = []
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
+        index = len(self.requests)
+        self.requests.append({"request_id": request_id, "prompt_ids": list(prompt_ids), **sampling_params})
+        ids = self.tokenizer.encode(self.turns[index], add_special_tokens=False)
+        if index not in self.cut_off:
+            ids = [*ids, self.tokenizer.eos_token_id]
+        ids = ids[: sampling_params["max_tokens"]]
+        self.generated.append(ids)
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-(index + 1) - position / 100 for position in range(len(ids))],
+            extra_fields={"min_global_steps": 3, "max_global_steps": 3 + index},
+        )
+
+
+class ScriptedManager:
+    """The manager's Ray handle: ``handle.method.remote(...)`` returns an awaitable."""
+
+    def __init__(self, guide: Guide | Exception, answer: Answer | Exception | None = None) -> None:
+        self.calls: list[tuple[str, tuple, dict]] = []
+        self._results = {"guide": guide, "search_and_ask": answer, "report": None}
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0)
+            self.calls.append((name, args, kwargs))
+            result = self._results[name]
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        return SimpleNamespace(remote=call)
+
+
+def settings(**rollout: Any) -> DictConfigWrap:
+    config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {
+                "rollout": {
+                    "n": 4,
+                    "prompt_length": 2048,
+                    "response_length": 2048,
+                    "multi_turn": {"format": "hermes"},
+                    "val_kwargs": {"n": 2},
+                    **rollout,
+                }
+            },
+            "comprl": {
+                "guided_fraction": 0.5,
+                "warmup_steps": 0,
+                "max_turn_tokens": 64,
+                "search_and_ask": {"max_calls": 1},
+            },
+        }
+    )
+    return DictConfigWrap(config)

@@ -1,0 +1,190 @@
+"""Episodes of the agent loop with the real environment and tokenizer; server and manager are scripted."""
+
+import asyncio
+import json
+
+import pytest
+from ray.exceptions import RayActorError
+from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
+
+from env_adapters.minihack.dataset import build_rows
+from verl_comprl.rollout.messages import initial_messages
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
+from verl_comprl.service import UNAVAILABLE, Answer, Guide
+
+GUIDE = Guide("found", "Go straight\nStep on the staircase.", "entry-1", "record-1")
+ANSWER = Answer("answered", "Walk east.", "record-2")
+
+
+def row(session_id: int, *, evaluation: bool = False, max_turns: int = 3, **changes):
+    built = build_rows("room-ultimate", "train", 1, max_turns=max_turns)[0]
+    built["raw_prompt"] = built.pop("prompt")
+    return built | {
+        "uid": "u",
+        "session_id": session_id,
+        "global_steps": 5,
+        "comprl_evaluation": evaluation,
+        **changes,
+    }
+
+
+async def play(loop, **columns):
+    return await loop.run({"temperature": 1.0}, **columns)
+
+
+async def test_tokens_and_mask_of_an_episode_with_a_tool_call_are_exact(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, "no action at all", MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    loop = make_loop(server, manager)
+    output = await play(loop, **row(0))
+
+    ids = output.prompt_ids + output.response_ids
+    assert len(output.response_mask) == len(output.response_ids) == len(output.response_logprobs)
+
+    # The mask covers exactly what the model generated, in order, with its log-probs.
+    spans, current = [], []
+    for token, carries_loss in zip(output.response_ids, output.response_mask, strict=True):
+        if carries_loss:
+            current.append(token)
+        elif current:
+            spans.append(current)
+            current = []
+    spans.append(current)
+    assert spans == server.generated
+    expected = [-(turn + 1) - k / 100 for turn, span in enumerate(server.generated) for k in range(len(span))]
+    observed = [value for value, kept in zip(output.response_logprobs, output.response_mask, strict=True) if kept]
+    assert observed == pytest.approx(expected)
+    assert {value for value, kept in zip(output.response_logprobs, output.response_mask, strict=True) if not kept} == {
+        0.0
+    }
+
+    # Each request was the stream so far, and the whole conversation rendered at once gives the same ids.
+    for request, generated in zip(server.requests, server.generated, strict=True):
+        assert ids[: len(request["prompt_ids"])] == request["prompt_ids"]
+        assert ids[len(request["prompt_ids"]) :][: len(generated)] == generated
+    reports = [arguments[0] for name, arguments, _ in manager.calls if name == "report"]
+    assert len(reports) == 1
+    turns = reports[0].request.turns
+    assert [turn.response for turn in turns] == [MOVE_TURN, "no action at all", MOVE_TURN]
+    rendered = tokenizer.apply_chat_template(
+        [
+            *initial_messages(row(0)["raw_prompt"], turns[0].observation, GUIDE.text),
+            {"role": "assistant", "content": TOOL_TURN},
+            {"role": "tool", "content": ANSWER.text},
+            {"role": "assistant", "content": MOVE_TURN},
+            {"role": "user", "content": f"Observation:\n{turns[1].observation}"},
+            {"role": "assistant", "content": "no action at all"},
+            {"role": "user", "content": f"Observation:\n{turns[2].observation}"},
+            {"role": "assistant", "content": MOVE_TURN},
+        ],
+        tools=[SEARCH_AND_ASK_SCHEMA],
+        return_dict=False,
+    )
+    assert ids == rendered[: len(ids)]
+    assert tokenizer.decode(rendered[len(ids) :]) == "\n"  # what the template puts after the last turn
+
+
+async def test_a_guided_episode_reports_what_it_used(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    output = await play(make_loop(server, manager), **row(1))
+    assert [name for name, _, _ in manager.calls] == ["guide", "search_and_ask", "report"]
+    report = manager.calls[-1][1][0]
+    assert report.guided
+    assert report.record_ids == ("record-1", "record-2")
+    assert report.request.experience_ids == ("entry-1",)
+    assert report.request.id == "u_1"
+    details = output.extra_fields["reward_extra_info"]
+    assert details["guided"] == details["slot_guided"] == details["tool_calls"] == 1.0
+    assert details["actions"] == len(report.request.turns)
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
+        3,
+        3 + len(server.generated) - 1,
+    )
+
+
+async def test_the_free_half_sees_neither_entry_nor_tool(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    output = await play(make_loop(server, manager), **row(2))
+    assert [name for name, _, _ in manager.calls] == ["report"]
+    text = tokenizer.decode(output.prompt_ids)
+    assert "<experience>" not in text
+    assert "search_and_ask" not in text
+    # A tool call of a free rollout is nothing but an invalid action.
+    assert output.extra_fields["reward_extra_info"]["tool_calls"] == 0.0
+    assert output.extra_fields["reward_extra_info"]["invalid_actions"] == 1.0
+
+
+async def test_a_guided_slot_that_got_nothing_is_trained_as_free(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
+    manager = ScriptedManager(Guide("nothing"))
+    output = await play(make_loop(server, manager), **row(0))
+    details = output.extra_fields["reward_extra_info"]
+    assert (details["slot_guided"], details["guided"]) == (1.0, 0.0)
+    assert not manager.calls[-1][1][0].guided
+
+
+async def test_the_tool_is_offered_as_often_as_allowed(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN, TOOL_TURN, MOVE_TURN, MOVE_TURN])
+    output = await play(make_loop(server, ScriptedManager(GUIDE, ANSWER)), **row(0))
+    details = output.extra_fields["reward_extra_info"]
+    assert details["tool_calls"] == 1.0
+    assert details["invalid_actions"] == 1.0
+
+
+@pytest.mark.parametrize("failure", [RayActorError(), TimeoutError()])
+async def test_a_dead_manager_costs_the_guide_and_nothing_else(make_loop, tokenizer, failure):
+    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
+    output = await play(make_loop(server, ScriptedManager(failure)), **row(0))
+    assert output.extra_fields["reward_extra_info"]["degraded"] == 1.0
+    assert output.extra_fields["reward_extra_info"]["guided"] == 0.0
+
+
+async def test_a_failing_tool_answers_that_it_failed(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
+    output = await play(make_loop(server, ScriptedManager(GUIDE, RayActorError())), **row(0))
+    assert UNAVAILABLE in tokenizer.decode(output.response_ids)
+
+
+async def test_evaluation_reads_only_and_reports_nothing(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    loop = make_loop(server, manager)
+    # Two rollouts per evaluated prompt: the first with experience, the second without; warm-up does not matter.
+    await play(loop, **row(0, evaluation=True, global_steps=0))
+    assert [(name, kwargs["read_only"]) for name, _, kwargs in manager.calls] == [
+        ("guide", True),
+        ("search_and_ask", True),
+    ]
+    manager.calls.clear()
+    server.turns, server.requests = [MOVE_TURN] * 3, []
+    await play(loop, **row(1, evaluation=True, global_steps=0))
+    assert manager.calls == []
+
+
+async def test_a_turn_that_is_cut_off_is_closed_without_loss(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3, cut_off=(0,))
+    output = await play(make_loop(server, ScriptedManager(GUIDE)), **row(2))
+    first = len(server.generated[0])
+    assert output.response_ids[:first] == server.generated[0]
+    assert output.response_ids[first] == tokenizer.eos_token_id
+    assert output.response_mask[: first + 1] == [1] * first + [0]
+
+
+async def test_an_episode_that_no_longer_fits_ends_with_a_generated_token(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
+    loop = make_loop(server, ScriptedManager(GUIDE), response_length=40)
+    output = await play(loop, **row(2))
+    assert len(output.response_ids) <= 40
+    assert output.response_mask[-1] == 1
+
+
+async def test_a_failing_environment_costs_this_rollout_only(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
+    loop = make_loop(server, ScriptedManager(GUIDE))
+    broken = row(2)
+    broken["extra_info"] = broken["extra_info"] | {"environment_options": json.dumps({"variant": "no-such-room"})}
+    failed, played = await asyncio.gather(play(loop, **broken), play(loop, **row(3)))
+    assert failed == []
+    assert played.response_ids

@@ -1,0 +1,48 @@
+"""The estimator as verl calls it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+from verl_comprl.trainer.estimator import split_subgroup_uid, subgroup_uid
+
+
+@given(st.text(), st.booleans())
+def test_the_half_survives_the_uid(uid: str, guided: bool) -> None:
+    assert split_subgroup_uid(subgroup_uid(uid, guided)) == (uid, guided)
+
+
+def test_a_plain_uid_is_free() -> None:
+    assert split_subgroup_uid("3f2a") == ("3f2a", False)
+
+
+@pytest.mark.parametrize(("norm_by_std", "scale"), [(True, 1 / (math.sqrt(0.5) + 1e-6)), (False, 1.0)])
+def test_verl_finds_it_by_name_and_gets_advantages_per_token(norm_by_std: bool, scale: float) -> None:
+    # The outcome stands on the last token. Guided 1, 0: ±½ around the mean, std √½. Free 1, 1: 0. Another prompt: one of
+    # each half, 0. A pooled baseline of prompt p would give the free ones 1 − ¾.
+    rewards = torch.tensor([[0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=torch.float32)
+    mask = torch.tensor([[1, 0, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1]])
+    halves = [("p", True), ("p", True), ("p", False), ("p", False), ("q", True), ("q", False)]
+    estimator = get_adv_estimator_fn("comprl_subgroup")
+    advantages, returns = estimator(
+        token_level_rewards=rewards,
+        response_mask=mask,
+        index=np.array([subgroup_uid(uid, guided) for uid, guided in halves]),
+        config=AlgoConfig(norm_adv_by_std_in_grpo=norm_by_std),
+    )
+    half = 0.5 * scale
+    expected = torch.tensor([[half, 0, half], [-half, -half, -half], [0] * 3, [0] * 3, [0] * 3, [0] * 3])
+    torch.testing.assert_close(advantages, expected)
+    torch.testing.assert_close(returns, expected)
+
+
+def test_the_deviation_is_divided_by_without_a_config() -> None:
+    estimator = get_adv_estimator_fn("comprl_subgroup")
+    advantages, _ = estimator(torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), ["p#guided", "p#guided"])
+    assert advantages[0, 0].item() == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-6))
