@@ -19,7 +19,7 @@ EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 
 
 def _register_trainers(_: ModuleType) -> None:
-    import verl_comprl.trainer.trainers  # noqa: F401  the decorators register
+    import verl_comprl.trainer.layer  # noqa: F401  the decorators register
 
 
 def _register_advantage(_: ModuleType) -> None:

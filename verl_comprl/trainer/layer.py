@@ -1,4 +1,4 @@
-"""Complementary RL as one layer over any of verl's V1 trainers.
+"""Complementary RL as one layer over any of verl's V1 trainers, and our trainers by name (``trainer.v1.trainer_mode``).
 
 Owns the order of things in a run: manager, actor (verl's), extractor; actor steps with subgroup advantages; what is
 collected after a step; checkpoints of everything. The extractor learns beside it (``learner``).
@@ -13,7 +13,10 @@ from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
@@ -176,3 +179,24 @@ class ComplementaryLayer(PPOTrainer):
         checkpoint.save(self.config, self.global_steps, self.extractor, self.manager)
         super()._save_checkpoint()
         self._saved_step = self.global_steps
+
+
+@register_trainer("comprl_sync")
+class ComplementarySync(ComplementaryLayer, PPOTrainerSync):
+    """Actor rollouts and updates alternate; the extractor works beside both."""
+
+    base_mode = "sync"
+
+
+@register_trainer("comprl_colocate_async")
+class ComplementaryColocateAsync(ComplementaryLayer, PPOTrainerColocateAsync):
+    """As verl's ``colocate_async``."""
+
+    base_mode = "colocate_async"
+
+
+@register_trainer("comprl_separate_async")
+class ComplementarySeparateAsync(ComplementaryLayer, PPOTrainerSeparateAsync):
+    """As verl's ``separate_async``."""
+
+    base_mode = "separate_async"
