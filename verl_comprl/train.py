@@ -8,7 +8,9 @@ import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager
+import warnings
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,6 +18,7 @@ from typing import Any
 _QUIET = {
     "VERL_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "TQ_LOGGING_LEVEL": "ERROR",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_DEDUP_LOGS": "1",
@@ -43,6 +46,7 @@ def prepare_environment() -> bool:
     if os.environ.get("COMPRL_VERBOSE", "0") == "0":
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
+        warnings.filterwarnings("ignore")  # for this process; the variable is for its workers
     return first
 
 
@@ -52,19 +56,28 @@ def run(config: Any) -> int:
     Args:
         config: The composed config.
     """
+    from verl_comprl.cli.display import Display, chatter_to
+
+    display = Display()
+    log = Path(config.trainer.default_local_dir) / "train.log"
+    with chatter_to(log) if os.environ.get("COMPRL_VERBOSE", "0") == "0" else nullcontext():
+        return _run(config, display)
+
+
+def _run(config: Any, display: Any) -> int:
     import ray
     from omegaconf import OmegaConf
+    from ray.exceptions import RayTaskError
     from verl.utils.config import validate_config
     from verl.utils.device import auto_set_device
 
     from verl_comprl import plugin
-    from verl_comprl.cli.display import Display
     from verl_comprl.compat import check_symbols
     from verl_comprl.config.validation import ConfigError, check_slots, validate
+    from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.trainer.extractor_runtime import extractor_view
     from verl_comprl.trainer.layer import RunInterrupted
 
-    display = Display()
     try:
         check_symbols()
         plugin.verify()
@@ -84,6 +97,14 @@ def run(config: Any) -> int:
     except RunInterrupted as interrupted:
         display.note(str(interrupted))
         return 130
+    except (FileNotFoundError, StoreError, SnapshotError) as error:
+        display.fail(str(error))
+        return 2
+    except RayTaskError as error:  # what the manager says about its bank arrives wrapped
+        if not isinstance(error.cause, (FileNotFoundError, StoreError, SnapshotError)):
+            raise
+        display.fail(str(error.cause))
+        return 2
     except KeyboardInterrupt:
         display.fail("interrupted before a checkpoint could be written")
         return 130

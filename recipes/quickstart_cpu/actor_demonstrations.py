@@ -22,9 +22,11 @@ from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 VARIANT = "room-ultimate"
 
-WANDERING: dict[Worth, float] = {"helpful": 0.05, "neutral": 0.75, "misleading": 0.9}
-"""Share of turns with a random move, by what the demonstrator was told last."""
-FREE_WANDERING = 0.75
+_WANDERING: dict[Worth | None, float] = {"helpful": 0.05, "neutral": 0.75, "misleading": 0.9, None: 0.75}
+"""Share of turns with a random move, by what the demonstrator was told last; None: nothing."""
+
+_GUIDANCE: dict[Worth | None, float] = {"helpful": 0.5, "neutral": 0.15, "misleading": 0.15, None: 0.2}
+"""Share of episodes. Most are played well, since only those show how to read the map."""
 
 _ASK = 0.08  # per turn of a guided episode, until it has asked once
 _QUERIES = (
@@ -32,7 +34,8 @@ _QUERIES = (
     "I do not know where to search next. What should I do?",
     "I have few turns left. How do I find the staircase?",
 )
-_WANDERING_THOUGHTS = ("I just wander.", "I try something.", "Any way will do.")
+_WANDERING_THOUGHTS = ("I just wander", "I try something", "Any way will do")
+_GOAL = "staircase down"  # as the legend of an observation names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Demonstration:
     messages: list[Message]
     tools: list[dict[str, Any]]
     turns: tuple[Turn, ...]
+    advised: tuple[Turn, ...]
+    """The same turns as the expert would have answered them."""
     goal: str
     lesson: Lesson | None
     success: bool
@@ -62,10 +67,28 @@ def demonstrate(count: int, *, max_turns: int, seed: int) -> Iterator[Demonstrat
     environment = env_adapters.make("minihack", variant=VARIANT, max_turns=max_turns)
     try:
         for row in build_rows(VARIANT, "train", count, seed=seed, max_turns=max_turns):
-            lesson = draw_lesson(rng, rng.choice(WORTHS)) if rng.random() < 0.6 else None
+            worth = rng.choices(list(_GUIDANCE), list(_GUIDANCE.values()))[0]
+            lesson = draw_lesson(rng, worth) if worth else None
             yield _play(environment, row, lesson, rng)
     finally:
         environment.close()
+
+
+def exercises(count: int, *, max_turns: int, seed: int) -> Iterator[list[Message]]:
+    """Yield single turns: an observation, answered as the expert would.
+
+    Without all else reading the map is learned in a fraction of the time. Half of the turns have the staircase in sight.
+
+    Args:
+        count: Number of episodes whose turns are used.
+        max_turns: As for ``demonstrate``.
+        seed: As for ``demonstrate``.
+    """
+    rng = random.Random(seed)
+    for demonstration in demonstrate(count, max_turns=max_turns, seed=seed):
+        for turn in demonstration.advised:
+            if _GOAL in turn.observation or rng.random() < 0.25:
+                yield [observation_message(turn.observation), {"role": "assistant", "content": turn.response}]
 
 
 def _play(
@@ -74,37 +97,41 @@ def _play(
     observation, info = environment.reset(seed=row["extra_info"]["seed"])
     messages = initial_messages(row["prompt"], observation, lesson.text if lesson else None)
     expert = ScriptedPolicy()
-    wandering = WANDERING[lesson.worth] if lesson else FREE_WANDERING
+    wandering = _WANDERING[lesson.worth if lesson else None]
     may_ask = lesson is not None
     turns: list[Turn] = []
+    advised: list[Turn] = []
     over = False
     while not over:
         if may_ask and rng.random() < _ASK:
             may_ask = False
-            advice = draw_lesson(rng, rng.choice(WORTHS))
-            messages += _consultation(rng.choice(_QUERIES), advice.content)
-            wandering = WANDERING[advice.worth]
-        advised = expert.act(observation)
+            answer = draw_lesson(rng, rng.choice(WORTHS))
+            messages += _consultation(rng.choice(_QUERIES), answer.content)
+            wandering = _WANDERING[answer.worth]
+        advice = _advise(observation, expert.act(observation))
         if rng.random() < wandering:
-            thought, action = rng.choice(_WANDERING_THOUGHTS), rng.choice(info["admissible_actions"])
+            response = _respond(rng.choice(_WANDERING_THOUGHTS), rng.choice(info["admissible_actions"]))
         else:
-            thought, action = _explain(observation, advised), advised
-        response = f"<think>{thought}</think>\n<action>{action}</action>"
+            response = advice
         turns.append(Turn(observation=observation, response=response))
+        advised.append(Turn(observation=observation, response=advice))
         messages.append({"role": "assistant", "content": response})
         observation, _, terminated, truncated, info = environment.step(response)
         over = terminated or truncated
         if not over:
             messages.append(observation_message(observation))
     tools = [SEARCH_AND_ASK_SCHEMA] if lesson else []
-    return Demonstration(messages, tools, tuple(turns), info["goal"], lesson, info["success"])
+    return Demonstration(messages, tools, tuple(turns), tuple(advised), info["goal"], lesson, info["success"])
 
 
-def _explain(observation: str, action: str) -> str:
+def _advise(observation: str, action: str) -> str:
     direction = action.removeprefix("move ")
-    if "staircase down" in observation:
-        return f"The staircase is in sight, I go {direction}."
-    return f"I search to the {direction}."
+    in_sight = _GOAL in observation
+    return _respond(f"The staircase is in sight, I go {direction}" if in_sight else f"I search to the {direction}", action)
+
+
+def _respond(thought: str, action: str) -> str:
+    return f"<think>{thought}.</think>\n<action>{action}</action>"
 
 
 def _consultation(query: str, answer: str) -> list[Message]:

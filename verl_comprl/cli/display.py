@@ -1,8 +1,12 @@
 """What a user watches: a progress line per step, and at the end a table of what happened."""
 
+import io
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,6 +25,27 @@ _PHASES = {
 }
 
 
+class _MetricsOnly(io.TextIOBase):
+    """A standard output that lets verl's metrics lines through and writes everything else to a file."""
+
+    def __init__(self, console: TextIO, log: TextIO) -> None:
+        self._console, self._log, self._line = console, log, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            print(line, file=self._console if line.startswith("step:") else self._log, flush=True)
+        return len(text)
+
+
+@contextmanager
+def chatter_to(file: Path) -> Iterator[None]:
+    """Send what verl prints to ``file``, except its metrics lines (``step:…``), which are the run's own output."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as log, redirect_stdout(_MetricsOnly(sys.stdout, log)):
+        yield
+
+
 def _number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -30,7 +55,8 @@ class Display(Progress):
 
     def __init__(self, console: Console | None = None) -> None:
         """Draw on ``console`` (standard output by default)."""
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        # Bound to the stream of now: what verl prints may be redirected later.
+        self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._bar: Bar | None = None
         self._seconds: dict[str, float] = {}
         self._evaluations: dict[int, Metrics] = {}
@@ -89,8 +115,8 @@ class Display(Progress):
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=step, description=text)
 
-    def finish(self, metrics: Metrics) -> None:
-        """Print the table."""
+    def finish(self, metrics: Metrics, saved: Mapping[str, str]) -> None:
+        """Print the table and where things are."""
         if self._bar is not None:
             self._bar.stop()
         table = Table(title="Complementary RL", show_header=False)
@@ -114,4 +140,6 @@ class Display(Progress):
         self._seconds["extractor updates"] = metrics.get("comprl/extractor/seconds", 0.0)
         self._seconds["all"] = time.perf_counter() - self._started
         table.add_row("seconds", " · ".join(f"{name} {value:.0f}" for name, value in self._seconds.items() if value))
+        for name, path in saved.items():
+            table.add_row(name, path)
         self._console.print(table)

@@ -65,7 +65,7 @@ def _trainer(config: DictConfig) -> Iterator[str]:
 
 def _halves(config: DictConfig) -> Iterator[str]:
     group, fraction = config.actor_rollout_ref.rollout.n, config.comprl.guided_fraction
-    if not 0 < fraction < 1:
+    if not _is_number(fraction) or not 0 < fraction < 1:
         yield f"comprl.guided_fraction={fraction} leaves one half of the rollouts empty; allowed: between 0 and 1"
         return
     guided = group * fraction
@@ -100,7 +100,9 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         "merge.chunk": comprl.merge.chunk,
     }
     for name, value in positive.items():
-        if value <= 0:
+        if not _is_number(value):
+            yield f"comprl.{name}={value!r} must be a number"
+        elif value <= 0:
             yield f"comprl.{name}={value} must be greater than 0"
     not_negative = {
         "warmup_steps": comprl.warmup_steps,
@@ -114,10 +116,18 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         "merge.every": comprl.merge.every,
     }
     for name, value in not_negative.items():
-        if value < 0:
+        if not _is_number(value):
+            yield f"comprl.{name}={value!r} must be a number"
+        elif value < 0:
             yield f"comprl.{name}={value} must not be negative"
+    if not _is_number(comprl.extractor.format_failure_reward):
+        yield f"comprl.extractor.format_failure_reward={comprl.extractor.format_failure_reward!r} must be a number"
     if comprl.bank.scope not in SCOPES:
         yield f"comprl.bank.scope={comprl.bank.scope!r} is unknown; allowed: {', '.join(SCOPES)}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _models(config: DictConfig) -> Iterator[str]:
@@ -130,7 +140,7 @@ def _models(config: DictConfig) -> Iterator[str]:
     extractor = config.comprl.extractor
     ranks = extractor.nnodes * extractor.n_gpus_per_node
     micro = config.extractor.actor.ppo_micro_batch_size_per_gpu
-    if ranks > 0 and extractor.batch_size > 0:
+    if all(_is_number(value) and value > 0 for value in (ranks, extractor.batch_size)):
         if extractor.batch_size % ranks:
             yield f"comprl.extractor.batch_size={extractor.batch_size} must be a multiple of its {ranks} device slots"
         elif not config.extractor.actor.use_dynamic_bsz and micro and (extractor.batch_size // ranks) % micro:
@@ -157,10 +167,17 @@ def _data(config: DictConfig) -> Iterator[str]:
 def _environments(key: str, file: str) -> Iterator[str]:
     """Make each environment that a dataset names once: a typo or a missing extra shows before any model loads."""
     import pyarrow.parquet as pq
+    from pyarrow.lib import ArrowException
 
     from env_adapters import make
 
-    rows: list[dict[str, Any]] = pq.read_table(file, columns=["extra_info"]).column("extra_info").to_pylist()
+    try:
+        table = pq.read_table(os.path.expanduser(file))
+    except (ArrowException, OSError) as error:
+        yield f"{key}: {file} cannot be read as parquet ({error}); make one with `comprl data`"
+        return
+    column = table.column("extra_info").to_pylist() if "extra_info" in table.column_names else [None]
+    rows: list[dict[str, Any]] = [row or {} for row in column]
     for name, options in sorted({(row.get("environment"), row.get("environment_options")) for row in rows}, key=str):
         if not name or options is None:
             yield (

@@ -4,6 +4,8 @@ Owns the order of things in a run: manager, actor (verl's), extractor; actor ste
 collected after a step; checkpoints of everything. The extractor learns beside it (``learner``).
 """
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,7 +88,7 @@ class ComplementaryLayer(PPOTrainer):
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            self.progress.finish(self._final_metrics())
+            self.progress.finish(self._final_metrics(), self._saved_paths())
         finally:
             self.learner.stop()
 
@@ -171,6 +173,15 @@ class ComplementaryLayer(PPOTrainer):
         wait_for(self.manager.drain.remote(self.config.comprl.drain_timeout))
         collected = wait_for(self.manager.metrics.remote())
         return {f"comprl/{name}": value for name, value in collected.items()} | self.learner.metrics()
+
+    def _saved_paths(self) -> dict[str, str]:
+        folder = Path(self.config.trainer.default_local_dir).resolve()
+        paths = {"run": folder, "bank": Path(self.config.comprl.bank.path).resolve()}
+        if self._saved_step >= 0:
+            paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
+        if "tensorboard" in self.config.trainer.logger:
+            paths["tensorboard"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
+        return {name: str(path) for name, path in paths.items()}
 
     # ---- checkpoints ----
 

@@ -1,0 +1,62 @@
+"""The entry point: exit codes and messages."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from verl_comprl.cli import data, main
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(["--help"])
+    shown = capsys.readouterr().out
+    assert caught.value.code == 0 and all(f"    {name} " in shown for name in ("train", "data", "doctor"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["data"], ["data", "minihack", "--split", "test"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(arguments)
+    assert caught.value.code == 2 and "usage: comprl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("seven is odd"), ImportError("no nle"), OSError("disk full")])
+def test_an_expected_error_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(data, "run", fail)
+    arguments = ["data", "minihack", "--split", "train", "--count", "1", "--output", "x.parquet"]
+    assert main.main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.err == f"comprl data: {error}\n" and shown.out == ""
+
+
+def test_train_gets_the_rest_of_the_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def train(arguments: list[str]) -> int:
+        given.append(arguments)
+        return 130
+
+    import verl_comprl.train
+
+    monkeypatch.setattr(verl_comprl.train, "main", train)
+    overrides = ["--config-name=recipe", "trainer.total_epochs=1", "+a=[1,2]", "--help"]
+    monkeypatch.setattr(sys, "argv", ["comprl", "train", *overrides])
+    assert main.main() == 130 and given == [overrides]
+
+
+def test_the_command_starts_without_loading_verl_or_torch() -> None:
+    program = (
+        "import sys; from verl_comprl.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print([name for name in ('verl', 'torch', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,182 @@
+"""Bad input gets one line: what, which value, and what to do."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.config.validation import ConfigError, check_slots, validate
+
+
+def mistakes(config: DictConfig) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        validate(config)
+    return str(caught.value).splitlines()
+
+
+def test_a_good_config_passes(config: DictConfig) -> None:
+    validate(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("comprl.guided_fraction", 0, "comprl.guided_fraction=0 leaves one half .* empty; allowed: between 0 and 1"),
+        ("comprl.guided_fraction", 1, "comprl.guided_fraction=1 leaves one half .* empty; allowed: between 0 and 1"),
+        ("comprl.guided_fraction", -0.5, "comprl.guided_fraction=-0.5 .* allowed: between 0 and 1"),
+        ("comprl.guided_fraction", 0.3, "comprl.guided_fraction=0.3 of .*rollout.n=8 rollouts is 2.4; .* whole"),
+        ("actor_rollout_ref.rollout.n", 7, "actor_rollout_ref.rollout.n=7 is odd, .* use an even number"),
+        ("actor_rollout_ref.rollout.n", 0, "rollout.n=0 rollouts is 0; both halves must be whole and non-empty"),
+        ("actor_rollout_ref.rollout.val_kwargs.n", 1, "val_kwargs.n=1: .* use an even number of at least 2"),
+        ("actor_rollout_ref.rollout.val_kwargs.n", 3, "val_kwargs.n=3: .* use an even number of at least 2"),
+        ("comprl.extractor.batch_size", 0, "comprl.extractor.batch_size=0 must be greater than 0"),
+        ("comprl.extractor.batch_size", -64, "comprl.extractor.batch_size=-64 must be greater than 0"),
+        ("comprl.extractor.distillation_workers", 0, "extractor.distillation_workers=0 must be greater than 0"),
+        ("comprl.extractor.max_operations", 0, "extractor.max_operations=0 must be greater than 0"),
+        ("comprl.extractor.n_gpus_per_node", 0, "extractor.n_gpus_per_node=0 must be greater than 0"),
+        ("comprl.bank.capacity", 0, "comprl.bank.capacity=0 must be greater than 0"),
+        ("comprl.merge.chunk", 0, "comprl.merge.chunk=0 must be greater than 0"),
+        ("comprl.search_and_ask.timeout", 0, "comprl.search_and_ask.timeout=0 must be greater than 0"),
+        ("comprl.search_and_ask.max_calls", -1, "comprl.search_and_ask.max_calls=-1 must not be negative"),
+        ("comprl.extractor.alpha", -0.5, "comprl.extractor.alpha=-0.5 must not be negative"),
+        ("comprl.extractor.cooldown", -1, "comprl.extractor.cooldown=-1 must not be negative"),
+        ("comprl.bank.diversity", -1, "comprl.bank.diversity=-1 must not be negative"),
+        ("comprl.warmup_steps", -1, "comprl.warmup_steps=-1 must not be negative"),
+        ("comprl.merge.every", -5, "comprl.merge.every=-5 must not be negative"),
+        ("comprl.bank.scope", "tasks", "comprl.bank.scope='tasks' is unknown; allowed: all, environment, task"),
+        ("actor_rollout_ref.model.path", None, "actor_rollout_ref.model.path is missing; give a folder or the name"),
+        ("extractor.model.path", "", "extractor.model.path is missing; give a folder or the name"),
+        ("extractor.model.path", "./no/model", "extractor.model.path=./no/model has no config.json; give a model folder"),
+        ("extractor.actor.ppo_micro_batch_size_per_gpu", 5, "ppo_micro_batch_size_per_gpu=5 must divide the 64 samples"),
+        ("comprl.extractor.nnodes", 3, "comprl.extractor.batch_size=64 must be a multiple of its 3 device slots"),
+        ("data.train_files", ["no.parquet"], "data.train_files: no.parquet does not exist; make one with `comprl data`"),
+        ("data.val_files", "no.parquet", "data.val_files: no.parquet does not exist; make one with `comprl data`"),
+    ],
+)
+def test_each_mistake_is_one_line_with_value_and_remedy(config: DictConfig, key: str, value: Any, line: str) -> None:
+    OmegaConf.update(config, key, value)
+    (message,) = mistakes(config)
+    assert re.search(line, message), message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("comprl.guided_fraction", 0.25),
+        ("comprl.merge.every", 0),
+        ("comprl.search_and_ask.max_calls", 0),
+        ("comprl.warmup_steps", 0),
+        ("comprl.extractor.alpha", 0),
+        ("comprl.bank.scope", "task"),
+        ("extractor.model.path", "organisation/name-on-the-hub"),
+        ("extractor.actor.ppo_micro_batch_size_per_gpu", None),
+        ("data.val_files", None),
+    ],
+)
+def test_what_is_allowed_passes(config: DictConfig, key: str, value: Any) -> None:
+    OmegaConf.update(config, key, value)
+    validate(config)
+
+
+def test_the_micro_batch_is_not_looked_at_when_batches_are_dynamic(config: DictConfig) -> None:
+    config.extractor.actor.ppo_micro_batch_size_per_gpu = 5
+    config.extractor.actor.use_dynamic_bsz = True
+    validate(config)
+
+
+def test_all_mistakes_are_reported_at_once(config: DictConfig) -> None:
+    config.actor_rollout_ref.rollout.n = 7
+    config.comprl.extractor.batch_size = 0
+    config.comprl.bank.scope = "?"
+    assert len(mistakes(config)) == 3
+
+
+# ---- datasets ----
+
+
+def dataset(config: DictConfig, tmp_path: Path, *rows: dict[str, Any]) -> Path:
+    path = tmp_path / "bad.parquet"
+    pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    config.data.train_files = [str(path)]
+    return path
+
+
+def row(environment: Any = "minihack", **options: Any) -> dict[str, Any]:
+    return {"extra_info": {"environment": environment, "environment_options": json.dumps(options)}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "line"),
+    [
+        (row("chess"), "unknown environment 'chess'; known: .*minihack"),
+        (row(variant="castle"), "castle"),
+        (row(speed=3), "environment 'minihack' has no option 'speed'; its options: variant, max_turns"),
+        (row(max_turns=0), "max_turns must be a positive integer, got 0"),
+        ({"extra_info": {"index": 3}}, "rows without extra_info.environment.*; make it with `comprl data`"),
+        ({"extra_info": {"environment": "minihack", "environment_options": "{"}}, "bad.parquet"),
+        ({"question": "6 * 7?"}, "rows without extra_info.environment.*; make it with `comprl data`"),
+    ],
+)
+def test_a_dataset_that_cannot_be_played_is_named(
+    config: DictConfig, tmp_path: Path, bad: dict[str, Any], line: str
+) -> None:
+    path = dataset(config, tmp_path, bad)
+    (message,) = mistakes(config)
+    assert message.startswith(f"data.train_files: {path}")
+    assert re.search(line, message), message
+
+
+def test_a_row_without_details_among_good_ones_is_found(config: DictConfig, tmp_path: Path) -> None:
+    dataset(config, tmp_path, row(variant="room"), {"extra_info": None})
+    (message,) = mistakes(config)
+    assert "rows without extra_info.environment" in message
+
+
+def test_each_environment_is_reported_once_however_many_rows_ask_for_it(config: DictConfig, tmp_path: Path) -> None:
+    dataset(config, tmp_path, *[row("chess")] * 3, *[row("go")] * 3, row(variant="room"))
+    assert len(mistakes(config)) == 2
+
+
+def test_a_file_that_is_no_parquet_is_named(config: DictConfig, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text("{}")
+    config.data.val_files = str(path)
+    (message,) = mistakes(config)
+    assert str(path) in message
+
+
+def test_a_home_folder_is_expanded(config: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config.data.train_files = ["~/rows.parquet"]
+    config.extractor.model.path = "~/model"
+    validate(config)
+
+
+# ---- slots ----
+
+
+def test_too_few_device_slots(config: DictConfig) -> None:
+    config.trainer.nnodes, config.trainer.n_gpus_per_node = 2, 3
+    config.comprl.extractor.n_gpus_per_node = 2
+    with pytest.raises(ConfigError) as caught:
+        check_slots(config, {"GPU": 7.0, "CPU": 999.0})
+    message = str(caught.value)
+    assert "Ray has 7 device slots (GPU), but 8 are needed: 6 for the actor" in message
+    assert "2 for the extractor" in message and "ray_kwargs.ray_init.num_gpus" in message and "\n" not in message
+
+
+def test_no_devices_at_all(config: DictConfig) -> None:
+    with pytest.raises(ConfigError, match="Ray has 0 device slots"):
+        check_slots(config, {"CPU": 999.0})
+
+
+def test_too_few_cpu_slots(config: DictConfig) -> None:
+    config.trainer.n_gpus_per_node = 1
+    check_slots(config, {"GPU": 2.0, "CPU": 10.0})  # 3 · (1 + 1) + 4
+    with pytest.raises(ConfigError, match="Ray has 9 CPU slots, but at least 10 are needed; set ray_kwargs.ray_init.num_cpus"):
+        check_slots(config, {"GPU": 2.0, "CPU": 9.0})

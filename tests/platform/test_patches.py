@@ -1,0 +1,118 @@
+"""Each patch still has something to repair, and repairs it. In processes of their own: patches are global."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def run(tmp_path: Path, program: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "VERL_PLATFORM": "cpu", **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_path: Path) -> None:
+    program = """
+        import os
+        import torch
+        from verl.utils import distributed
+
+        def works(initialize):
+            result = initialize()
+            total = torch.ones(2)
+            torch.distributed.all_reduce(total)
+            assert total.tolist() == [1, 1]
+            distributed.destroy_global_process_group()
+            return result
+
+        for initialize in (distributed.initialize_global_process_group_ray, distributed.initialize_global_process_group):
+            os.environ["DIST_INIT_METHOD"] = f"file://{os.getcwd()}/{initialize.__name__}"
+            try:
+                original = getattr(initialize, "__wrapped__", None)
+                if original is not None:
+                    original()
+                else:
+                    torch.distributed.init_process_group("cpu:gloo,cpu:gloo", rank=0, world_size=1)
+            except ValueError as error:
+                print("refused:", " ".join(str(error).split()))
+            else:
+                print("NOT NEEDED ANY MORE")
+                distributed.destroy_global_process_group()
+            print("works:", works(initialize))
+    """
+    lines = run(tmp_path, program, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1").splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["refused", "works", "refused", "works"]
+    assert "cpu:gloo,cpu:gloo" in lines[0]
+    assert lines[3] == "works: (0, 0, 1)"
+
+
+def test_without_the_plugin_verl_is_unpatched(tmp_path: Path) -> None:
+    program = """
+        from verl.utils import distributed
+        print(distributed.initialize_global_process_group_ray.__module__, hasattr(distributed, "_comprl_patched"))
+        print(getattr(distributed.initialize_global_process_group_ray, "_comprl_patched", False))
+    """
+    # The platform is the plugin's, so nothing may ask for it either.
+    output = run(tmp_path, program, VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM="")
+    assert output.split() == ["verl.utils.distributed", "False", "False"]
+
+
+def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    program = """
+        import torch
+        from vllm.model_executor.layers import utils
+        from verl_comprl.platform.patches import keep_vllm_cpu_weights
+
+        def linear(dtype):
+            return torch.nn.Linear(64, 32, dtype=dtype)
+
+        freed = []
+        for dtype in (torch.float32, torch.bfloat16):
+            layer = linear(dtype)
+            utils.dispatch_cpu_unquantized_gemm(layer, True)
+            freed.append(layer.weight.numel() == 0)
+        print("freed", any(freed))
+
+        keep_vllm_cpu_weights()
+        patched = utils.dispatch_cpu_unquantized_gemm
+        keep_vllm_cpu_weights()
+        print("once", utils.dispatch_cpu_unquantized_gemm is patched)
+
+        for dtype in (torch.float32, torch.bfloat16):
+            layer, x = linear(dtype), torch.randn(3, 64, dtype=dtype)
+            for _ in range(2):  # the second time after a weight sync
+                utils.dispatch_cpu_unquantized_gemm(layer, True)
+                with torch.no_grad():
+                    expected = torch.nn.functional.linear(x, layer.weight, layer.bias)
+                    actual = layer.cpu_linear(x, layer.weight, layer.bias)
+                    print("kept", tuple(layer.weight.shape), torch.allclose(actual, expected, atol=0.05))
+                    layer.weight.copy_(torch.randn(32, 64))
+    """
+    lines = run(tmp_path, program).splitlines()
+    lines = [line for line in lines if line.split()[0] in ("freed", "once", "kept")]
+    assert lines == ["freed True", "once True", *["kept (32, 64) True"] * 4]
+
+
+@pytest.mark.parametrize(("platform", "expected"), [("cpu", "True"), ("", "False")])
+def test_the_vllm_plugin_patches_on_a_cpu_run_only(tmp_path: Path, platform: str, expected: str) -> None:
+    pytest.importorskip("vllm")
+    program = """
+        from importlib.metadata import entry_points
+        (plugin,) = entry_points(group="vllm.general_plugins", name="comprl_cpu")
+        plugin.load()()
+        from vllm.model_executor.layers import utils
+        print("patched", getattr(utils.dispatch_cpu_unquantized_gemm, "_comprl_patched", False))
+    """
+    assert f"patched {expected}" in run(tmp_path, program, VERL_PLATFORM=platform)

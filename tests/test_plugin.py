@@ -1,0 +1,84 @@
+"""What ``import verl`` gets from us, and the check of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from verl_comprl import compat, plugin
+from verl_comprl.compat import IncompatibleVerlError
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_import_verl_registers_by_name_and_imports_next_to_nothing() -> None:
+    program = """
+import sys
+import verl
+ours = {name for name in sys.modules if name.startswith("verl_comprl")}
+print(sorted(ours - {"verl_comprl", "verl_comprl.compat", "verl_comprl.plugin"}))
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+print(get_adv_estimator_fn("comprl_subgroup").__module__)
+"""
+    done = run(program, VERL_PLATFORM="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[]", "verl_comprl.trainer.estimator"]
+
+
+def test_all_names_are_registered() -> None:
+    plugin.verify()
+    from verl.trainer.ppo.v1 import get_trainer_cls
+    from verl.workers.rollout.replica import get_rollout_replica_class
+
+    classes = {get_trainer_cls(name) for name in plugin.TRAINERS}
+    assert len(classes) == 3 and all(cls.__module__.startswith("verl_comprl.trainer.") for cls in classes)
+    assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor_server"
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+    monkeypatch.delitem(ADV_ESTIMATOR_REGISTRY, "comprl_subgroup")
+    monkeypatch.delitem(TRAINER_REGISTRY, "comprl_sync")
+    with pytest.raises(RuntimeError) as caught:
+        plugin.verify()
+    message = str(caught.value)
+    assert "trainer 'comprl_sync', advantage estimator 'comprl_subgroup' missing" in message
+    assert "VERL_USE_EXTERNAL_PLUGINS" in message and "agent loop" not in message
+
+
+@pytest.mark.parametrize("policy", ["none", "another_plugin"])
+def test_a_policy_that_keeps_the_workers_from_loading_the_plugin_is_found(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Here it is registered because somebody imported it; a worker has nothing but the entry point.
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", policy)
+    with pytest.raises(RuntimeError, match=f"VERL_USE_EXTERNAL_PLUGINS.*{policy}"):
+        plugin.verify()
+
+
+@pytest.mark.parametrize("policy", ["auto", " AUTO ", "other, comprl"])
+def test_a_policy_that_loads_the_plugin_is_fine(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", policy)
+    plugin.verify()
+
+
+def test_another_verl_registers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked = []
+    monkeypatch.setattr(compat, "version", lambda _: "0.8.0")
+    monkeypatch.setattr(plugin, "register_post_import_hook", lambda *hook: hooked.append(hook))
+    with pytest.raises(IncompatibleVerlError, match=r"verl 0\.8\.0 is installed"):
+        plugin.register()
+    assert hooked == []
+
+
+def test_a_registration_that_fails_is_the_cause_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.replica", None)
+    with pytest.raises(RuntimeError, match="registration of verl-comprl with verl failed") as caught:
+        plugin.verify()
+    assert isinstance(caught.value.__cause__, ImportError)
