@@ -11,10 +11,9 @@ os.environ.setdefault("VERL_PLATFORM", "cpu")
 os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-_TESTS = Path(__file__).parent
 # pytest puts this folder on the path; without the root before it, tests/env_adapters would hide the real package.
-sys.path.insert(0, str(_TESTS.parent))
-sys.path.append(str(_TESTS / "experience"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).with_name("experience")))
 
 import pytest
 
@@ -51,9 +50,7 @@ def make_calls(tokenizer: CharacterTokenizer) -> Callable[..., ExtractorCalls]:
             ids = [ord(character) for character in answer]
             return Generation(ids, [-0.01 * position for position in range(len(ids))], WEIGHT_VERSION)
 
-        return ExtractorCalls(
-            tokenizer, generate, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations
-        )
+        return ExtractorCalls(tokenizer, generate, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations)
 
     return make
 

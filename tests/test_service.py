@@ -25,7 +25,7 @@ from verl_comprl.service import (
 )
 
 MakeRequest = Callable[..., DistillationRequest]
-WHERE = {"task": "fetch", "environment": "room"}
+WHERE = ("fetch", "room")  # task and environment
 RETURN = '<answer>[{"operation": "return"}]</answer>'
 
 
@@ -74,7 +74,9 @@ class Setup:
     async def seed(self, *titles: str, call_id: str = "seed") -> list[str]:
         """Put entries into the bank as if they had been imported."""
         operations = [Add(title=title, content=f"about {title}") for title in titles]
-        report = await self.bank.apply(operations, call_id=call_id, listed=(), **WHERE, step=0, weight_version=0)
+        report = await self.bank.apply(
+            operations, call_id=call_id, listed=(), task="fetch", environment="room", step=0, weight_version=0
+        )
         return list(report.new_ids)
 
     async def finished(self) -> dict[str, float]:
@@ -148,7 +150,7 @@ async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(
     running: Setup, extractor: Extractor, make_request: MakeRequest
 ) -> None:
     manager = running.manager
-    assert await manager.guide("open the door", **WHERE) == Guide("nothing")
+    assert await manager.guide("open the door", *WHERE) == Guide("nothing")
 
     extractor.replies["distill"] = LESSON
     await manager.report(EpisodeReport(make_request("first", success=True, step=1), guided=False))
@@ -161,7 +163,7 @@ async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(
     assert (entry.task, entry.environment, entry.created_step, entry.weight_version) == ("fetch", "room", 1, 7)
 
     text = "open the door\ntake the key first"
-    guide = await manager.guide("open the door", **WHERE)
+    guide = await manager.guide("open the door", *WHERE)
     assert guide == Guide("found", text, entry.id, record_id)
 
     extractor.replies["distill"] = RETURN
@@ -190,7 +192,7 @@ async def test_every_record_an_episode_used_gets_its_outcome_and_a_free_one_give
         await manager.report(EpisodeReport(make_request(id), guided=False))
     await running.finished()
     x, y = (derive_id("distill", id) for id in ("x", "y"))
-    answer = (await manager.search_and_ask("open the door", **WHERE)).record_id
+    answer = (await manager.search_and_ask("open the door", *WHERE)).record_id
     assert answer is not None
 
     await manager.report(EpisodeReport(make_request("1", success=True), guided=True, record_ids=(x, answer)))
@@ -283,15 +285,15 @@ async def test_a_slow_extractor_does_not_hold_up_retrieval(
         await running.manager.report(EpisodeReport(make_request(str(number)), guided=False))
     await running.manager.merge()
     async with asyncio.timeout(2):
-        assert (await running.manager.guide("open the door", **WHERE)).status == "found"
+        assert (await running.manager.guide("open the door", *WHERE)).status == "found"
         await running.manager.collect(1)
 
 
 async def test_a_failing_store_is_a_degraded_answer(running: Setup, embedder: FakeEmbedder) -> None:
     await running.seed("open the door")
     embedder.failure = RuntimeError("out of memory")
-    assert await running.manager.guide("where?", **WHERE) == Guide("degraded")
-    assert await running.manager.search_and_ask("where?", **WHERE) == Answer("degraded", UNAVAILABLE)
+    assert await running.manager.guide("where?", *WHERE) == Guide("degraded")
+    assert await running.manager.search_and_ask("where?", *WHERE) == Answer("degraded", UNAVAILABLE)
     metrics = await running.manager.metrics()
     assert (metrics["guides/degraded"], metrics["answers/degraded"]) == (1, 1)
 
@@ -300,13 +302,13 @@ async def test_a_failing_store_is_a_degraded_answer(running: Setup, embedder: Fa
 
 
 async def test_an_empty_bank_answers_without_the_extractor(running: Setup, extractor: Extractor) -> None:
-    assert await running.manager.search_and_ask("where?", **WHERE) == Answer("nothing", NOTHING_FOUND)
+    assert await running.manager.search_and_ask("where?", *WHERE) == Answer("nothing", NOTHING_FOUND)
     assert extractor.prompts == [] and (await running.manager.metrics())["answers/nothing"] == 1
 
 
 async def test_an_answer_comes_from_the_entry_and_is_a_record(running: Setup, extractor: Extractor) -> None:
     await running.seed("open the door", "cross the lava")
-    answer = await running.manager.search_and_ask("how to cross the lava", **WHERE)
+    answer = await running.manager.search_and_ask("how to cross the lava", *WHERE)
     assert (answer.status, answer.text) == ("answered", "try left") and answer.record_id
     assert "about cross the lava" in extractor.prompts[0][1] and "how to cross the lava" in extractor.prompts[0][1]
     metrics = await running.manager.metrics()
@@ -316,7 +318,7 @@ async def test_an_answer_comes_from_the_entry_and_is_a_record(running: Setup, ex
 async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(running: Setup, extractor: Extractor) -> None:
     await running.seed("open the door")
     extractor.replies["answer"] = "no tags"
-    assert await running.manager.search_and_ask("open the door", **WHERE) == Answer("malformed", NOTHING_FOUND)
+    assert await running.manager.search_and_ask("open the door", *WHERE) == Answer("malformed", NOTHING_FOUND)
     await running.manager.collect(1)
     batch = await running.manager.next_batch()
     assert batch is not None and batch.rewards == [-1.0] and batch.records[0].kind == "answer"
@@ -328,7 +330,7 @@ async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extracto
     await setup.seed("open the door")
     extractor.gate.clear()
     async with asyncio.timeout(2):
-        answer = await setup.manager.search_and_ask("open the door", **WHERE)
+        answer = await setup.manager.search_and_ask("open the door", *WHERE)
     assert answer == Answer("failed", UNAVAILABLE)
     metrics = await setup.manager.metrics()
     assert metrics["failures/search_and_ask:TimeoutError"] == 1 and metrics["buffer/records"] == 0
@@ -337,8 +339,8 @@ async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extracto
 async def test_before_the_extractor_is_connected_there_is_no_answer(open_manager: Open) -> None:
     setup = await open_manager()
     await setup.seed("open the door")
-    assert (await setup.manager.guide("open the door", **WHERE)).status == "found"
-    assert await setup.manager.search_and_ask("open the door", **WHERE) == Answer("failed", UNAVAILABLE)
+    assert (await setup.manager.guide("open the door", *WHERE)).status == "found"
+    assert await setup.manager.search_and_ask("open the door", *WHERE) == Answer("failed", UNAVAILABLE)
 
 
 async def test_reading_for_an_evaluation_changes_nothing(running: Setup, extractor: Extractor) -> None:
@@ -350,9 +352,9 @@ async def test_reading_for_an_evaluation_changes_nothing(running: Setup, extract
 
     before = counted(await running.manager.metrics())
     extractor.replies["answer"] = ["<answer>try left</answer>", "malformed"]
-    assert (await running.manager.guide("open the door", **WHERE, read_only=True)).status == "found"
-    assert (await running.manager.search_and_ask("open the door", **WHERE, read_only=True)).text == "try left"
-    assert (await running.manager.search_and_ask("open the door", **WHERE, read_only=True)).status == "malformed"
+    assert (await running.manager.guide("open the door", *WHERE, read_only=True)).status == "found"
+    assert (await running.manager.search_and_ask("open the door", *WHERE, read_only=True)).text == "try left"
+    assert (await running.manager.search_and_ask("open the door", *WHERE, read_only=True)).status == "malformed"
     assert running.bank.entries() == entries and counted(await running.manager.metrics()) == before
     assert (await running.manager.collect(1))["extractor/samples"] == 0
 
@@ -387,7 +389,7 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
     }
 
     # The entry belongs to the merge call that wrote it.
-    guide = await setup.manager.guide("ab both", **WHERE)
+    guide = await setup.manager.guide("ab both", *WHERE)
     assert guide.record_id == entry.record_id
     request = make_request("a", success=True, experience_ids=(entry.id,))
     await setup.manager.report(EpisodeReport(request, guided=True, record_ids=(entry.record_id,)))
@@ -437,8 +439,8 @@ async def test_a_run_goes_on_where_its_snapshot_was_taken(
     for id in ("x", "y", "z"):
         await first.manager.report(EpisodeReport(make_request(id, step=3), guided=False))
     await first.finished()
-    guide = await first.manager.guide("open the door", **WHERE)
-    await first.manager.search_and_ask("open the door", **WHERE)
+    guide = await first.manager.guide("open the door", *WHERE)
+    await first.manager.search_and_ask("open the door", *WHERE)
     await first.manager.collect(3)
     await first.manager.merge()  # a bank of one entry: nothing to ask
     await merged(first)

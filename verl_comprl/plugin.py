@@ -74,6 +74,12 @@ def verify() -> None:
     Raises:
         RuntimeError: Naming what is missing; the cause of a failed registration is chained.
     """
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    if policy != "auto" and "comprl" not in (name.strip() for name in policy.split(",")):
+        raise RuntimeError(
+            f"VERL_USE_EXTERNAL_PLUGINS={policy} keeps verl's workers from loading verl-comprl; "
+            "unset it, or use auto or a list with comprl"
+        )
     try:
         from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
         from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
@@ -91,10 +97,7 @@ def verify() -> None:
     }
     missing = [f"{kind} {name!r}" for kind, (names, table) in registered.items() for name in names if name not in table]
     if missing:
-        raise RuntimeError(
-            f"verl-comprl is installed but not registered with verl: {', '.join(missing)} missing. "
-            "Is VERL_USE_EXTERNAL_PLUGINS set to something other than 'auto' or a list with 'comprl'?"
-        )
+        raise RuntimeError(f"verl-comprl is installed but not registered with verl: {', '.join(missing)} missing")
 
 
 register()

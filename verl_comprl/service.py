@@ -279,7 +279,7 @@ class ExperienceManager:
         return self._totals.operations + Counter(self._bank.statistics()["operations"])
 
     async def metrics(self) -> dict[str, float]:
-        """Return the counters of bank, queue and buffer since the start of the run."""
+        """Return the counters: of the whole run, but retrievals since the bank was opened."""
         return self._metrics()
 
     async def drain(self, timeout: float) -> bool:

@@ -17,7 +17,7 @@ from env_adapters.minihack.dataset import build_rows
 from env_adapters.minihack.expert import ScriptedPolicy
 from recipes.quickstart_cpu.lessons import WORTHS, Lesson, Worth, draw_lesson
 from verl_comprl.experience.schema import Turn
-from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 VARIANT = "room-ultimate"
@@ -29,7 +29,7 @@ _GUIDANCE: dict[Worth | None, float] = {"helpful": 0.5, "neutral": 0.15, "mislea
 """Share of episodes. Most are played well, since only those show how to read the map."""
 
 _ASK = 0.08  # per turn of a guided episode, until it has asked once
-_QUERIES = (
+QUERIES = (
     "The room is dark and I see no staircase. Where should I go?",
     "I do not know where to search next. What should I do?",
     "I have few turns left. How do I find the staircase?",
@@ -75,9 +75,11 @@ def demonstrate(count: int, *, max_turns: int, seed: int) -> Iterator[Demonstrat
 
 
 def exercises(count: int, *, max_turns: int, seed: int) -> Iterator[list[Message]]:
-    """Yield single turns: an observation, answered as the expert would.
+    """Yield single turns as conversations of their own.
 
-    Without all else reading the map is learned in a fraction of the time. Half of the turns have the staircase in sight.
+    Without all else, reading the map and heeding a lesson are learned in a fraction of the time. A turn comes in two
+    forms: observation and the expert's answer (more of those that have the staircase in sight), or lesson, observation
+    and the answer that was given.
 
     Args:
         count: Number of episodes whose turns are used.
@@ -86,9 +88,14 @@ def exercises(count: int, *, max_turns: int, seed: int) -> Iterator[list[Message
     """
     rng = random.Random(seed)
     for demonstration in demonstrate(count, max_turns=max_turns, seed=seed):
-        for turn in demonstration.advised:
-            if _GOAL in turn.observation or rng.random() < 0.25:
-                yield [observation_message(turn.observation), {"role": "assistant", "content": turn.response}]
+        for played, advised in zip(demonstration.turns, demonstration.advised, strict=True):
+            observation = observation_message(played.observation)
+            if _GOAL in played.observation or rng.random() < 0.25:
+                yield [observation, {"role": "assistant", "content": advised.response}]
+            if demonstration.lesson and rng.random() < 0.25:
+                lesson = EXPERIENCE_BLOCK.format(experience=demonstration.lesson.text)
+                question = {"role": "user", "content": f"{lesson}\n\n{observation['content']}"}
+                yield [question, {"role": "assistant", "content": played.response}]
 
 
 def _play(
@@ -106,7 +113,7 @@ def _play(
         if may_ask and rng.random() < _ASK:
             may_ask = False
             answer = draw_lesson(rng, rng.choice(WORTHS))
-            messages += _consultation(rng.choice(_QUERIES), answer.content)
+            messages += _consultation(rng.choice(QUERIES), answer.content)
             wandering = _WANDERING[answer.worth]
         advice = _advise(observation, expert.act(observation))
         if rng.random() < wandering:
@@ -127,7 +134,9 @@ def _play(
 def _advise(observation: str, action: str) -> str:
     direction = action.removeprefix("move ")
     in_sight = _GOAL in observation
-    return _respond(f"The staircase is in sight, I go {direction}" if in_sight else f"I search to the {direction}", action)
+    return _respond(
+        f"The staircase is in sight, I go {direction}" if in_sight else f"I search to the {direction}", action
+    )
 
 
 def _respond(thought: str, action: str) -> str:

@@ -71,7 +71,7 @@ To call one, write its name and arguments as one JSON object inside <tool_call> 
 {%- if add_generation_prompt -%}
 {{ '<|im_start|>assistant\\n' }}
 {%- endif -%}"""
-"""Renders each message without a look at the others, so that a longer conversation starts with the shorter one's text."""
+"""Renders each message without a look at the others: a longer conversation starts with the shorter one's text."""
 
 
 def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 2048) -> PreTrainedTokenizerFast:

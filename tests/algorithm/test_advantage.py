@@ -41,7 +41,7 @@ def plain_advantages(rows: list[tuple[float, str, bool]], norm_by_std: bool) -> 
 
 def test_four_guided_and_four_free() -> None:
     # guided 1 1 0 0: mean 1/2, variance 4·(1/4)/3 = 1/3, std 0.5773503; 0.5/0.5773513 = 0.8660239
-    # free   1 0 0 0: mean 1/4, variance (9/16 + 3/16)/3 = 1/4, std 0.5; 0.75/0.500001 = 1.499997, 0.25/0.500001 = 0.499999
+    # free   1 0 0 0: mean 1/4, variance (9/16 + 3/16)/3 = 1/4, std 1/2; 0.75/0.500001 = 1.499997
     advantages = subgroup_advantages(np.array([1.0, 1, 0, 0, 1, 0, 0, 0]), ["p"] * 8, GUIDED + FREE)
     expected = [0.8660239, 0.8660239, -0.8660239, -0.8660239, 1.499997, -0.499999, -0.499999, -0.499999]
     np.testing.assert_allclose(advantages, expected, atol=1e-7)
@@ -131,7 +131,9 @@ def test_a_tensor_gives_a_tensor_of_its_type_without_gradient(dtype: torch.dtype
     assert advantages.tolist() == [0.5, -0.5]
 
 
-@pytest.mark.parametrize(("given_type", "expected"), [("float32", "float32"), ("float64", "float64"), ("int64", "float64")])
+@pytest.mark.parametrize(
+    ("given_type", "expected"), [("float32", "float32"), ("float64", "float64"), ("int64", "float64")]
+)
 def test_an_array_gives_a_floating_array(given_type: str, expected: str) -> None:
     advantages = subgroup_advantages(np.array([1, 0], given_type), ["p", "p"], [False, False], norm_by_std=False)
     assert isinstance(advantages, np.ndarray) and advantages.dtype == expected

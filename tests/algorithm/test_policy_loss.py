@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 from verl_comprl.algorithm.policy_loss import cispo_loss
 
-CLIP = {"clip_low": 0.1, "clip_high": 0.1}
+
+def cispo(
+    example: dict[str, torch.Tensor], low: float = 0.1, high: float = 0.1
+) -> tuple[torch.Tensor, dict[str, float]]:
+    return cispo_loss(**example, clip_low=low, clip_high=high)
 
 
 @pytest.fixture
@@ -29,14 +33,14 @@ def example() -> dict[str, torch.Tensor]:
 def test_loss_and_metrics_by_hand(example: dict[str, torch.Tensor]) -> None:
     # log π: −1 + ln 1.05 = −0.9512098, −1 + ln 2 = −0.3068528, −1 + ln 0.5 = −1.6931472 | −2
     # 2·(1.05·−0.9512098 + 1.1·−0.3068528 + 0.9·−1.6931472) = −5.7202818; −1·1·−2 = 2; −(−3.7202818)/4 tokens
-    loss, metrics = cispo_loss(**example, **CLIP)
+    loss, metrics = cispo(example)
     assert loss.item() == pytest.approx(0.9300704, abs=1e-6)
     # mean ratio (1.05 + 2 + 0.5 + 1)/4; one of four tokens is clipped on each side
     assert metrics == pytest.approx({"ratio": 1.1375, "clip_fraction_low": 0.25, "clip_fraction_high": 0.25})
 
 
 def test_gradient_is_the_clipped_coefficient_times_the_gradient_of_log_prob(example: dict[str, torch.Tensor]) -> None:
-    loss, _ = cispo_loss(**example, **CLIP)
+    loss, _ = cispo(example)
     loss.backward()
     # −clip(ρ)·Â / 4: the clipped tokens keep theirs, and nothing flows through the ratio.
     expected = [[-1.05 * 2 / 4, -1.1 * 2 / 4, -0.9 * 2 / 4], [1 / 4, 0.0, 0.0]]
@@ -44,7 +48,7 @@ def test_gradient_is_the_clipped_coefficient_times_the_gradient_of_log_prob(exam
 
 
 def test_both_sides_are_clipped_at_their_own_bound(example: dict[str, torch.Tensor]) -> None:
-    loss, _ = cispo_loss(**example, clip_low=0.3, clip_high=0.5)
+    loss, _ = cispo(example, low=0.3, high=0.5)
     loss.backward()
     expected = [[-1.05 * 2 / 4, -1.5 * 2 / 4, -0.7 * 2 / 4], [1 / 4, 0.0, 0.0]]
     torch.testing.assert_close(example["log_prob"].grad, torch.tensor(expected, dtype=torch.float64))
@@ -53,10 +57,10 @@ def test_both_sides_are_clipped_at_their_own_bound(example: dict[str, torch.Tens
 @pytest.mark.parametrize("padding", [1000.0, -1000.0, torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("where", ["log_prob", "old_log_prob"])
 def test_padding_does_not_leak(example: dict[str, torch.Tensor], where: str, padding: float) -> None:
-    clean, clean_metrics = cispo_loss(**example, **CLIP)
+    clean, clean_metrics = cispo(example)
     mask = example["response_mask"].bool()
     example[where] = torch.where(mask, example[where].detach(), padding).requires_grad_()
-    loss, metrics = cispo_loss(**example, **CLIP)
+    loss, metrics = cispo(example)
     assert loss.item() == clean.item() and metrics == clean_metrics
     if where == "log_prob":
         loss.backward()
@@ -99,7 +103,8 @@ def verl_cispo(rows: dict[str, torch.Tensor], new: torch.Tensor, tokens: int, da
     config.global_batch_info.update(
         dp_size=data_parallel, batch_num_tokens=tokens, global_batch_size=None, loss_scale_factor=None
     )
-    loss, _ = get_policy_loss_fn("cispo")(
+    loss_function: Any = get_policy_loss_fn("cispo")
+    loss, _ = loss_function(
         old_log_prob=rows["old"],
         log_prob=new,
         advantages=rows["adv"],
@@ -117,7 +122,7 @@ def test_verl_computes_eq_3_also_over_micro_batches_and_ranks(batch: list[Any], 
     rows = padded(batch)
     tokens = int(rows["mask"].sum())
     ours_at = rows["new"].clone().requires_grad_()
-    ours, _ = cispo_loss(ours_at, rows["old"], rows["adv"], rows["mask"], **CLIP)
+    ours, _ = cispo_loss(ours_at, rows["old"], rows["adv"], rows["mask"], clip_low=0.1, clip_high=0.1)
     ours.backward()
 
     whole_at = rows["new"].clone().requires_grad_()

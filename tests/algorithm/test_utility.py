@@ -32,9 +32,7 @@ def test_utilities_are_averaged_per_record_in_order_of_first_use() -> None:
         (6, 4, 1, 0.5, 2.5, 0.0),  # δ need not be whole
     ],
 )
-def test_training_weight(
-    step: int, last: int | None, count: int, alpha: float, cooldown: float, weight: float
-) -> None:
+def test_training_weight(step: int, last: int | None, count: int, alpha: float, cooldown: float, weight: float) -> None:
     assert training_weight(step, last, count, alpha=alpha, cooldown=cooldown) == pytest.approx(weight)
 
 

@@ -51,10 +51,22 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.bank.scope", "tasks", "comprl.bank.scope='tasks' is unknown; allowed: all, environment, task"),
         ("actor_rollout_ref.model.path", None, "actor_rollout_ref.model.path is missing; give a folder or the name"),
         ("extractor.model.path", "", "extractor.model.path is missing; give a folder or the name"),
-        ("extractor.model.path", "./no/model", "extractor.model.path=./no/model has no config.json; give a model folder"),
-        ("extractor.actor.ppo_micro_batch_size_per_gpu", 5, "ppo_micro_batch_size_per_gpu=5 must divide the 64 samples"),
+        (
+            "extractor.model.path",
+            "./no/model",
+            "extractor.model.path=./no/model has no config.json; give a model folder",
+        ),
+        (
+            "extractor.actor.ppo_micro_batch_size_per_gpu",
+            5,
+            "ppo_micro_batch_size_per_gpu=5 must divide the 64 samples",
+        ),
         ("comprl.extractor.nnodes", 3, "comprl.extractor.batch_size=64 must be a multiple of its 3 device slots"),
-        ("data.train_files", ["no.parquet"], "data.train_files: no.parquet does not exist; make one with `comprl data`"),
+        (
+            "data.train_files",
+            ["no.parquet"],
+            "data.train_files: no.parquet does not exist; make one with `comprl data`",
+        ),
         ("data.val_files", "no.parquet", "data.val_files: no.parquet does not exist; make one with `comprl data`"),
     ],
 )
@@ -178,5 +190,7 @@ def test_no_devices_at_all(config: DictConfig) -> None:
 def test_too_few_cpu_slots(config: DictConfig) -> None:
     config.trainer.n_gpus_per_node = 1
     check_slots(config, {"GPU": 2.0, "CPU": 10.0})  # 3 · (1 + 1) + 4
-    with pytest.raises(ConfigError, match="Ray has 9 CPU slots, but at least 10 are needed; set ray_kwargs.ray_init.num_cpus"):
+    with pytest.raises(
+        ConfigError, match=r"Ray has 9 CPU slots, but at least 10 are needed; set ray_kwargs.ray_init.num_cpus"
+    ):
         check_slots(config, {"GPU": 2.0, "CPU": 9.0})

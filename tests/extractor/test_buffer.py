@@ -38,6 +38,12 @@ def full(buffer: TrainingBuffer) -> TrainingBatch:
     return batch
 
 
+def counts(buffer: TrainingBuffer, id: str) -> tuple[int, int | None]:
+    record = buffer.record(id)
+    assert record is not None
+    return record.train_count, record.last_trained
+
+
 def ids(batch: TrainingBatch) -> list[str]:
     return [record.id for record in batch.records]
 
@@ -51,7 +57,7 @@ def test_two_steps_trained_one_after_the_other(filled: Callable[..., TrainingBuf
     assert batch.rewards == pytest.approx([1 / 3, -1]) and batch.weights == [1, 1]
     assert batch.advantages == pytest.approx([2 / 3, -2 / 3])
     buffer.trained()
-    assert [(buffer.record(id).train_count, buffer.record(id).last_trained) for id in "abc"] == [
+    assert [counts(buffer, id) for id in "abc"] == [
         (1, 1),
         (1, 1),
         (0, None),
@@ -62,7 +68,7 @@ def test_two_steps_trained_one_after_the_other(filled: Callable[..., TrainingBuf
     assert batch.weights == pytest.approx([1 / math.sqrt(2)] * 2)
     assert batch.advantages == pytest.approx([-1 / math.sqrt(2), 1 / math.sqrt(2)])
     buffer.trained()
-    assert (buffer.record("a").train_count, buffer.record("a").last_trained) == (2, 2)
+    assert counts(buffer, "a") == (2, 2)
 
 
 def test_two_steps_of_a_record_in_one_batch_count_one_after_the_other(filled: Callable[..., TrainingBuffer]) -> None:
@@ -76,7 +82,7 @@ def test_two_steps_of_a_record_in_one_batch_count_one_after_the_other(filled: Ca
     assert batch.advantages == pytest.approx([0.5, -0.8333333, -0.5892557, 0.8249579], abs=1e-7)
     assert batch.records[0] == batch.records[2]  # the counts of the record as it is now
     buffer.trained()
-    assert (buffer.record("a").train_count, buffer.record("a").last_trained) == (2, 2)
+    assert counts(buffer, "a") == (2, 2)
 
 
 def test_a_sample_on_cooldown_weighs_nothing_and_does_not_prolong_the_cooldown(
@@ -110,7 +116,7 @@ def test_a_batch_is_removed_by_trained_only(filled: Callable[..., TrainingBuffer
     assert full(buffer) == batch
     use(buffer, 2, c=[1])  # comes in while the extractor is being trained
     buffer.trained()
-    assert len(buffer) == 1 and buffer.record("c").train_count == 0
+    assert len(buffer) == 1 and counts(buffer, "c") == (0, None)
     use(buffer, 3, a=[1])
     assert ids(full(buffer)) == ["c", "a"]
 

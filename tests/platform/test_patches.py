@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+
+from verl_comprl.platform import patches
 
 
 def run(tmp_path: Path, program: str, **environment: str) -> str:
@@ -36,7 +39,8 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
             distributed.destroy_global_process_group()
             return result
 
-        for initialize in (distributed.initialize_global_process_group_ray, distributed.initialize_global_process_group):
+        ray, plain = distributed.initialize_global_process_group_ray, distributed.initialize_global_process_group
+        for initialize in (ray, plain):
             os.environ["DIST_INIT_METHOD"] = f"file://{os.getcwd()}/{initialize.__name__}"
             try:
                 original = getattr(initialize, "__wrapped__", None)
@@ -55,17 +59,6 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
     assert [line.partition(":")[0] for line in lines] == ["refused", "works", "refused", "works"]
     assert "cpu:gloo,cpu:gloo" in lines[0]
     assert lines[3] == "works: (0, 0, 1)"
-
-
-def test_without_the_plugin_verl_is_unpatched(tmp_path: Path) -> None:
-    program = """
-        from verl.utils import distributed
-        print(distributed.initialize_global_process_group_ray.__module__, hasattr(distributed, "_comprl_patched"))
-        print(getattr(distributed.initialize_global_process_group_ray, "_comprl_patched", False))
-    """
-    # The platform is the plugin's, so nothing may ask for it either.
-    output = run(tmp_path, program, VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM="")
-    assert output.split() == ["verl.utils.distributed", "False", "False"]
 
 
 def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
@@ -105,14 +98,15 @@ def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path
     assert lines == ["freed True", "once True", *["kept (32, 64) True"] * 4]
 
 
-@pytest.mark.parametrize(("platform", "expected"), [("cpu", "True"), ("", "False")])
-def test_the_vllm_plugin_patches_on_a_cpu_run_only(tmp_path: Path, platform: str, expected: str) -> None:
-    pytest.importorskip("vllm")
-    program = """
-        from importlib.metadata import entry_points
-        (plugin,) = entry_points(group="vllm.general_plugins", name="comprl_cpu")
-        plugin.load()()
-        from vllm.model_executor.layers import utils
-        print("patched", getattr(utils.dispatch_cpu_unquantized_gemm, "_comprl_patched", False))
-    """
-    assert f"patched {expected}" in run(tmp_path, program, VERL_PLATFORM=platform)
+def test_the_vllm_plugin_does_nothing_outside_a_cpu_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    (plugin,) = entry_points(group="vllm.general_plugins", name="comprl_cpu")
+    register, patched = plugin.load(), []
+    monkeypatch.setattr(patches, "keep_vllm_cpu_weights", lambda: patched.append(True))
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    register()
+    monkeypatch.delenv("VERL_PLATFORM")
+    register()
+    assert patched == []
+    monkeypatch.setenv("VERL_PLATFORM", " CPU ")
+    register()
+    assert patched == [True]

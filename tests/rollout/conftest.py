@@ -40,14 +40,13 @@ def make_loop(tokenizer, monkeypatch):
         tool = SearchAndAskTool()
         monkeypatch.setattr(agent_loop, "guidance", lambda: guidance)
         monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda: tool)
+        surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}
         return agent_loop.ComplementaryAgentLoop(
             trainer_config=settings(**rollout),
-            server_manager=server,
             tokenizer=tokenizer,
-            processor=None,
-            dataset_cls=None,
             data_config=DictConfigWrap(OmegaConf.create({})),
             hf_model_type="qwen3",
+            **surroundings,
         )
 
     return build

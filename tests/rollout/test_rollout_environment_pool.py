@@ -40,7 +40,7 @@ class OwnProcess(Counting):
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch):
-    monkeypatch.setattr(env_adapters.registry, "_registered", {})
+    monkeypatch.setattr("env_adapters.registry._registered", {})
     env_adapters.register("counting", Counting)
     env_adapters.register("own-process", OwnProcess)
     Counting.made = Counting.closed = 0

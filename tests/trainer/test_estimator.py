@@ -24,8 +24,8 @@ def test_a_plain_uid_is_free() -> None:
 
 @pytest.mark.parametrize(("norm_by_std", "scale"), [(True, 1 / (math.sqrt(0.5) + 1e-6)), (False, 1.0)])
 def test_verl_finds_it_by_name_and_gets_advantages_per_token(norm_by_std: bool, scale: float) -> None:
-    # The outcome stands on the last token. Guided 1, 0: ±½ around the mean, std √½. Free 1, 1: 0. Another prompt: one of
-    # each half, 0. A pooled baseline of prompt p would give the free ones 1 − ¾.
+    # Guided 1, 0: ±½ around the mean, std √½. Free 1, 1: 0, where a pooled baseline of prompt p would give 1 − ¾.
+    # Prompt q has one rollout in each half: 0.
     rewards = torch.tensor([[0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=torch.float32)
     mask = torch.tensor([[1, 0, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1]])
     halves = [("p", True), ("p", True), ("p", False), ("p", False), ("q", True), ("q", False)]

@@ -31,8 +31,8 @@ def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
     ]
     batch = TrainingBatch(records, rewards=[1.0, -1.0], weights=[1.0, 1.0], advantages=[2.0, -0.5])
     data = to_tensordict(batch)
-    assert data["input_ids"].unbind()[0].tolist() == [11, 12, 0, 1, 2]
-    assert data["position_ids"].unbind()[1].tolist() == [0, 1, 2, 3]
+    assert data["input_ids"].unbind(0)[0].tolist() == [11, 12, 0, 1, 2]
+    assert data["position_ids"].unbind(0)[1].tolist() == [0, 1, 2, 3]
     tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=4, global_batch_size=2)
     config = FSDPActorConfig(
         strategy="fsdp2",

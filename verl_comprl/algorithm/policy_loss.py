@@ -31,10 +31,12 @@ def cispo_loss(
     """
     mask = response_mask.to(log_prob.dtype)
     tokens = mask.sum()
-    # Padded positions may hold anything; without the mask an overflow there would turn the whole sum into NaN.
-    ratio = torch.exp((log_prob.detach() - old_log_prob) * mask)
+    # Padded positions may hold anything, infinities included, and 0 * inf is NaN.
+    kept = response_mask.bool()
+    log_prob = torch.where(kept, log_prob, 0.0)
+    ratio = torch.exp(torch.where(kept, log_prob.detach() - old_log_prob, 0.0))
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = -(clipped * advantages * log_prob * mask).sum() / tokens
+    loss = -(clipped * torch.where(kept, advantages, 0.0) * log_prob).sum() / tokens
     metrics = {
         "ratio": (ratio * mask).sum() / tokens,
         "clip_fraction_low": ((ratio < 1 - clip_low) * mask).sum() / tokens,

@@ -1,6 +1,7 @@
 """``comprl data <environment>``: dataset rows of an environment as parquet."""
 
 import argparse
+import inspect
 import json
 from pathlib import Path
 
@@ -28,7 +29,12 @@ def run(options: argparse.Namespace) -> int:
     choices = {"split": options.split, "count": options.count, "seed": options.seed, "max_turns": options.max_turns}
     if options.variant is not None:
         choices["variant"] = options.variant
-    rows = dataset_builder(options.environment)(**choices)
+    builder = dataset_builder(options.environment)
+    parameters = inspect.signature(builder).parameters.values()
+    missing = [item.name for item in parameters if item.default is item.empty and item.name not in choices]
+    if missing:
+        raise ValueError(f"environment {options.environment!r} needs --{missing[0].replace('_', '-')}")
+    rows = builder(**choices)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), options.output)
     print(json.dumps({"rows": len(rows), "data_source": rows[0]["data_source"], "output": str(options.output)}))

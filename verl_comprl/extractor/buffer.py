@@ -91,15 +91,7 @@ class TrainingBuffer:
         samples = self._samples[: self._batch_size]
         if len(samples) < self._batch_size:
             return None
-        records, weights = dict(self._records), []
-        for sample in samples:
-            record = records[sample.record_id]
-            weights.append(
-                training_weight(
-                    sample.step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
-                )
-            )
-            records[sample.record_id] = _trained(record, sample.step)
+        weights, _ = self._weigh(samples)
         rewards = [sample.reward for sample in samples]
         return TrainingBatch(
             records=[self._records[sample.record_id] for sample in samples],
@@ -110,9 +102,27 @@ class TrainingBuffer:
 
     def trained(self) -> None:
         """Remove the batch of the last :meth:`next_batch` and count it at its records."""
-        for sample in self._samples[: self._batch_size]:
-            self._records[sample.record_id] = _trained(self._records[sample.record_id], sample.step)
+        _, records = self._weigh(self._samples[: self._batch_size])
+        self._records.update(records)
         del self._samples[: self._batch_size]
+
+    def _weigh(self, samples: list[Sample]) -> tuple[list[float], dict[str, GenerationRecord]]:
+        """Return the weight of each sample (Eq. 7), and the records as they are after training on them.
+
+        A sample of weight 0 is not trained on, so it neither counts nor prolongs the cooldown.
+        """
+        weights: list[float] = []
+        records: dict[str, GenerationRecord] = {}
+        for sample in samples:
+            record = records.get(sample.record_id) or self._records[sample.record_id]
+            weight = training_weight(
+                sample.step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
+            )
+            if weight > 0:
+                counted = {"train_count": record.train_count + 1, "last_trained": sample.step}
+                records[sample.record_id] = record.model_copy(update=counted)
+            weights.append(weight)
+        return weights, records
 
     def forget(self, referenced: Iterable[str], step: int) -> None:
         """Drop old records that neither an entry of the bank (``referenced``) nor a sample or use refers to."""
@@ -137,7 +147,3 @@ class TrainingBuffer:
         state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
         self._uses = [(record_id, reward) for record_id, reward in state["uses"]]
         self._samples = [Sample(**sample) for sample in state["samples"]]
-
-
-def _trained(record: GenerationRecord, step: int) -> GenerationRecord:
-    return record.model_copy(update={"train_count": record.train_count + 1, "last_trained": step})

@@ -129,4 +129,4 @@ def _with_gap(turns: list[Turn], request: DistillationRequest) -> str:
         return render_trajectory(turns)
     middle = len(turns) // 2
     gap = f"\n\n({dropped} turns left out)\n\n"
-    return render_trajectory(turns[:middle]) + gap + render_trajectory(turns[middle:])
+    return render_trajectory(turns[:middle]) + gap + render_trajectory(turns[middle:], first=middle + dropped + 1)

@@ -5,8 +5,6 @@ time harmless.
 """
 
 import asyncio
-import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from verl_comprl.experience.schema import DistillationRequest
@@ -54,7 +52,7 @@ class DistillationQueue:
         path.write_text("".join(f"{request.model_dump_json()}\n" for request in self._pending.values()), "utf-8")
 
     def restore(self, path: Path) -> None:
-        """Add the requests that :meth:`save` wrote."""
-        lines: Iterable[str] = path.read_text("utf-8").splitlines()
-        for line in lines:
-            self.put(DistillationRequest.model_validate(json.loads(line)))
+        """Add the requests that :meth:`save` wrote to those that are pending."""
+        # Not splitlines(): it also splits at characters that JSON leaves as they are.
+        for line in filter(None, path.read_text("utf-8").split("\n")):
+            self.put(DistillationRequest.model_validate_json(line))

@@ -27,11 +27,11 @@ def _numbered(texts: Sequence[str]) -> str:
     return "\n\n".join(f"{index}. {text}" for index, text in enumerate(texts, start=1)) or "(none)"
 
 
-def render_trajectory(turns: Sequence[Turn]) -> str:
-    """Return an episode as text: every observation with what the actor answered."""
+def render_trajectory(turns: Sequence[Turn], first: int = 1) -> str:
+    """Return an episode as text: every observation with what the actor answered, counted from ``first``."""
     return "\n\n".join(
         f"Turn {index}\nObservation:\n{turn.observation}\nAnswer:\n{turn.response}"
-        for index, turn in enumerate(turns, start=1)
+        for index, turn in enumerate(turns, start=first)
     )
 
 

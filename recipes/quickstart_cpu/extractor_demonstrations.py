@@ -1,0 +1,93 @@
+"""Scripted answers of the extractor, as supervised data.
+
+Owns what a warm-started extractor writes: well-formed answers of all three kinds of call, whose lessons are helpful,
+neutral and misleading about equally often and do not depend on the episode. Which of them are worth writing is left to
+be learned. The lessons' wording is ``lessons``, the prompts are ``verl_comprl.extractor.prompts``.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from recipes.quickstart_cpu.actor_demonstrations import QUERIES, Demonstration
+from recipes.quickstart_cpu.lessons import WORTHS, Lesson, draw_lesson
+from verl_comprl.extractor.prompts import Message, answer_messages, distill_messages, merge_messages, render_trajectory
+
+MAX_MERGED = 6
+"""Entries in one merge call."""
+
+_FOUND = ("The agent found the staircase.", "The episode was a success.")
+_LOST = ("The agent did not reach the staircase.", "The episode was a failure.")
+
+
+def distillations(demonstrations: Sequence[Demonstration], *, seed: int) -> Iterator[list[Message]]:
+    """Yield the call on each episode with a random answer: an add, an update of the guiding entry, or a return.
+
+    Args:
+        demonstrations: Finished episodes.
+        seed: Chooses the answers.
+    """
+    rng = random.Random(seed)
+    for episode in demonstrations:
+        listed = [episode.lesson.text] if episode.lesson else []
+        messages = distill_messages(episode.goal, listed, render_trajectory(episode.turns), episode.success)
+        reason = rng.choice(_FOUND if episode.success else _LOST)
+        kind = rng.choices(("add", "update", "return"), (5, 4 if listed else 0, 1))[0]
+        if kind == "return":
+            yield _answered(messages, f"{reason} There is nothing new to learn.", [{"operation": "return"}])
+            continue
+        first = {"operation": kind, "ids": [1]} if kind == "update" else {"operation": kind}
+        operations = [{**first, **_text(_draw(rng))}]
+        if rng.random() < 0.15:
+            operations.append({"operation": "add", **_text(_draw(rng))})
+        yield _answered(messages, f"{reason} This is worth remembering.", operations)
+
+
+def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
+    """Yield calls on 2 to 6 entries with a random answer: runs of entries are retained, merged or discarded.
+
+    Args:
+        count: Number of calls.
+        seed: Chooses entries and answers.
+    """
+    rng = random.Random(seed)
+    for _ in range(count):
+        lessons = [_draw(rng) for _ in range(rng.randint(2, MAX_MERGED))]
+        ids = list(range(1, len(lessons) + 1))
+        cuts = sorted(rng.sample(ids[1:], rng.randint(0, min(2, len(ids) - 1))))
+        runs = [ids[start - 1 : end - 1] for start, end in zip([1, *cuts], [*cuts, len(ids) + 1], strict=True)]
+        operations = [_merge_operation(run, lessons, rng) for run in runs]
+        yield _answered(merge_messages([lesson.text for lesson in lessons]), "This keeps what is useful.", operations)
+
+
+def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
+    """Yield ``search_and_ask`` calls, answered with what the entry says.
+
+    Args:
+        count: Number of calls.
+        seed: Chooses entries and queries.
+    """
+    rng = random.Random(seed)
+    for _ in range(count):
+        lesson = _draw(rng)
+        messages = answer_messages(lesson.text, rng.choice(QUERIES))
+        yield [*messages, {"role": "assistant", "content": f"<answer>{lesson.content}</answer>"}]
+
+
+def _draw(rng: random.Random) -> Lesson:
+    return draw_lesson(rng, rng.choice(WORTHS))
+
+
+def _merge_operation(ids: list[int], lessons: Sequence[Lesson], rng: random.Random) -> dict[str, Any]:
+    kind = rng.choices(("retain", "merge", "discard"), (3, 3 if len(ids) > 1 else 0, 1))[0]
+    text = _text(lessons[rng.choice(ids) - 1]) if kind == "merge" else {}
+    return {"operation": kind, "ids": ids, **text}
+
+
+def _text(lesson: Lesson) -> dict[str, str]:
+    return {"title": lesson.title, "content": lesson.content}
+
+
+def _answered(messages: list[Message], reason: str, operations: list[dict[str, Any]]) -> list[Message]:
+    return [*messages, {"role": "assistant", "content": f"{reason}\n<answer>{json.dumps(operations)}</answer>"}]

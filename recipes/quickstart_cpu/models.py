@@ -1,0 +1,37 @@
+"""The shape of the two small Qwen3 models, and their random weights.
+
+What they are taught is ``warm_start``; everything after that treats them as it treats any model folder.
+"""
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCausalLM:
+    """Return a randomly initialised model in float32.
+
+    Args:
+        tokenizer: Fixes the vocabulary: the model has exactly one embedding per token, since verl masks the logits of
+            any others in rollouts but not in training.
+        seed: Chooses the weights.
+    """
+    ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=96,
+        intermediate_size=288,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        max_position_embeddings=4096,
+        # Three times the usual: in a model this narrow, smaller weights make the warm start take several times longer.
+        initializer_range=0.06,
+        tie_word_embeddings=True,
+        **ids,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config).to(torch.float32)
+    model.generation_config = GenerationConfig(do_sample=True, **ids)
+    return model

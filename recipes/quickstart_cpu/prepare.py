@@ -1,0 +1,130 @@
+"""``python -m recipes.quickstart_cpu.prepare --output DIR``: build and warm-start both models, once.
+
+The result is cached under a hash of everything it is made from; a second call returns at once.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+SOURCES = ("recipes/quickstart_cpu", "verl_comprl/extractor/prompts", "verl_comprl/rollout", "env_adapters/minihack")
+STAMP = "prepared.json"
+MAX_TURNS = 10
+
+
+def fingerprint() -> str:
+    """Return a hash of the files that the models are made from."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for source in SOURCES:
+        for path in sorted((root / source).rglob("*")):
+            if path.suffix in (".py", ".txt"):
+                digest.update(path.relative_to(root).as_posix().encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def prepare(output: Path) -> None:
+    """Build ``output/actor`` and ``output/extractor`` unless they are there already."""
+    wanted = fingerprint()
+    stamp = output / STAMP
+    if stamp.exists() and json.loads(stamp.read_text())["fingerprint"] == wanted:
+        print(f"models: prepared already in {output}")
+        return
+    started = time.perf_counter()
+    print("models: playing scripted episodes for the warm start …", flush=True)
+    temporary = output.with_name(f"{output.name}.part-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    _train_tokenizer(temporary / "tokenizer")
+    print(f"models: {time.perf_counter() - started:.0f} s; training actor and extractor …", flush=True)
+    # Spawned, not forked: torch's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=train, args=(temporary,)) for train in (_train_actor, _train_extractor)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise SystemExit(f"models: a warm start failed; what there is lies in {temporary}")
+    shutil.rmtree(temporary / "tokenizer")
+    (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
+    shutil.rmtree(output, ignore_errors=True)
+    temporary.rename(output)
+    print(f"models: ready in {output} after {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def _train_tokenizer(folder: Path) -> None:
+    from recipes.quickstart_cpu.actor_demonstrations import demonstrate
+    from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
+    from recipes.quickstart_cpu.tokenizer import train_tokenizer
+
+    episodes = list(demonstrate(400, max_turns=MAX_TURNS, seed=0))
+    corpus = [(episode.messages, episode.tools) for episode in episodes]
+    for texts in (distillations(episodes, seed=0), merges(200, seed=0), answers(200, seed=0)):
+        corpus += [(messages, []) for messages in texts]
+    train_tokenizer(corpus).save_pretrained(folder)
+
+
+def _train_actor(folder: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    from recipes.quickstart_cpu.actor_demonstrations import demonstrate, exercises
+    from recipes.quickstart_cpu.models import build_model
+    from recipes.quickstart_cpu.warm_start import encode, warm_start
+
+    torch.set_num_threads(1)  # the other model trains at the same time
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    model = build_model(tokenizer, seed=1)
+    turns = [encode(tokenizer, messages) for messages in exercises(2500, max_turns=MAX_TURNS, seed=1)]
+    read = warm_start(model, turns, folder, steps=700, batch_size=16, learning_rate=3e-3, seed=1)
+    played = demonstrate(800, max_turns=MAX_TURNS, seed=2)
+    episodes = [encode(tokenizer, episode.messages, episode.tools) for episode in played]
+    play = warm_start(model, episodes, folder, steps=250, batch_size=4, learning_rate=2e-3, seed=2)
+    _save(model, tokenizer, folder / "actor", read, play)
+
+
+def _train_extractor(folder: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    from recipes.quickstart_cpu.actor_demonstrations import demonstrate
+    from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
+    from recipes.quickstart_cpu.models import build_model
+    from recipes.quickstart_cpu.warm_start import encode, warm_start
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    model = build_model(tokenizer, seed=2)
+    short = [encode(tokenizer, messages) for messages in [*merges(1500, seed=3), *answers(1500, seed=4)]]
+    form = warm_start(model, short, folder, steps=400, batch_size=16, learning_rate=3e-3, seed=3)
+    episodes = list(demonstrate(800, max_turns=MAX_TURNS, seed=5))
+    mixed = [*distillations(episodes, seed=5), *merges(150, seed=6), *answers(150, seed=7)]
+    examples = [encode(tokenizer, messages) for messages in mixed]
+    distil = warm_start(model, examples, folder, steps=300, batch_size=4, learning_rate=2e-3, seed=4)
+    _save(model, tokenizer, folder / "extractor", form, distil)
+
+
+def _save(model, tokenizer, folder: Path, *losses: float) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    print(f"models: {folder.name} trained, loss {' then '.join(f'{loss:.2f}' for loss in losses)}", flush=True)
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
+    prepare(parser.parse_args().output.resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
