@@ -1,9 +1,7 @@
 """What the tests of all packages share: verl on the CPU, records, and an extractor that answers from a script."""
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 # Before anything imports verl. Subprocesses inherit it.
@@ -11,14 +9,15 @@ os.environ.setdefault("VERL_PLATFORM", "cpu")
 os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-# pytest puts this folder on the path; without the root before it, tests/env_adapters would hide the real package.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.append(str(Path(__file__).with_name("experience")))
-
 import pytest
+from hypothesis import settings
 
 from verl_comprl.experience.schema import CallKind, DistillationRequest, GenerationRecord, Outcome, Turn
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
+
+# The first example of a test may import verl, which takes seconds.
+settings.register_profile("comprl", deadline=None)
+settings.load_profile("comprl")
 
 Reply = Callable[[str], Awaitable[str]]
 WEIGHT_VERSION = 7

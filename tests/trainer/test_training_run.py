@@ -109,6 +109,23 @@ def resumed(folder, interrupted) -> Run:
     return run
 
 
+def test_a_bank_that_is_open_elsewhere_ends_the_start_with_one_line(folder):
+    holder = "import asyncio, sys\nfrom verl_comprl.experience import *\n"
+    holder += "embedder = SentenceTransformerEmbedder('builtin', device='cpu')\n"
+    holder += "bank = asyncio.run(ExperienceBank.open(BankConfig(path=sys.argv[1]), embedder))\n"
+    holder += "print('open', flush=True)\nsys.stdin.read()\n"
+    path = str(folder / "held")
+    command = [sys.executable, "-c", holder, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "open\n"
+        run = Run(folder, f"comprl.bank.path={path}", "trainer.resume_mode=disable")
+        assert run.process.wait(timeout=START_SECONDS) == 2, run.text()
+        process.kill()
+    assert f"error: experience bank folder {path} is already open in process {process.pid}" in run.text()
+    assert "Traceback" not in run.text()
+    assert run.processes() == []
+
+
 def probes(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "probe.jsonl").read_text().splitlines()]
 

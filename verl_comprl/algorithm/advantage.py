@@ -56,9 +56,8 @@ def subgroup_advantages(
     """
     if rewards.ndim != 1:
         raise ValueError(f"rewards must be one-dimensional, got shape {tuple(rewards.shape)}")
-    values = np.asarray(
-        rewards.detach().cpu().double() if isinstance(rewards, torch.Tensor) else rewards, dtype=np.float64
-    )
+    plain = rewards.detach().cpu().double() if isinstance(rewards, torch.Tensor) else rewards
+    values = np.asarray(plain, dtype=np.float64)
     inverse, sizes, first = _groups(_checked(prompt_ids, guided, len(values)))
     # Relative to one member, equal rewards are exactly 0 whatever their size, so eps cannot amplify rounding.
     shifted = values - values[first][inverse]

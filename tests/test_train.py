@@ -1,0 +1,47 @@
+"""The launcher, as far as it gets without a run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from verl_comprl import train
+
+
+def test_torchruns_variables_do_not_reach_the_workers(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    assert train.prepare_environment()
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} & os.environ.keys()
+
+
+def test_only_torchruns_first_process_runs(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(train, "run", lambda config: pytest.fail("a second process must not train"))
+    assert train.main([]) == 0
+
+
+def launch(*overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "verl_comprl.train", *overrides]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_mistakes_are_told_one_per_line_before_anything_starts(tmp_path):
+    result = launch(
+        "actor_rollout_ref.rollout.n=7",
+        "comprl.extractor.batch_size=0",
+        "actor_rollout_ref.model.path=/no/such/model",
+        f"trainer.default_local_dir={tmp_path}",
+    )
+    assert result.returncode == 2, result.stderr
+    assert "actor_rollout_ref.rollout.n=7 is odd" in result.stdout
+    assert "comprl.extractor.batch_size=0 must be greater than 0" in result.stdout
+    assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_an_unknown_key_is_refused():
+    result = launch("comprl.guided_share=0.5")
+    assert result.returncode != 0
+    assert "guided_share" in result.stderr
