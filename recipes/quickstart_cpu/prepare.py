@@ -67,7 +67,7 @@ def _train_tokenizer(folder: Path) -> None:
 
     episodes = list(demonstrate(400, max_turns=MAX_TURNS, seed=0))
     corpus = [(episode.messages, episode.tools) for episode in episodes]
-    for texts in (distillations(episodes, seed=0), merges(200, seed=0), answers(200, seed=0)):
+    for texts in (distillations(episodes, seed=0), merges(400, seed=0), answers(400, seed=0)):
         corpus += [(messages, []) for messages in texts]
     train_tokenizer(corpus).save_pretrained(folder)
 
@@ -84,10 +84,10 @@ def _train_actor(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=1)
     turns = [encode(tokenizer, messages) for messages in exercises(2500, max_turns=MAX_TURNS, seed=1)]
-    read = warm_start(model, turns, folder, steps=700, batch_size=16, learning_rate=3e-3, seed=1)
-    played = demonstrate(800, max_turns=MAX_TURNS, seed=2)
+    read = warm_start(model, turns, folder, steps=1000, batch_size=16, learning_rate=3e-3, seed=1)
+    played = demonstrate(1200, max_turns=MAX_TURNS, seed=2)
     episodes = [encode(tokenizer, episode.messages, episode.tools) for episode in played]
-    play = warm_start(model, episodes, folder, steps=250, batch_size=4, learning_rate=2e-3, seed=2)
+    play = warm_start(model, episodes, folder, steps=900, batch_size=2, learning_rate=2e-3, seed=2)
     _save(model, tokenizer, folder / "actor", read, play)
 
 
@@ -108,7 +108,7 @@ def _train_extractor(folder: Path) -> None:
     episodes = list(demonstrate(800, max_turns=MAX_TURNS, seed=5))
     mixed = [*distillations(episodes, seed=5), *merges(150, seed=6), *answers(150, seed=7)]
     examples = [encode(tokenizer, messages) for messages in mixed]
-    distil = warm_start(model, examples, folder, steps=300, batch_size=4, learning_rate=2e-3, seed=4)
+    distil = warm_start(model, examples, folder, steps=400, batch_size=4, learning_rate=2e-3, seed=4)
     _save(model, tokenizer, folder / "extractor", form, distil)
 
 

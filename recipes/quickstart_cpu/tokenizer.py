@@ -26,7 +26,8 @@ _PIECES = "|".join(
         r"^(?:\S )+\S\n",  # row of single symbols
         r"\n",
         r"</?[a-z_]+>",
-        r'[]\[{}:, ]*"[]\[{}":, ]*',  # JSON punctuation around a quote
+        r'[]\[{}", ]*"[a-z_]+": ?["{\[]*',  # JSON key, from the end of the value before it to the start of its own
+        r'[]\[{}:, ]*"[]\[{}":, ]*',  # other JSON punctuation around a quote
         r'(?: [.<]|[^\n<"0-9.])+',  # phrase; what follows a space is a symbol of the legend, not an end or a tag
         r"[0-9]",
         r"\.",
@@ -74,7 +75,7 @@ To call one, write its name and arguments as one JSON object inside <tool_call> 
 """Renders each message without a look at the others: a longer conversation starts with the shorter one's text."""
 
 
-def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 2048) -> PreTrainedTokenizerFast:
+def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 2560) -> PreTrainedTokenizerFast:
     """Train a tokenizer on conversations as the template renders them.
 
     Args:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import (
@@ -78,6 +79,16 @@ class _Examples(Dataset):
         return self._examples[index]
 
 
+class _AnswerTrainer(Trainer):
+    """Predicts labelled tokens only: most of a small model's time would go into the logits of the others."""
+
+    def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
+        hidden = model.model(input_ids=inputs["input_ids"]).last_hidden_state[:, :-1]
+        targets = inputs["labels"][:, 1:]
+        labelled = targets != IGNORED
+        return cross_entropy(model.lm_head(hidden[labelled]), targets[labelled])
+
+
 def warm_start(
     model: PreTrainedModel,
     examples: Sequence[Example],
@@ -91,7 +102,7 @@ def warm_start(
     """Train ``model`` in place.
 
     Args:
-        model: On the CPU, in float32.
+        model: A decoder with ``model`` and ``lm_head``, as transformers' have; on the CPU, in float32.
         examples: What ``encode`` returned.
         folder: The trainer's; nothing is written to it.
         steps: Optimizer steps.
@@ -121,7 +132,7 @@ def warm_start(
         dataloader_pin_memory=False,
         seed=seed,
     )
-    trainer = Trainer(
+    trainer = _AnswerTrainer(
         model=model,
         args=arguments,
         train_dataset=_Examples(examples),

@@ -130,10 +130,11 @@ class ExtractorRuntime:
         """Take one CISPO step (Eq. 3) and bring the new weights to the server.
 
         The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
+        Generations that are running when the weights change are aborted, and resumed by the client.
         """
         model = self.config.actor_rollout_ref
-        # Where engine and server share a device's memory, the server has to make room first.
-        if model.rollout.free_cache_engine:
+        makes_room = model.rollout.free_cache_engine  # engine and server share a device's memory
+        if makes_room:
             self._weights.abort_replicas()
             self._weights.sleep_replicas()
         size = len(batch.records)
@@ -152,15 +153,16 @@ class ExtractorRuntime:
         )
         output = self.workers.update_actor(data)
         self.weight_version += 1
-        self.sync_weights()
+        if not makes_room:  # the server has been generating until now
+            self._weights.abort_replicas()
+        self.publish_weights()
+        self._weights.resume_generation_replicas()
         metrics: dict[str, Any] = tu.get(output, "metrics")
         return {name.removeprefix("actor/"): float(value) for name, value in reduce_metrics(metrics).items()}
 
-    def sync_weights(self) -> None:
-        """Copy the engine's weights to the server; running generations are aborted and resumed by the client."""
-        self._weights.abort_replicas()
+    def publish_weights(self) -> None:
+        """Copy the engine's weights to the server, which must not be generating."""
         self._weights.update_weights(self.weight_version)
-        self._weights.resume_generation_replicas()
 
     def save(self, folder: Path, max_to_keep: int | None = None) -> None:
         """Write engine and optimizer state."""

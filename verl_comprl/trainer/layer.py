@@ -78,7 +78,7 @@ class ComplementaryLayer(PPOTrainer):
         self.extractor = ExtractorRuntime(self.config)
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager)
-        self.extractor.sync_weights()
+        self.extractor.publish_weights()
         wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
         self.learner = ExtractorLearner(self.extractor, self.manager)
 
