@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.algorithm.utility import outcome_reward
-from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer
+from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, sanitize
 from verl_comprl.experience.schema import DistillationRequest, Experience, GenerationRecord
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.queue import DistillationQueue
 
 logger = logging.getLogger(__name__)
+
+MAX_CHARS = 8000
+"""Longest text that goes into an actor's context. Experience is untrusted: it is cleaned on its way in, too."""
 
 NOTHING_FOUND = "Nothing found: there is no experience about this yet."
 UNAVAILABLE = "No answer: the experience service did not respond in time."
@@ -114,7 +117,7 @@ class ExperienceManager:
         entry = retrieval.entry
         if entry is None:
             return Guide(retrieval.status)
-        return Guide(retrieval.status, entry.text, entry.id, entry.record_id or None)
+        return Guide(retrieval.status, sanitize(entry.text, MAX_CHARS), entry.id, entry.record_id or None)
 
     async def search_and_ask(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Answer:
         """Answer a question of an acting agent from the best entry for it; never raises."""
@@ -132,13 +135,14 @@ class ExperienceManager:
         retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
         if retrieval.entry is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
-        text, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
+        written, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
+        text = sanitize(written or "", MAX_CHARS)
         if not read_only:
             async with self._commit:
                 self._buffer.add(record)
-                if text is None:
+                if not text:
                     self._buffer.use(record.id, self._config.format_failure_reward)
-        return Answer("malformed", NOTHING_FOUND) if text is None else Answer("answered", text, record.id)
+        return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
     async def report(self, episode: EpisodeReport) -> None:
         """Take a finished training episode: its outcome rewards what guided it, and it waits to be distilled."""

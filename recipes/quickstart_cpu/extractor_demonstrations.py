@@ -55,10 +55,10 @@ def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
     for _ in range(count):
         lessons = [_draw(rng) for _ in range(rng.randint(2, MAX_MERGED))]
         ids = list(range(1, len(lessons) + 1))
-        cuts = sorted(rng.sample(ids[1:], rng.randint(0, min(2, len(ids) - 1))))
+        cuts = sorted(rng.sample(ids[1:], rng.choice((0, 0, 1, 1, 2)[: len(ids) + 2])))
         runs = [ids[start - 1 : end - 1] for start, end in zip([1, *cuts], [*cuts, len(ids) + 1], strict=True)]
         operations = [_merge_operation(run, lessons, rng) for run in runs]
-        yield _answered(merge_messages([lesson.text for lesson in lessons]), "This keeps what is useful.", operations)
+        yield _answered(merge_messages([lesson.text for lesson in lessons]), f"There are entries 1 to {len(ids)}.", operations)
 
 
 def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
