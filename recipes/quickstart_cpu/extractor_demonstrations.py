@@ -58,7 +58,9 @@ def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
         cuts = sorted(rng.sample(ids[1:], rng.choice((0, 0, 1, 1, 2)[: len(ids) + 2])))
         runs = [ids[start - 1 : end - 1] for start, end in zip([1, *cuts], [*cuts, len(ids) + 1], strict=True)]
         operations = [_merge_operation(run, lessons, rng) for run in runs]
-        yield _answered(merge_messages([lesson.text for lesson in lessons]), f"There are entries 1 to {len(ids)}.", operations)
+        yield _answered(
+            merge_messages([lesson.text for lesson in lessons]), f"There are entries 1 to {len(ids)}.", operations
+        )
 
 
 def answers(count: int, *, seed: int) -> Iterator[list[Message]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 SOURCES = ("recipes/quickstart_cpu", "verl_comprl/extractor/prompts", "verl_comprl/rollout", "env_adapters/minihack")
 STAMP = "prepared.json"
-MAX_TURNS = 10
+MAX_TURNS = 8  # as in run.sh: the number is part of the prompt
 
 
 def fingerprint() -> str:

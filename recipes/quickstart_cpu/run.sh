@@ -13,7 +13,7 @@ export TENSORBOARD_DIR="$COMPRL_QUICKSTART/run/tensorboard"
 STEPS=30
 
 python -m recipes.quickstart_cpu.prepare --output "$COMPRL_QUICKSTART/models"
-for split in train:240 val:16; do
+for split in train:240 val:32; do
   file="$COMPRL_QUICKSTART/data/${split%:*}.parquet"
   [ -f "$file" ] || comprl data minihack --variant room-ultimate --split "${split%:*}" --count "${split#*:}" \
     --max-turns 8 --output "$file"

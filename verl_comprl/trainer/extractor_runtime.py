@@ -83,9 +83,9 @@ class ExtractorRuntime:
         """Start engine and server; takes about as long as verl takes for the actor.
 
         Args:
-            config: The run's config.
+            config: The run's :func:`extractor_view`.
         """
-        self.config = extractor_view(config)
+        self.config = config
         self.weight_version = 0
         self.lock = threading.RLock()
         """Held during an update and while a checkpoint is taken, so that weights and counts belong together."""

@@ -5,6 +5,7 @@ collected after a step; checkpoints of everything. The extractor learns beside i
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.estimator import subgroup_uid
-from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
 from verl_comprl.trainer.learner import ExtractorLearner
 from verl_comprl.trainer.manager_actor import start_manager, wait_for
 from verl_comprl.trainer.progress import Progress
@@ -74,8 +75,11 @@ class ComplementaryLayer(PPOTrainer):
         folder = checkpoint.resume_folder(self.config)
         # First, because it fails fast: a bank that another run has open is known within seconds.
         self.manager = start_manager(self.config, keep_content=folder is not None)
-        super()._setup()
-        self.extractor = ExtractorRuntime(self.config)
+        # Two models start at the same time: most of it is waiting for one process after the other.
+        with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
+            starting = background.submit(ExtractorRuntime, extractor_view(self.config))
+            super()._setup()
+            self.extractor = starting.result()
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager)
         self.extractor.publish_weights()

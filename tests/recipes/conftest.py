@@ -1,0 +1,19 @@
+"""A small tokenizer and a few episodes, made once."""
+
+import pytest
+
+from recipes.quickstart_cpu.actor_demonstrations import Demonstration, demonstrate
+from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
+from recipes.quickstart_cpu.tokenizer import train_tokenizer
+
+
+@pytest.fixture(scope="session")
+def episodes() -> list[Demonstration]:
+    pytest.importorskip("minihack")
+    return list(demonstrate(60, max_turns=6, seed=0))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(episodes):
+    calls = [*distillations(episodes, seed=0), *merges(40, seed=0), *answers(40, seed=0)]
+    return train_tokenizer([(episode.messages, episode.tools) for episode in episodes] + [(call, []) for call in calls])

@@ -1,0 +1,34 @@
+"""The cache around the warm start; the training itself is ``test_warm_start``."""
+
+import json
+
+import pytest
+
+from recipes.quickstart_cpu import prepare as module
+
+
+def test_a_second_call_returns_at_once_and_touches_nothing(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "models"
+    output.mkdir()
+    (output / module.STAMP).write_text(json.dumps({"fingerprint": module.fingerprint()}))
+    (output / "marker").touch()
+    monkeypatch.setattr(module, "_train_tokenizer", lambda folder: 1 / 0)
+    module.prepare(output)
+    assert (output / "marker").exists()
+    assert "prepared already" in capsys.readouterr().out
+
+
+def test_models_of_other_sources_are_not_taken_and_not_lost_before_the_new_ones_are_ready(tmp_path, monkeypatch):
+    output = tmp_path / "models"
+    output.mkdir()
+    (output / module.STAMP).write_text(json.dumps({"fingerprint": "of something else"}))
+    monkeypatch.setattr(module, "_train_tokenizer", lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        module.prepare(output)
+    assert (output / module.STAMP).exists()
+
+
+def test_every_source_counts(tmp_path, monkeypatch):
+    before = module.fingerprint()
+    monkeypatch.setattr(module, "SOURCES", module.SOURCES[:-1])
+    assert module.fingerprint() != before
