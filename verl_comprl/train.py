@@ -67,7 +67,6 @@ def run(config: Any) -> int:
 def _run(config: Any, display: Any) -> int:
     import ray
     from omegaconf import OmegaConf
-    from ray.exceptions import RayTaskError
     from verl.utils.config import validate_config
     from verl.utils.device import auto_set_device
 
@@ -98,12 +97,8 @@ def _run(config: Any, display: Any) -> int:
         display.note(str(interrupted))
         return 130
     except (FileNotFoundError, StoreError, SnapshotError) as error:
-        display.fail(str(error))
-        return 2
-    except RayTaskError as error:  # what the manager says about its bank arrives wrapped
-        if not isinstance(error.cause, (FileNotFoundError, StoreError, SnapshotError)):
-            raise
-        display.fail(str(error.cause))
+        # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
+        display.fail(str(getattr(error, "cause", None) or error))
         return 2
     except KeyboardInterrupt:
         display.fail("interrupted before a checkpoint could be written")
