@@ -57,6 +57,8 @@ class Run:
             *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
             *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
             *("comprl.warmup_steps=1", "comprl.extractor.batch_size=8"),
+            # Between the outcomes: a batch of nothing but failures, which has no gradient, becomes unlikely.
+            "comprl.extractor.format_failure_reward=0.0",
             *overrides,
         ]
         with self.output.open("w") as output:
@@ -158,18 +160,17 @@ def test_servers_have_the_weights_of_their_engines_after_updates(folder, interru
         for line in lines:
             differences = [abs(a - b) for a, b in zip(line["server"], line["engine"], strict=True)]
             assert max(differences) < 1e-4, line
-        first, last = lines[0], lines[-1]
-        same = [a for a, b in zip(first["tokens"], last["tokens"], strict=True) if a == b]
-        moved = [abs(a - b) for a, b in zip(first["server"], last["server"], strict=True)]
-        assert max(moved) > 1e-4 or len(same) < len(first["tokens"]), f"{model}'s server did not change"
+        moved = [abs(a - b) for line in lines[1:] for a, b in zip(lines[0]["server"], line["server"], strict=True)]
+        assert max(moved) > 1e-4, f"{model}'s server did not change"
 
 
-def test_trainer_and_rollout_agree_and_the_method_is_at_work(resumed):
-    lines = [line for line in resumed.text().splitlines() if line.startswith("step:")]
-    metrics = dict(item.split(":", 1) for item in lines[-1].split(" - ") if ":" in item)
+def test_trainer_and_rollout_agree_and_the_method_is_at_work(interrupted, resumed):
+    lines = [line for run in (interrupted, resumed) for line in run.text().splitlines() if line.startswith("step:")]
+    steps = [dict(item.split(":", 1) for item in line.split(" - ") if ":" in item) for line in lines]
+    metrics = steps[-1]
     assert float(metrics["training/rollout_probs_diff_mean"]) < 1e-2
     assert float(metrics["comprl/guided/rollouts"]) > 0
     assert float(metrics["comprl/free/rollouts"]) > 0
     assert float(metrics["comprl/bank/size"]) > 0
     assert float(metrics["comprl/operations/added"]) > 0
-    assert float(metrics["comprl/extractor/grad_norm"]) > 0
+    assert any(float(step.get("comprl/extractor/grad_norm", 0)) > 0 for step in steps)
