@@ -157,7 +157,7 @@ async def test_read_only_retrieval_changes_nothing(bank: Any, apply: Any, tmp_pa
 
     async def digest() -> str:
         await bank.save(tmp_path / "saved")
-        files = sorted((tmp_path / "saved").iterdir())
+        files = sorted(path for path in (tmp_path / "saved").rglob("*") if path.is_file())
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     before = await digest()
@@ -198,12 +198,12 @@ async def test_a_failing_store_leaves_the_readers_view_and_the_call_can_be_repea
         raise StoreError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bank._store, "delete", refuse)
+        patch.setattr(bank._ledger.store, "delete", refuse)
         with pytest.raises(StoreError, match="disk full"):
             await apply(bank, Update(ids=(1,), title="A", content="new"), **update)
         assert (await bank.retrieve("a")).entry.id == a and len(bank) == 1
-        patch.setattr(bank._store, "search", refuse)
-        assert (await bank.retrieve("a")).status == "degraded"
+        patch.setattr(bank._ledger.store, "search", refuse)
+        assert (await bank.retrieve("not asked before")).status == "degraded"
     report = await apply(bank, Update(ids=(1,), title="A", content="new"), **update)
     assert not report.repeated and (await bank.retrieve("a")).entry.content == "new"
 
@@ -212,7 +212,7 @@ async def test_a_reader_sees_the_entry_before_or_after_a_replacement_never_neith
     bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (old,) = (await apply(bank, key("lamp"))).new_ids
-    search, searched = bank._store.search, asyncio.Event()
+    search, searched = bank._ledger.store.search, asyncio.Event()
 
     async def slow_search(requests: Any) -> list[list[str]]:
         found = await search(requests)
@@ -220,7 +220,7 @@ async def test_a_reader_sees_the_entry_before_or_after_a_replacement_never_neith
         await asyncio.sleep(0.05)  # time in which the replacement would happen, if it could
         return found
 
-    monkeypatch.setattr(bank._store, "search", slow_search)
+    monkeypatch.setattr(bank._ledger.store, "search", slow_search)
     reader = asyncio.create_task(bank.retrieve("lamp"))
     await searched.wait()
     await apply(bank, Update(ids=(1,), title="lamp", content="new"), call_id="second", listed=[old])
@@ -251,14 +251,14 @@ async def test_a_cancelled_writer_does_not_stop_half_way(
     bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (old,) = (await apply(bank, key("lamp"))).new_ids
-    upsert, written = bank._store.upsert, asyncio.Event()
+    upsert, written = bank._ledger.store.upsert, asyncio.Event()
 
     async def slow_upsert(*arguments: Any) -> None:
         await upsert(*arguments)
         written.set()
         await asyncio.sleep(0.02)
 
-    monkeypatch.setattr(bank._store, "upsert", slow_upsert)
+    monkeypatch.setattr(bank._ledger.store, "upsert", slow_upsert)
     operation = Update(ids=(1,), title="lamp", content="new")
     writer = asyncio.create_task(apply(bank, operation, call_id="second", listed=[old]))
     await written.wait()
@@ -266,7 +266,7 @@ async def test_a_cancelled_writer_does_not_stop_half_way(
     with pytest.raises(asyncio.CancelledError):
         await writer
     assert (await bank.retrieve("lamp")).entry.content == "new"
-    assert await bank._store.load() == [
+    assert await bank._ledger.store.load() == [
         entry.model_copy(update={"retrievals": 0, "last_retrieved_at": 0.0}) for entry in bank.entries()
     ]
 

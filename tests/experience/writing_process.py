@@ -1,27 +1,37 @@
-"""Run by a test: adds one entry after the other to the bank in argv[1] and prints an id once it is acknowledged."""
+"""Run by tests: changes the bank in argv[1] without end, and prints what was acknowledged, one JSON object a line."""
 
 import asyncio
 import itertools
+import json
 import sys
+import time
 
 from fake_embedder import FakeEmbedder
 
-from verl_comprl.experience import Add, BankConfig, ExperienceBank
+from verl_comprl.experience import Add, BankConfig, Discard, ExperienceBank, Update
+
+FLUSH_SECONDS = 0.1
+CALL = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
 
 
 async def main() -> None:
-    bank = await ExperienceBank.open(BankConfig(path=sys.argv[1]), FakeEmbedder())
+    bank = await ExperienceBank.open(BankConfig(path=sys.argv[1], flush_seconds=FLUSH_SECONDS), FakeEmbedder())
+    start = time.time_ns()  # calls of an earlier process have other ids
+    (anchor,) = (await bank.apply([Add(title="anchor", content="x")], call_id=f"{start}", listed=[], **CALL)).new_ids
+    print(json.dumps({"added": [anchor], "anchor": anchor}), flush=True)
+    last: list[str] = []
     for number in itertools.count():
-        report = await bank.apply(
-            [Add(title=f"lesson {number}", content="text")],
-            call_id=f"call-{number}",
-            listed=[],
-            task="t",
-            environment="e",
-            step=0,
-            weight_version=0,
-        )
-        print(report.new_ids[0], flush=True)
+        text = {"title": f"lesson {number}", "content": "text"}
+        operations = [Add(**text), Add(**text)]
+        if len(last) == 2 and number % 2:
+            operations += [Update(ids=(1,), **text), Discard(ids=(2,))]
+        listed = last if len(operations) > 2 else []
+        report = await bank.apply(operations, call_id=f"{start}-{number}", listed=listed, **CALL)
+        bank.record_outcome([anchor], success=True)
+        uses = {"uses": number + 1, "at": time.monotonic()}
+        print(json.dumps({"added": report.new_ids, "removed": listed, **uses}), flush=True)
+        last = list(report.new_ids[:2])
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,6 +1,6 @@
 """The experience bank: usable without verl, Ray or training. Importing it loads no model library."""
 
-from verl_comprl.experience.bank import ExperienceBank, Retrieval
+from verl_comprl.experience.bank import ExperienceBank
 from verl_comprl.experience.bank_config import BankConfig
 from verl_comprl.experience.changes import ApplyReport
 from verl_comprl.experience.embedding import Embedder, SentenceTransformerEmbedder
@@ -12,12 +12,14 @@ from verl_comprl.experience.operations import (
     parse_distillation,
     parse_merge,
 )
+from verl_comprl.experience.retriever import Retrieval
 from verl_comprl.experience.sanitize import sanitize
 from verl_comprl.experience.schema import (
     Add,
     CallKind,
     Discard,
     DistillationRequest,
+    Downvote,
     Experience,
     GenerationRecord,
     Merge,
@@ -26,10 +28,12 @@ from verl_comprl.experience.schema import (
     Return,
     Turn,
     Update,
+    Upvote,
     derive_id,
 )
 from verl_comprl.experience.snapshot import SnapshotError
 from verl_comprl.experience.store import ExperienceStore, StoreError
+from verl_comprl.experience.transfer import ImportReport
 
 __all__ = [
     "Add",
@@ -38,11 +42,13 @@ __all__ = [
     "CallKind",
     "Discard",
     "DistillationRequest",
+    "Downvote",
     "Embedder",
     "Experience",
     "ExperienceBank",
     "ExperienceStore",
     "GenerationRecord",
+    "ImportReport",
     "Merge",
     "MergePass",
     "Outcome",
@@ -56,6 +62,7 @@ __all__ = [
     "StoreError",
     "Turn",
     "Update",
+    "Upvote",
     "derive_id",
     "parse_answer",
     "parse_distillation",

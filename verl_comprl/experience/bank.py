@@ -1,122 +1,129 @@
 """The experience bank: entries that can be found by meaning, changed by an extractor's operations, saved and restored.
 
-Owns the entries while open (text, provenance, counters; the store keeps them), the order of reads and writes, and what
-happens when a part fails. Knows nothing of models, queues or training. One event loop.
+Owns what is written and what a query finds. How a change reaches memory and store is ``ledger``, the meaning of
+operations ``changes``, the ranking ``retrieval``. Knows nothing of models, queues or training. One event loop.
 """
 
-import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 import numpy as np
-from cachetools import LRUCache
 
 from verl_comprl.experience.bank_config import BankConfig
-from verl_comprl.experience.changes import CLOCK_STEP, ApplyReport, plan_changes
-from verl_comprl.experience.embedding import CachedQueries, Embedder
-from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.operations import Operation
-from verl_comprl.experience.qdrant_store import QdrantStore
-from verl_comprl.experience.retrieval import MicroBatcher, diversified_rank
-from verl_comprl.experience.sanitize import sanitize
+from verl_comprl.experience.changes import ApplyReport, plan_changes
+from verl_comprl.experience.embedded_store import EmbeddedStore
+from verl_comprl.experience.embedding import Embedder
+from verl_comprl.experience.entries import EntryTable
+from verl_comprl.experience.ledger import Ledger
+from verl_comprl.experience.no_embedder import NoEmbedder
+from verl_comprl.experience.operations import Operation, cleaned
+from verl_comprl.experience.quality import bad_records, duplicates
+from verl_comprl.experience.retriever import Retrieval, Retriever
+from verl_comprl.experience.sanitize import Tokenizer, cap_tokens, sanitize
 from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive_id
-from verl_comprl.experience.snapshot import read_snapshot, write_snapshot
-from verl_comprl.experience.statistics import BankStatistics, Status
-from verl_comprl.experience.store import ExperienceStore, SearchRequest
-
-T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
-
-_COUNTER_BATCH = 256
-"""Entries with unwritten counters at which ``apply`` writes them: what a kill can lose while entries come in."""
-
-
-@dataclass(frozen=True)
-class Retrieval:
-    """The answer to a query: an entry, nothing in the scope, or a failure of store or embedder (``degraded``)."""
-
-    status: Status
-    entry: Experience | None
-    seconds: float
-
-
-@dataclass(frozen=True)
-class _Query:
-    text: str
-    task: str
-    environment: str
-    read_only: bool
-    exclude: frozenset[str]
+from verl_comprl.experience.statistics import BankStatistics
+from verl_comprl.experience.store import ExperienceStore
+from verl_comprl.experience.transfer import ImportReport, add_snapshot, reembed, restore_snapshot, save_snapshot
+from verl_comprl.experience.verify import find_problems
 
 
 class ExperienceBank:
     """The bank ``M``. Reads never see half of a write; no lock is held while anything is embedded."""
 
     def __init__(
-        self, config: BankConfig, embedder: Embedder, store: ExperienceStore, entries: list[Experience]
+        self,
+        config: BankConfig,
+        embedder: Embedder,
+        store: ExperienceStore,
+        entries: Iterable[Experience],
+        *,
+        tokenizer: Tokenizer | None,
+        read_only: bool,
     ) -> None:
         """Use ``open``."""
         self._config = config
         self._embedder = embedder
-        self._queries = CachedQueries(embedder)
-        self._store = store
-        self._lock = ReadWriteLock()
-        self._batcher = MicroBatcher(self._answer, max_batch=config.max_batch, max_wait_ms=config.max_wait_ms)
+        self._tokenizer = tokenizer
+        self._table = EntryTable(entries, max_calls=4 * config.capacity)
+        self._ledger = Ledger(store, self._table, flush_seconds=config.flush_seconds, read_only=read_only)
+        self._retriever = Retriever(config, embedder, self._ledger)
+        self._read_only = read_only
         self._statistics = BankStatistics()
-        self._writes: set[asyncio.Task[Any]] = set()
-        self._degraded_logged = False
-        self._adopt(entries)
-
-    def _adopt(self, entries: Iterable[Experience]) -> None:
-        self._entries = {entry.id: entry for entry in entries}  # oldest first
-        self._uncounted: set[str] = set()  # entries whose counters the store does not have yet
-        # Entries carry the call that wrote them, so a reopened bank still knows the calls whose text it holds.
-        self._applied: LRUCache[str, None] = LRUCache(4 * self._config.capacity)
-        self._applied.update((entry.record_id, None) for entry in self._entries.values() if entry.record_id)
 
     @classmethod
-    async def open(cls, config: BankConfig, embedder: Embedder) -> Self:
-        """Open the bank in ``config.path``, or create it.
+    async def open(
+        cls,
+        config: BankConfig,
+        embedder: Embedder | None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        read_only: bool = False,
+    ) -> Self:
+        """Open the bank of ``config``, or create it.
+
+        Args:
+            config: Where it lives and how it answers.
+            embedder: None opens a bank that exists for everything that needs no embedding.
+            tokenizer: Of the model that will read the entries: it measures ``config.max_content_tokens``.
+            read_only: Change nothing, neither now nor later. A server's bank can so be read beside the run that
+                writes it.
 
         Raises:
-            StoreError: If the folder is in use, was built with another embedder or schema, or cannot be read.
+            StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
         """
-        store = await QdrantStore.open(config.path, embedding=embedder.identity, dimension=embedder.dimension)
+        embedding = None if embedder is None else embedder.identity
+        store: ExperienceStore
+        if config.url:
+            from verl_comprl.experience.server_store import ServerStore  # the client takes a second to import
+
+            store = await ServerStore.open(config, embedding=embedding, read_only=read_only)
+        else:
+            store = await EmbeddedStore.open(config.path, embedding=embedding)
         try:
-            entries = sorted(await store.load(), key=lambda entry: (entry.created_at, entry.id))
+            entries = await store.load()
             # A process that died between the two halves of a replacement left both the old and the new entry.
             replaced = {parent for entry in entries for parent in entry.parents}
-            await store.delete([entry.id for entry in entries if entry.id in replaced])
+            left_over = [entry.id for entry in entries if entry.id in replaced]
+            if left_over and not read_only:
+                await store.delete(left_over)
         except BaseException:
             await store.close()
             raise
-        return cls(config, embedder, store, [entry for entry in entries if entry.id not in replaced])
+        kept = (entry for entry in entries if entry.id not in replaced)
+        embedder = embedder or NoEmbedder(store.embedding)
+        return cls(config, embedder, store, kept, tokenizer=tokenizer, read_only=read_only)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse: a copy in another process would be a second writer."""
+        raise TypeError("an open experience bank cannot be sent to another process; open it there, once")
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        return len(self._entries)
+        return len(self._table.by_id)
+
+    @property
+    def embedding(self) -> dict[str, Any]:
+        """Identity of the embedder whose vectors the bank holds."""
+        return self._ledger.store.embedding
 
     def get(self, id: str) -> Experience | None:
         """Return an entry with its counters as of now, or None if it is not, or no longer, in the bank."""
-        return self._entries.get(id)
+        return self._table.by_id.get(id)
 
     def entries(self) -> list[Experience]:
         """Return all entries, oldest first."""
-        return list(self._entries.values())
+        return list(self._table.by_id.values())
 
     def partitions(self) -> list[list[Experience]]:
-        """Return the entries grouped as retrieval separates them; a merge must stay inside one group."""
-        if self._config.scope == "all":
-            return [self.entries()] if self._entries else []
+        """Return the entries by task: what a merge may take together, each group independent of the others."""
         groups: dict[str, list[Experience]] = {}
-        for entry in self._entries.values():
-            groups.setdefault(getattr(entry, self._config.scope), []).append(entry)
+        for entry in self._table.by_id.values():
+            groups.setdefault(entry.task, []).append(entry)
         return list(groups.values())
+
+    # ---- writing ----
 
     async def apply(
         self,
@@ -150,7 +157,7 @@ class ExperienceBank:
             StoreError: If the store failed; readers see the old state and the call can be applied again. What the
                 embedder raises is passed on, likewise before anything has changed.
         """
-        clean = [self._sanitized(operation) for operation in operations]
+        clean = [cleaned(operation, self._clean) for operation in operations]
         texts = {
             derive_id(call_id, position): Experience(id="", title=operation.title, content=operation.content).text
             for position, operation in enumerate(clean)
@@ -159,12 +166,21 @@ class ExperienceBank:
         vectors = dict(zip(texts, await self._embedder.embed_documents(list(texts.values())), strict=True))
 
         async def write() -> ApplyReport:
-            if call_id in self._applied:
-                written = tuple(id for id in texts if id in self._entries)
-                surviving = tuple(id for id in listed if id in self._entries) + written
-                return ApplyReport(new_ids=written, surviving_ids=surviving, repeated=True)
+            entries = self._table.by_id
+            if call_id in self._table.applied:
+                written = tuple(id for id in texts if id in entries)
+                return ApplyReport(
+                    new_ids=written,
+                    surviving_ids=tuple(id for id in listed if id in entries) + written,
+                    repeated=True,
+                )
+            additions = {
+                position: vectors[derive_id(call_id, position)]
+                for position, operation in enumerate(clean)
+                if isinstance(operation, Add)
+            }
             changes = plan_changes(
-                self._entries,
+                entries,
                 clean,
                 call_id=call_id,
                 listed=listed,
@@ -172,26 +188,88 @@ class ExperienceBank:
                     "task": task,
                     "environment": environment,
                     "created_step": step,
-                    "created_at": self._now(),
+                    "created_at": self._table.now(),
                     "weight_version": weight_version,
                     "source_trajectory": source_trajectory,
                     "source_success": source_success,
                 },
                 capacity=self._config.capacity,
+                duplicates=await duplicates(
+                    self._ledger.store,
+                    additions,
+                    threshold=self._config.dedup_similarity,
+                    scope=self._scope(task, environment),
+                ),
             )
-            if changes.new:
-                await self._store.upsert(changes.new, np.stack([vectors[entry.id] for entry in changes.new]))
-            await self._store.delete(changes.removed)
-            for id in changes.removed:
-                del self._entries[id]
-            self._entries.update((entry.id, entry) for entry in changes.new)
-            self._applied[call_id] = None
+            if changes.new or changes.removed:
+                new_vectors = np.array([vectors[entry.id] for entry in changes.new], dtype=np.float32)
+                await self._ledger.change(changes.new, new_vectors, changes.removed)
+            for id, votes in changes.upvotes.items():
+                self._table.count(id, upvotes=entries[id].upvotes + votes)
+            for id, votes in changes.downvotes.items():
+                self._table.count(id, downvotes=entries[id].downvotes + votes)
+            self._table.applied[call_id] = None
             self._statistics.count_operations(changes.report)
-            if len(self._uncounted) >= _COUNTER_BATCH:
-                await self._write_counters()
             return changes.report
 
-        return await self._exclusively(write)
+        return await self._ledger.write(write)
+
+    def record_outcome(self, ids: Iterable[str], success: bool) -> None:
+        """Count one use of every entry of ``ids`` that is still there, and its success."""
+        for id in ids:
+            if (entry := self.get(id)) is not None:
+                self._table.count(id, uses=entry.uses + 1, successes=entry.successes + success)
+
+    def record_training(self, record_ids: Iterable[str], step: int) -> None:
+        """Count one CISPO sample of each generation record with the entries that it wrote."""
+        for record_id in record_ids:
+            for id in self._table.written_by(record_id):
+                self._table.count(id, trainings=self._table.by_id[id].trainings + 1, last_trained_step=step)
+
+    async def retire(self, free_success: Mapping[str, float]) -> list[str]:
+        """Quarantine entries whose record is worse than no experience, and return their ids.
+
+        Args:
+            free_success: Success rate of the free half, by task; entries of other tasks are left alone.
+        """
+        reasons = bad_records(
+            self._table.by_id.values(),
+            free_success,
+            min_uses=self._config.retire_min_uses,
+            margin=self._config.retire_margin,
+        )
+        if reasons:
+            await self._quarantine(reasons)
+        return list(reasons)
+
+    async def quarantine(self, ids: Iterable[str], reason: str) -> None:
+        """Keep entries from being retrieved. Unknown ids are ignored."""
+        await self._quarantine(dict.fromkeys(ids, reason))
+
+    async def release(self, ids: Iterable[str]) -> None:
+        """Let quarantined entries be retrieved again."""
+        await self._quarantine(dict.fromkeys(ids, ""))
+
+    async def delete(self, ids: Iterable[str]) -> int:
+        """Remove entries and return how many were there."""
+
+        async def write() -> int:
+            there = [id for id in dict.fromkeys(ids) if id in self._table.by_id]
+            await self._ledger.change((), np.zeros((0, 0), np.float32), there)
+            return len(there)
+
+        return await self._ledger.write(write)
+
+    async def _quarantine(self, reasons: Mapping[str, str]) -> None:
+        async def write() -> None:
+            entries = [entry for id in reasons if (entry := self.get(id)) is not None]
+            await self._ledger.rewrite(
+                [entry.model_copy(update={"quarantined": reasons[entry.id]}) for entry in entries]
+            )
+
+        await self._ledger.write(write)
+
+    # ---- reading ----
 
     async def retrieve(
         self,
@@ -201,6 +279,7 @@ class ExperienceBank:
         environment: str = "",
         read_only: bool = False,
         exclude: Iterable[str] = (),
+        max_step: int | None = None,
     ) -> Retrieval:
         """Return the entry that Eq. 6 puts first for ``query``; never raises.
 
@@ -208,34 +287,61 @@ class ExperienceBank:
             query: Text; sanitised and cut like a content.
             task: Looked at if the scope is ``task``.
             environment: Looked at if the scope is ``environment``.
-            read_only: Leave the counters alone (evaluation).
+            read_only: Leave all counters alone (evaluation).
             exclude: Ids not to return.
+            max_step: Only entries created at this step or before; None for any.
         """
         start = time.perf_counter()
-        text = sanitize(query, self._config.max_content_chars)
-        entry, status = None, "nothing"
-        if self._entries:
-            try:
-                entry = await self._batcher.submit(_Query(text, task, environment, read_only, frozenset(exclude)))
-                status = "found" if entry else "nothing"
-            except Exception:
-                status = "degraded"
-                if not self._degraded_logged:
-                    _log.exception("retrieval is degraded: actors get no experience; further failures are only counted")
-                    self._degraded_logged = True
+        entry, status = await self._retriever.retrieve(
+            query,
+            scope=self._scope(task, environment),
+            exclude=frozenset(exclude),
+            max_step=max_step,
+            count=not (read_only or self._read_only),
+        )
         seconds = time.perf_counter() - start
-        self._statistics.count_retrieval(status, seconds)
+        if not read_only:
+            self._statistics.count_retrieval(status, seconds)
         return Retrieval(status, entry, seconds)
 
-    def record_outcome(self, ids: Iterable[str], success: bool) -> None:
-        """Count one use of every entry of ``ids`` that is still there, and its success."""
-        for id in ids:
-            if (entry := self._entries.get(id)) is not None:
-                self._count(entry, uses=entry.uses + 1, successes=entry.successes + success)
+    async def search(self, query: str, limit: int = 10) -> list[tuple[Experience, float]]:
+        """Return the entries most similar to ``query`` with their cosine similarities, for people; counts nothing.
+
+        Raises:
+            StoreError: If the store failed. What the embedder raises is passed on.
+        """
+        return await self._retriever.search(query, limit)
 
     def statistics(self) -> dict[str, Any]:
         """Return the size and what was counted since opening: see ``BankStatistics.as_dict``."""
-        return {"size": len(self), **self._statistics.as_dict()}
+        return {
+            "size": len(self),
+            "quarantined": len(self._table.quarantined),
+            "counter_flush_failures": self._ledger.flush_failures,
+            **self._statistics.as_dict(),
+        }
+
+    async def verify(self) -> list[str]:
+        """Compare memory and store entry by entry; return what is wrong, in words.
+
+        Raises:
+            StoreError: If the store cannot be read at all.
+        """
+        async with self._ledger.reading():
+            return await find_problems(self._ledger.store, self._table.by_id)
+
+    def _scope(self, task: str, environment: str) -> tuple[str | None, str | None]:
+        scope = self._config.scope
+        return task if scope == "task" else None, environment if scope == "environment" else None
+
+    def _clean(self, title: str, content: str) -> tuple[str, str]:
+        title = sanitize(title, self._config.max_title_chars)
+        content = sanitize(content, self._config.max_content_chars)
+        if self._tokenizer is not None:
+            content = cap_tokens(content, self._tokenizer, self._config.max_content_tokens)
+        return title, content
+
+    # ---- moving and closing ----
 
     async def save(self, folder: str | Path) -> None:
         """Write a consistent snapshot of the bank to ``folder``, replacing one that is there.
@@ -244,10 +350,7 @@ class ExperienceBank:
             StoreError: If the store cannot give the vectors.
             SnapshotError: If the folder holds anything else.
         """
-        async with self._lock.read():
-            entries = self.entries()
-            vectors = await self._store.vectors([entry.id for entry in entries])
-        await asyncio.to_thread(write_snapshot, Path(folder), entries, vectors, self._embedder.identity)
+        await save_snapshot(self._ledger, Path(folder))
 
     async def restore(self, folder: str | Path) -> None:
         """Replace the content of the bank by a snapshot, all of it or nothing.
@@ -256,98 +359,47 @@ class ExperienceBank:
             SnapshotError: If the snapshot is incomplete, damaged, or was made with another embedder or schema.
             StoreError: If the store failed.
         """
-        entries, vectors = await asyncio.to_thread(read_snapshot, Path(folder), self._embedder.identity)
+        await restore_snapshot(self._ledger, Path(folder))
 
-        async def write() -> None:
-            await self._store.replace_all(entries, vectors)
-            self._adopt(entries)
+    async def add_snapshot(self, folder: str | Path, *, reembed: bool = False) -> ImportReport:
+        """Add the entries of a snapshot that are missing; their texts are sanitised like any other.
 
-        await self._exclusively(write)
+        Args:
+            folder: What ``save`` wrote, here or elsewhere.
+            reembed: Embed the texts with this bank's embedder instead of taking the snapshot's vectors.
+
+        Raises:
+            SnapshotError: If the snapshot is incomplete or damaged, or was made with another embedder or schema.
+            StoreError: If the store failed. What the embedder raises is passed on.
+        """
+        return await add_snapshot(
+            self._ledger,
+            Path(folder),
+            self._embedder if reembed else None,
+            clean=self._clean,
+            capacity=self._config.capacity,
+        )
+
+    async def reembed(self, embedder: Embedder) -> None:
+        """Give every entry a vector of another embedder, which the bank uses from then on.
+
+        Raises:
+            StoreError: If the store failed; the bank stays as it was. What the embedder raises is passed on.
+        """
+        await reembed(self._ledger, embedder)
+        self._embedder = embedder
+        self._retriever.use(embedder)
 
     async def flush(self) -> None:
         """Write the counters and make everything durable; the engine may hold the process for a few 100 ms."""
 
         async def write() -> None:
-            await self._write_counters()
-            await self._store.flush()
+            await self._ledger.write_counters()
+            await self._ledger.store.flush()
 
-        await self._exclusively(write)
+        await self._ledger.write(write)
 
     async def close(self) -> None:
-        """Finish what is under way, write the counters and let go of the folder."""
-        await self._batcher.drain()
-        try:
-            await self._exclusively(self._write_counters)
-        finally:
-            await self._store.close()
-
-    async def _exclusively(self, write: Callable[[], Awaitable[T]]) -> T:
-        async def locked() -> T:
-            async with self._lock.write():
-                return await write()
-
-        task = asyncio.create_task(locked())
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
-        # A write that stopped half way would let readers in between its halves.
-        return await asyncio.shield(task)
-
-    async def _answer(self, queries: list[_Query]) -> list[Experience | None]:
-        """Answer a micro-batch: embed, then search and choose under the read lock."""
-        vectors = await self._queries.embed([query.text for query in queries])
-        requests = [
-            SearchRequest(
-                vector,
-                self._config.retrieval_pool,
-                task=query.task if self._config.scope == "task" else None,
-                environment=query.environment if self._config.scope == "environment" else None,
-                exclude=query.exclude,
-            )
-            for query, vector in zip(queries, vectors, strict=True)
-        ]
-        async with self._lock.read():
-            pools = await self._store.search(requests)
-            return [self._choose(query, pool) for query, pool in zip(queries, pools, strict=True)]
-
-    def _choose(self, query: _Query, pool: Sequence[str]) -> Experience | None:
-        candidates = [self._entries[id] for id in pool if id in self._entries]
-        now = time.time()
-        best = diversified_rank(
-            [entry.id for entry in candidates],
-            [entry.retrievals for entry in candidates],
-            [entry.last_retrieved_at for entry in candidates],
-            now,
-            lam=self._config.diversity,
-            recency=self._config.recency_seconds,
-        )
-        if not best:
-            return None
-        entry = self._entries[best[0]]
-        if query.read_only:
-            return entry
-        return self._count(entry, retrievals=entry.retrievals + 1, last_retrieved_at=now)
-
-    def _count(self, entry: Experience, **counters: float) -> Experience:
-        self._entries[entry.id] = entry = entry.model_copy(update=counters)
-        self._uncounted.add(entry.id)
-        return entry
-
-    async def _write_counters(self) -> None:
-        batch, self._uncounted = self._uncounted, set()
-        try:
-            await self._store.update([self._entries[id] for id in batch if id in self._entries])
-        except BaseException:
-            self._uncounted |= batch
-            raise
-
-    def _now(self) -> float:
-        # Strictly increasing, so that entries keep their order when the bank is opened again.
-        newest = next(reversed(self._entries.values())).created_at if self._entries else 0.0
-        return max(time.time(), newest + CLOCK_STEP)
-
-    def _sanitized(self, operation: Operation) -> Operation:
-        if not isinstance(operation, Add | Update | Merge):
-            return operation
-        title = sanitize(operation.title, self._config.max_title_chars)
-        content = sanitize(operation.content, self._config.max_content_chars)
-        return operation.model_copy(update={"title": title, "content": content})
+        """Finish what is under way, write the counters and let go of the storage."""
+        await self._retriever.drain()
+        await self._ledger.close()

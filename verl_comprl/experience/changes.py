@@ -4,12 +4,24 @@ Owns the meaning of the operations, as a pure function. Carrying it out is ``ban
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from verl_comprl.experience.operations import Operation
-from verl_comprl.experience.schema import Add, Discard, Experience, Merge, Retain, Return, Update, derive_id
+from verl_comprl.experience.schema import (
+    Add,
+    Discard,
+    Downvote,
+    Experience,
+    Merge,
+    Retain,
+    Return,
+    Update,
+    Upvote,
+    derive_id,
+)
 
 CLOCK_STEP = 1e-6
 """Seconds between the creation times of entries made at once: their order survives reopening the bank."""
@@ -20,7 +32,8 @@ class ApplyReport:
     """What became of the operations of one extractor call; the numbers count operations.
 
     ``rejections`` has the reasons: ``vanished`` (a listed entry is not in the bank any more), ``bad_index``,
-    ``empty_text``. ``repeated`` marks a call that had been applied before: nothing changed, the numbers are 0.
+    ``empty_text``, ``duplicate`` (means the same as an entry that is there). ``repeated`` marks a call that had been
+    applied before: nothing changed, the numbers are 0.
     """
 
     added: int = 0
@@ -29,6 +42,8 @@ class ApplyReport:
     retained: int = 0
     discarded: int = 0
     returned: int = 0
+    upvoted: int = 0
+    downvoted: int = 0
     rejected: int = 0
     rejections: Mapping[str, int] = field(default_factory=dict)
     evicted: int = 0
@@ -41,10 +56,12 @@ class ApplyReport:
 
 @dataclass(frozen=True)
 class Changes:
-    """Entries to write, ids to remove, and the report to give once that is done."""
+    """Entries to write, ids to remove, votes to count by id, and the report to give once that is done."""
 
     new: tuple[Experience, ...]
     removed: tuple[str, ...]
+    upvotes: Mapping[str, int]
+    downvotes: Mapping[str, int]
     report: ApplyReport
 
 
@@ -55,6 +72,8 @@ _COUNTED_AS: Mapping[type[Operation], str] = {
     Retain: "retained",
     Discard: "discarded",
     Return: "returned",
+    Upvote: "upvoted",
+    Downvote: "downvoted",
 }
 
 
@@ -66,6 +85,7 @@ def plan_changes(
     listed: Sequence[str],
     provenance: Mapping[str, Any],
     capacity: int,
+    duplicates: Collection[int] = (),
 ) -> Changes:
     """Decide what ``operations`` do to ``entries``.
 
@@ -79,11 +99,13 @@ def plan_changes(
         listed: Ids that the operations' 1-based indices mean.
         provenance: Further fields of new entries, ``created_at`` being that of the first.
         capacity: Entries the bank may hold; the oldest leave first.
+        duplicates: Positions of operations that are to be rejected as duplicates.
     """
     new: dict[str, Experience] = {}
     removed: dict[str, None] = {}
     counts: Counter[str] = Counter()
     rejections: Counter[str] = Counter()
+    votes: dict[type[Operation], Counter[str]] = {Upvote: Counter(), Downvote: Counter()}
     for position, operation in enumerate(operations):
         indices: tuple[int, ...] = getattr(operation, "ids", ())
         if any(not 1 <= index <= len(listed) for index in indices):
@@ -92,6 +114,9 @@ def plan_changes(
         parents = tuple(listed[index - 1] for index in indices)
         if any(parent not in entries or parent in removed for parent in parents):
             rejections["vanished"] += 1
+            continue
+        if position in duplicates:
+            rejections["duplicate"] += 1
             continue
         if isinstance(operation, Add | Update | Merge):
             if not operation.content:
@@ -106,27 +131,29 @@ def plan_changes(
             new[fields["id"]] = _entry(operation, [entries[parent] for parent in parents], fields)
         if isinstance(operation, Update | Merge | Discard):
             removed.update(dict.fromkeys(parents))
+        if isinstance(operation, Upvote | Downvote):
+            votes[type(operation)].update(parents)
         counts[_COUNTED_AS[type(operation)]] += 1
 
     surviving = [id for id in listed if id in entries and id not in removed] + list(new)
-    excess = len(entries) - len(removed) + len(new) - capacity
-    evicted = [id for id in [*entries, *new] if id not in removed][: max(0, excess)] if excess > 0 else []
+    excess = max(0, len(entries) - len(removed) + len(new) - capacity)
+    evicted = list(islice((id for id in chain(entries, new) if id not in removed), excess))
     removed.update(dict.fromkeys(evicted))
     report = ApplyReport(
-        added=counts["added"],
-        updated=counts["updated"],
-        merged=counts["merged"],
-        retained=counts["retained"],
-        discarded=counts["discarded"],
-        returned=counts["returned"],
+        **counts,
         rejected=rejections.total(),
         rejections=dict(rejections),
         evicted=len(evicted),
         new_ids=tuple(id for id in new if id not in removed),
         surviving_ids=tuple(id for id in surviving if id not in removed),
     )
-    kept = tuple(entry for entry in new.values() if entry.id not in removed)
-    return Changes(kept, tuple(id for id in removed if id in entries), report)
+    return Changes(
+        new=tuple(entry for entry in new.values() if entry.id not in removed),
+        removed=tuple(id for id in removed if id in entries),
+        upvotes={id: count for id, count in votes[Upvote].items() if id not in removed},
+        downvotes={id: count for id, count in votes[Downvote].items() if id not in removed},
+        report=report,
+    )
 
 
 def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:

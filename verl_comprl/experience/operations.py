@@ -5,15 +5,16 @@ Owns parsing. What an operation does to the bank is ``changes``, whether the tex
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from verl_comprl.experience.schema import Add, Discard, Merge, Retain, Return, Update
+from verl_comprl.experience.schema import Add, Discard, Downvote, Merge, Retain, Return, Update, Upvote
 
-Operation = Add | Update | Return | Retain | Merge | Discard
+Operation = Add | Update | Return | Upvote | Downvote | Retain | Merge | Discard
 
 _DISTILLATION: Mapping[str, type[Operation]] = {"add": Add, "update": Update, "return": Return}
+_VOTES: Mapping[str, type[Operation]] = {"upvote": Upvote, "downvote": Downvote}
 _MERGE: Mapping[str, type[Operation]] = {"retain": Retain, "merge": Merge, "discard": Discard}
 
 
@@ -41,6 +42,14 @@ class ParsedAnswer:
         return bool(self.operations)
 
 
+def cleaned(operation: Operation, clean: Callable[[str, str], tuple[str, str]]) -> Operation:
+    """Return ``operation`` with ``clean(title, content)`` in the place of its texts, if it has any."""
+    if not isinstance(operation, Add | Update | Merge):
+        return operation
+    title, content = clean(operation.title, operation.content)
+    return operation.model_copy(update={"title": title, "content": content})
+
+
 def parse_answer(answer: str) -> str | None:
     """Return what stands in the last ``<answer>...</answer>`` after the reasoning, or None if nothing does."""
     _, thought, reply = answer.rpartition("</think>")
@@ -51,15 +60,17 @@ def parse_answer(answer: str) -> str | None:
     return body.strip() or None if opened and closed else None
 
 
-def parse_distillation(answer: str, *, max_operations: int, listed: int) -> ParsedAnswer:
-    """Read the operations (add / update / return) on a finished episode.
+def parse_distillation(answer: str, *, max_operations: int, listed: int, votes: bool = False) -> ParsedAnswer:
+    """Read the operations (add / update / return, and votes) on a finished episode.
 
     Args:
         answer: The extractor's whole answer.
         max_operations: Valid operations beyond this number are reported and dropped.
         listed: Number of entries that the prompt listed, which indices refer to.
+        votes: Whether upvote and downvote are allowed too; an entry may be voted on and updated by one answer.
     """
-    return _parse(answer, _DISTILLATION, max_operations=max_operations, listed=listed)
+    allowed = {**_DISTILLATION, **_VOTES} if votes else _DISTILLATION
+    return _parse(answer, allowed, max_operations=max_operations, listed=listed)
 
 
 def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
@@ -82,7 +93,8 @@ def _parse(answer: str, allowed: Mapping[str, type[Operation]], *, max_operation
             errors.append(result._replace(message=f"operation {number}: {result.message}"))
             continue
         operations.append(result)
-        claimed.update(getattr(result, "ids", ()))
+        if not isinstance(result, Upvote | Downvote):
+            claimed.update(getattr(result, "ids", ()))
     return ParsedAnswer(tuple(operations), tuple(errors))
 
 
@@ -115,7 +127,8 @@ def _read_operation(
     for field in fields:
         if field not in item:
             return ParseError("missing_field", f"{name} needs {field!r}")
-        error = _check_ids(item["ids"], listed, claimed) if field == "ids" else _check_text(field, item[field])
+        taken = set() if name in _VOTES else claimed
+        error = _check_ids(item["ids"], listed, taken) if field == "ids" else _check_text(field, item[field])
         if error is not None:
             return error
     # Fields that the operation does not have are left out: they say nothing.

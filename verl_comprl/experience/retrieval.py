@@ -14,8 +14,7 @@ R = TypeVar("R")
 
 def diversified_rank(
     candidates: Sequence[str],
-    counts: Sequence[int],
-    last_retrieved_at: Sequence[float],
+    history: Callable[[str], tuple[int, float]],
     now: float,
     *,
     lam: float = 0.4,
@@ -29,8 +28,7 @@ def diversified_rank(
 
     Args:
         candidates: Ids, most similar first.
-        counts: ``c(m)``, how often each was retrieved.
-        last_retrieved_at: When each was retrieved last, in seconds; 0 for never.
+        history: Of an id, ``c(m)``, how often it was retrieved, and when last, in seconds; 0 for never.
         now: The time, in the same seconds.
         lam: ``λ``, the weight of the counts.
         recency: Age in seconds below which a retrieval is recent.
@@ -39,13 +37,16 @@ def diversified_rank(
     Returns:
         The best ``k`` ids, best first; fewer if the pool is smaller.
     """
-
-    def score(position: int) -> float:
-        recent = last_retrieved_at[position] > 0 and now - last_retrieved_at[position] < recency
-        return 1 - position - lam * math.log1p(counts[position]) - recent
-
-    order = sorted(range(len(candidates)), key=score, reverse=True)
-    return [candidates[position] for position in order[:k]]
+    best: list[tuple[float, int]] = []
+    for position, id in enumerate(candidates):
+        if len(best) == k and 1 - position <= best[-1][0]:
+            break  # the terms only lower a score: nobody further down can do better
+        count, last_retrieved_at = history(id)
+        recent = last_retrieved_at > 0 and now - last_retrieved_at < recency
+        best.append((1 - position - lam * math.log1p(count) - recent, -position))
+        best.sort(reverse=True)
+        del best[k:]
+    return [candidates[-position] for _, position in best]
 
 
 class MicroBatcher(Generic[Q, R]):

@@ -5,6 +5,8 @@ Owns the removal of everything a chat template or our own parsing would take for
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action"
 _BAR = r"[|\uff5c]"  # some templates use the full-width bar
@@ -13,6 +15,18 @@ _MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", r
 _HALF_MARKER = re.compile(rf"<{_BAR}|{_BAR}>")
 _KEPT_CONTROLS = "\n\t"
 _CONTROLS = {"Cc", "Cf", "Cs"}
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is used here."""
+
+    def encode(self, text: str, **kwargs: Any) -> Sequence[int]:
+        """Turn text into ids."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], **kwargs: Any) -> str:
+        """Turn ids into text."""
+        ...
 
 
 def sanitize(text: str, max_chars: int) -> str:
@@ -32,3 +46,13 @@ def sanitize(text: str, max_chars: int) -> str:
     while (shorter := _MARKER.sub("", text)) != text or (shorter := _HALF_MARKER.sub("", text)) != text:
         text = shorter
     return text.strip()
+
+
+def cap_tokens(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
+    """Return ``text``, or its beginning of at most ``max_tokens`` tokens, sanitised again: a cut can make a marker."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    while len(ids) > max_tokens:
+        # What decodes from n ids can encode to more, where the cut split a word; then a few more have to go.
+        text = sanitize(tokenizer.decode(ids[:max_tokens]).rstrip("\ufffd"), len(text))
+        ids, max_tokens = tokenizer.encode(text, add_special_tokens=False), max_tokens - 1
+    return text

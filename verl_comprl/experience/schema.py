@@ -5,9 +5,9 @@ Owns the shape of the data. How an answer becomes operations is ``operations``, 
 
 import uuid
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 SCHEMA_VERSION = 1
 
@@ -56,14 +56,27 @@ class Experience(_Record):
     parents: tuple[str, ...] = ()
     """Entries that this one replaced (update, merge)."""
     uses: int = 0
+    """Guided episodes that used the entry."""
     successes: int = 0
     retrievals: int = 0
     last_retrieved_at: float = 0.0
+    trainings: int = 0
+    """CISPO samples of the generation record that wrote the entry."""
+    last_trained_step: int | None = None
+    upvotes: int = 0
+    downvotes: int = 0
+    quarantined: str = ""
+    """Why the entry is never retrieved; empty for one that may be."""
 
     @property
     def text(self) -> str:
         """What is embedded and what an actor reads."""
         return f"{self.title}\n{self.content}" if self.title else self.content
+
+    @property
+    def success_rate(self) -> float | None:
+        """``successes / uses``, or None for an entry that was never used."""
+        return self.successes / self.uses if self.uses else None
 
 
 class Add(_Record):
@@ -81,6 +94,20 @@ class Update(_Record):
     ids: tuple[int, ...]
     title: str
     content: str
+
+
+class Upvote(_Record):
+    """An optional opinion: the listed entries helped."""
+
+    operation: Literal["upvote"] = "upvote"
+    ids: tuple[int, ...]
+
+
+class Downvote(_Record):
+    """An optional opinion: the listed entries misled."""
+
+    operation: Literal["downvote"] = "downvote"
+    ids: tuple[int, ...]
 
 
 class Return(_Record):
@@ -110,10 +137,6 @@ class Discard(_Record):
 
     operation: Literal["discard"] = "discard"
     ids: tuple[int, ...]
-
-
-DistillOperation = Annotated[Add | Update | Return, Field(discriminator="operation")]
-MergeOperation = Annotated[Retain | Merge | Discard, Field(discriminator="operation")]
 
 
 class Turn(_Record):

@@ -13,7 +13,18 @@ from verl_comprl.experience.changes import ApplyReport
 Status = Literal["found", "nothing", "degraded"]
 
 _WINDOW = 4096
-_OPERATIONS = ("added", "updated", "merged", "retained", "discarded", "returned", "rejected", "evicted")
+_OPERATIONS = (
+    "added",
+    "updated",
+    "merged",
+    "retained",
+    "discarded",
+    "returned",
+    "upvoted",
+    "downvoted",
+    "rejected",
+    "evicted",
+)
 
 
 class BankStatistics:

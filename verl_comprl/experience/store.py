@@ -6,6 +6,7 @@ Owns the interface only. Ranking, counters, locks and the write order live above
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +19,30 @@ class StoreError(RuntimeError):
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """One similarity search; ``task`` and ``environment`` restrict it to entries with exactly that value."""
+    """One similarity search.
+
+    Attributes:
+        vector: Shape ``(dimension,)``, L2-normalised.
+        limit: Number of entries wanted.
+        task: Only entries with exactly this task; None for any.
+        environment: Likewise.
+        max_step: Only entries created at this step or before; None for any.
+        exclude: Ids not to return.
+    """
 
     vector: np.ndarray
     limit: int
     task: str | None = None
     environment: str | None = None
+    max_step: int | None = None
     exclude: frozenset[str] = frozenset()
+
+
+class Hit(NamedTuple):
+    """One entry found: ``score`` is the dot product of the normalised vectors, which may exceed 1 by rounding."""
+
+    id: str
+    score: float
 
 
 def check_vectors(vectors: np.ndarray, *, count: int, dimension: int) -> np.ndarray:
@@ -51,15 +69,26 @@ class ExperienceStore(ABC):
     """Entries with one L2-normalised vector each. Every method raises ``StoreError`` and nothing else.
 
     A write that has returned survives the death of the process. One writer at a time; searches may run beside it.
+
+    Attributes:
+        embedding: Identity of the embedder whose vectors are kept; stored with them, compared at every opening.
+        dimension: Length of a vector.
     """
+
+    embedding: dict[str, Any]
+    dimension: int
 
     @abstractmethod
     async def load(self) -> list[Experience]:
         """Return every entry, in no particular order."""
 
     @abstractmethod
-    async def search(self, requests: Sequence[SearchRequest]) -> list[list[str]]:
-        """Return for each request the ids of the most similar entries, best first, ties by id."""
+    async def count(self) -> int:
+        """Return the number of entries, as the engine counts them."""
+
+    @abstractmethod
+    async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
+        """Return for each request the most similar entries, best first, ties by id."""
 
     @abstractmethod
     async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
@@ -78,8 +107,16 @@ class ExperienceStore(ABC):
         """Return the vectors of ``ids``, in that order, shape ``(len(ids), dimension)`` float32."""
 
     @abstractmethod
-    async def replace_all(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
-        """Put these entries in the place of all others; a crash leaves either the old or the new content."""
+    async def replace_all(
+        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
+    ) -> None:
+        """Put these entries in the place of all others; a crash leaves either the old or the new content.
+
+        Args:
+            entries: The new content.
+            vectors: Shape ``(len(entries), dimension)``; another dimension than before needs another ``embedding``.
+            embedding: Identity of the embedder that made the vectors, with its ``dimension``; None for the same.
+        """
 
     @abstractmethod
     async def flush(self) -> None:

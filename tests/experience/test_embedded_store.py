@@ -13,11 +13,11 @@ from fake_embedder import FakeEmbedder
 
 import verl_comprl
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, Update, derive_id
-from verl_comprl.experience.qdrant_store import QdrantStore
+from verl_comprl.experience.embedded_store import EmbeddedStore
 from verl_comprl.experience.store import SearchRequest
 
 ROOT = Path(verl_comprl.__path__[0]).parent
-IDENTITY = {"model": "fake"}
+IDENTITY = {"model": "fake", "dimension": 8}
 
 
 def entries(count: int, **fields: Any) -> list[Experience]:
@@ -39,11 +39,11 @@ def start_writer(folder: Path) -> subprocess.Popen[str]:
 
 async def test_content_survives_reopening_bit_by_bit(tmp_path: Path) -> None:
     written = entries(300, created_at=1795219346.9726121, parents=("p",), source_success=None)
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     await store.upsert(written, vectors(300))
     await store.close()
     await store.close()
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     try:
         assert sorted(await store.load(), key=lambda entry: entry.id) == sorted(written, key=lambda entry: entry.id)
         assert np.array_equal(await store.vectors([entry.id for entry in written]), vectors(300))
@@ -54,7 +54,7 @@ async def test_content_survives_reopening_bit_by_bit(tmp_path: Path) -> None:
 
 
 async def test_search_agrees_with_brute_force(tmp_path: Path) -> None:
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     everything = [
         entry.model_copy(update={"task": f"task{n % 3}", "environment": f"env{n % 2}"})
         for n, entry in enumerate(entries(200))
@@ -89,7 +89,7 @@ async def test_search_agrees_with_brute_force(tmp_path: Path) -> None:
     ],
 )
 async def test_unusable_vectors_are_refused(tmp_path: Path, vector: list[float], message: str) -> None:
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     with pytest.raises(StoreError, match=message):
         await store.upsert(entries(1), np.array([vector]))
     with pytest.raises(StoreError):
@@ -99,7 +99,7 @@ async def test_unusable_vectors_are_refused(tmp_path: Path, vector: list[float],
 
 
 async def test_errors_of_the_engine_become_store_errors(tmp_path: Path) -> None:
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     with pytest.raises(StoreError, match="experience bank"):
         await store.upsert([Experience(id="not a uuid", title="t", content="c")], vectors(1))
     with pytest.raises(StoreError, match="1 of 1 entries have no vector"):
@@ -109,7 +109,7 @@ async def test_errors_of_the_engine_become_store_errors(tmp_path: Path) -> None:
 
 
 async def test_replace_all_is_all_or_nothing(tmp_path: Path) -> None:
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     await store.upsert(entries(100), vectors(100))
     bad = vectors(50)
     bad[40] = np.nan
@@ -119,7 +119,7 @@ async def test_replace_all_is_all_or_nothing(tmp_path: Path) -> None:
     await store.replace_all(entries(50), vectors(50))
     await store.close()
     (tmp_path / "shard-7").mkdir()  # what a crash in a replacement leaves
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     assert len(await store.load()) == 50
     assert [path.name for path in tmp_path.glob("shard-*")] == ["shard-1"]
     await store.close()
@@ -178,20 +178,20 @@ async def test_a_replacement_cut_in_the_middle_is_completed_at_opening(tmp_path:
     bank = await ExperienceBank.open(config, FakeEmbedder())
     call = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
     (old,) = (await bank.apply([Add(title="a", content="a")], call_id="1", listed=[], **call)).new_ids
-    entry, vector = bank.get(old), await bank._store.vectors([old])
+    entry, vector = bank.get(old), await bank._ledger.store.vectors([old])
     assert entry is not None
     (new,) = (await bank.apply([Update(ids=(1,), title="b", content="b")], call_id="2", listed=[old], **call)).new_ids
-    await bank._store.upsert([entry], vector)  # as if the process had died before the old entry was deleted
+    await bank._ledger.store.upsert([entry], vector)  # as if the process had died before the old entry was deleted
     await bank.close()
     for _ in range(2):
         bank = await ExperienceBank.open(config, FakeEmbedder())
         assert [entry.id for entry in bank.entries()] == [new]
-        assert len(await bank._store.load()) == 1
+        assert len(await bank._ledger.store.load()) == 1
         await bank.close()
 
 
 async def test_a_fork_cannot_use_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await QdrantStore.open(tmp_path, embedding=IDENTITY, dimension=8)
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     owner = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: owner + 1)

@@ -1,0 +1,234 @@
+"""Random operations on a real bank against a plain list, with readers at the same time."""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fake_embedder import FakeEmbedder
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from verl_comprl.experience import (
+    Add,
+    BankConfig,
+    Discard,
+    ExperienceBank,
+    Merge,
+    Retain,
+    Return,
+    Update,
+    derive_id,
+)
+
+CAPACITY = 12
+WORDS = ("key", "door", "lamp", "trap", "stairs", "river")
+TASKS = ("light", "open")
+
+
+def texts() -> st.SearchStrategy[dict[str, str]]:
+    return st.fixed_dictionaries({"title": st.sampled_from(WORDS), "content": st.sampled_from(WORDS)})
+
+
+def indices() -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True).map(tuple)
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.builds(lambda text: Add(**text), texts()),
+        st.builds(lambda ids, text: Update(ids=ids, **text), indices(), texts()),
+        st.builds(lambda ids, text: Merge(ids=ids, **text), indices(), texts()),
+        st.builds(lambda ids: Discard(ids=ids), indices()),
+        st.builds(lambda ids: Retain(ids=ids), indices()),
+        st.just(Return()),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+class Plain:
+    """The bank as a list of dicts, oldest first."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def find(self, id: str) -> dict[str, Any] | None:
+        return next((entry for entry in self.entries if entry["id"] == id), None)
+
+    def apply(self, operations: list[Any], call_id: str, listed: list[str], task: str) -> None:
+        written = []
+        for position, operation in enumerate(operations):
+            ids = getattr(operation, "ids", ())
+            if any(index > len(listed) for index in ids):
+                continue
+            parents = [listed[index - 1] for index in ids]
+            if any(self.find(parent) is None for parent in parents):
+                continue
+            if isinstance(operation, Add | Update | Merge):
+                written.append(
+                    {
+                        "id": derive_id(call_id, position),
+                        "text": (operation.title, operation.content),
+                        "task": task,
+                        "parents": tuple(parents),
+                        "record_id": call_id,
+                    }
+                    | dict.fromkeys(("uses", "successes", "trainings"), 0)
+                    | {"quarantined": ""}
+                )
+            if isinstance(operation, Update | Merge | Discard):
+                self.entries = [entry for entry in self.entries if entry["id"] not in parents]
+        self.entries = [*self.entries, *written][-CAPACITY:]
+
+
+class BankMachine(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.loop = asyncio.new_event_loop()
+        self.model = Plain()
+        self.calls = 0
+        self.saved: list[dict[str, Any]] | None = None
+        self.last: tuple[Any, ...] | None = None
+        self.bank = self.run(self.open())
+
+    async def open(self) -> ExperienceBank:
+        config = BankConfig(path=str(self.folder / "bank"), capacity=CAPACITY, scope="task", recency_seconds=0)
+        return await ExperienceBank.open(config, FakeEmbedder())
+
+    def run(self, awaitable: Any) -> Any:
+        return self.loop.run_until_complete(awaitable)
+
+    def pick(self, places: list[int]) -> list[str]:
+        ids = [entry["id"] for entry in self.model.entries]
+        return list(dict.fromkeys(ids[place % len(ids)] for place in places)) if ids else []
+
+    @rule(operations=OPERATIONS, places=st.lists(st.integers(0, 30), max_size=5), task=st.sampled_from(TASKS))
+    def apply_beside_readers(self, operations: list[Any], places: list[int], task: str) -> None:
+        self.calls += 1
+        listed = self.pick(places)
+        before = {entry["id"] for entry in self.model.entries if entry["task"] == task and not entry["quarantined"]}
+        self.last = (operations, f"call-{self.calls}", listed, task)
+        self.model.apply(*self.last)
+        after = {entry["id"] for entry in self.model.entries if entry["task"] == task and not entry["quarantined"]}
+
+        async def together() -> None:
+            write = self.apply(*self.last) if self.last else asyncio.sleep(0)
+            _, *answers = await asyncio.gather(
+                write, *(self.bank.retrieve(word, task=task, read_only=True) for word in WORDS)
+            )
+            for answer in answers:
+                seen = {answer.entry.id} if answer.entry else set()
+                assert seen <= before | after
+                assert seen or not before or not after  # never between the two, where nothing might be found
+
+        self.run(together())
+
+    async def apply(self, operations: list[Any], call_id: str, listed: list[str], task: str) -> Any:
+        return await self.bank.apply(
+            operations, call_id=call_id, listed=listed, task=task, environment="e", step=self.calls, weight_version=0
+        )
+
+    @rule()
+    def apply_the_last_call_again(self) -> None:
+        if self.last is not None and self.bank.entries():
+            known = any(entry["record_id"] == self.last[1] for entry in self.model.entries)
+            if known:  # a call is remembered for certain as long as a text of it is there
+                assert self.run(self.apply(*self.last)).repeated
+
+    @rule(places=st.lists(st.integers(0, 30), min_size=1, max_size=3), success=st.booleans())
+    def use(self, places: list[int], success: bool) -> None:
+        ids = self.pick(places)
+        self.bank.record_outcome([*ids, derive_id("unknown")], success)
+        for id in ids:
+            entry = self.model.find(id)
+            assert entry is not None
+            entry["uses"] += 1
+            entry["successes"] += success
+
+    @rule(place=st.integers(0, 30))
+    def train(self, place: int) -> None:
+        for id in self.pick([place]):
+            chosen = self.model.find(id)
+            assert chosen is not None
+            self.bank.record_training([chosen["record_id"], "unknown"], self.calls)
+            for entry in self.model.entries:
+                entry["trainings"] += entry["record_id"] == chosen["record_id"]
+
+    @rule(place=st.integers(0, 30), reason=st.sampled_from(["bad advice", ""]))
+    def quarantine(self, place: int, reason: str) -> None:
+        ids = self.pick([place])
+        self.run(self.bank.quarantine(ids, reason))
+        for id in ids:
+            entry = self.model.find(id)
+            assert entry is not None
+            entry["quarantined"] = reason
+
+    @rule(places=st.lists(st.integers(0, 30), min_size=1, max_size=2))
+    def delete(self, places: list[int]) -> None:
+        ids = self.pick(places)
+        assert self.run(self.bank.delete([*ids, derive_id("unknown")])) == len(ids)
+        self.model.entries = [entry for entry in self.model.entries if entry["id"] not in ids]
+
+    @rule()
+    def reopen(self) -> None:
+        self.run(self.bank.close())
+        self.bank = self.run(self.open())
+
+    @rule()
+    def save(self) -> None:
+        self.run(self.bank.save(self.folder / "snapshot"))
+        self.saved = [dict(entry) for entry in self.model.entries]
+
+    @rule()
+    def restore(self) -> None:
+        if self.saved is not None:
+            self.run(self.bank.restore(self.folder / "snapshot"))
+            self.model.entries = [dict(entry) for entry in self.saved]
+
+    @rule()
+    def verify(self) -> None:
+        assert self.run(self.bank.verify()) == []
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        if hasattr(self, "bank"):
+            assert [
+                {
+                    "id": entry.id,
+                    "text": (entry.title, entry.content),
+                    "task": entry.task,
+                    "parents": entry.parents,
+                    "record_id": entry.record_id,
+                    "uses": entry.uses,
+                    "successes": entry.successes,
+                    "trainings": entry.trainings,
+                    "quarantined": entry.quarantined,
+                }
+                for entry in self.bank.entries()
+            ] == self.model.entries
+
+    @invariant()
+    def finds_every_entry_that_may_be_found(self) -> None:
+        if hasattr(self, "bank"):
+            for task in TASKS:
+                eligible = {e["id"] for e in self.model.entries if e["task"] == task and not e["quarantined"]}
+                answer = self.run(self.bank.retrieve("key", task=task, read_only=True))
+                assert ({answer.entry.id} if answer.entry else set()) <= eligible
+                assert (answer.status == "found") == bool(eligible), (answer, eligible)
+
+    def teardown(self) -> None:
+        if hasattr(self, "bank"):
+            self.run(self.bank.close())
+            self.loop.close()
+            shutil.rmtree(self.folder)
+
+
+BankMachine.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_random_operations = BankMachine.TestCase

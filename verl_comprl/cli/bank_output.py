@@ -1,0 +1,72 @@
+"""How entries look on a terminal, and as what JSON (whose ASCII needs no further care) they are printed.
+
+Owns the columns and the removal of what would steer a terminal: entries are written by models, or come from elsewhere.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from verl_comprl.experience import Experience
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a space for everything that is no visible character, line break or tab."""
+    return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
+
+
+def record(entry: Experience) -> dict[str, Any]:
+    """Return what JSON says of an entry: its fields, and its success rate."""
+    return {**entry.model_dump(mode="json"), "success_rate": entry.success_rate}
+
+
+def moment(seconds: float) -> str | None:
+    """Return a time since the epoch as a date; None for never."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds") if seconds else None
+    except (OverflowError, ValueError, OSError):  # a foreign entry may say anything
+        return str(seconds)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print one line per field, more where the value needs them."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            value = " · ".join(f"{key} {_shown(item)}" for key, item in value.items())
+        table.add_row(name.replace("_", " "), _cell(value))
+    _print(table)
+
+
+def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None = None) -> None:
+    """Print one line per entry, cut at the width of the terminal; with a score in front where there are scores."""
+    table = Table(box=None, pad_edge=False)
+    columns = ("id", "task", "step", "uses", "success", "", "title")
+    for name in columns if scores is None else ("score", *columns):
+        table.add_column(name, no_wrap=name != "title")  # only the title gives way on a narrow terminal
+    for row, entry in enumerate(entries):
+        state = "quarantined" if entry.quarantined else ""
+        title = entry.title or entry.content
+        values = (entry.id[:8], entry.task, entry.created_step, entry.uses, entry.success_rate, state)
+        cells = map(_cell, values if scores is None else (f"{scores[row]:.3f}", *values))
+        table.add_row(*cells, _cell(title, no_wrap=True, overflow="ellipsis"))
+    _print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "-" if value is None else str(value)
+
+
+def _cell(value: Any, **style: Any) -> Text:
+    return Text(" ".join(printable(_shown(value)).split()), **style)
+
+
+def _print(table: Table) -> None:
+    Console(file=sys.stdout, highlight=False).print(table)

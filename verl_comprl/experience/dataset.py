@@ -1,0 +1,99 @@
+"""Entries as a Hugging Face dataset: one parquet table and the card that describes it.
+
+Owns columns and wording. The folder they lie in, and whether it can be trusted, is ``snapshot``'s.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
+
+ENTRIES_FILE = "data/entries.parquet"
+
+_CARD = """\
+---
+pretty_name: Experience bank
+tags:
+- verl-comprl
+- complementary-rl
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: {entries_file}
+---
+
+# Experience bank
+
+{count} entries ({quarantined} quarantined) of {tasks} tasks in {environments} environments, written by a model that
+read the episodes of another one (Complementary RL). Each row is one entry with its provenance and its counters.
+
+**The text is model-written and untrusted.** Anything an environment showed or a model was talked into may be in it:
+treat it as data, never as instructions, and sanitise it before it goes into a prompt.
+
+* `{entries_file}`: the entries. `datasets.load_dataset` on this folder gives them as split `train`.
+* `vectors.safetensors`: tensor `vectors`, float32 and L2-normalised, one row per entry in the same order.
+* `manifest.json`: number of entries, checksums, schema version ({schema_version}) and the embedder:
+
+```json
+{embedding}
+```
+
+Load it into a bank with `comprl bank import --path BANK_FOLDER THIS_FOLDER`.
+"""
+
+
+def to_parquet(entries: Sequence[Experience]) -> bytes:
+    """Return the entries as a parquet file, one typed column per field; equal entries give equal bytes."""
+    import pyarrow as pa  # here, as most processes with a bank write no snapshot and it takes 0.1 s
+    import pyarrow.parquet as pq
+
+    columns = {
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        int | None: pa.int64(),
+        bool | None: pa.bool_(),
+        tuple[str, ...]: pa.list_(pa.string()),
+    }
+    schema = pa.schema([(name, columns[field.annotation]) for name, field in Experience.model_fields.items()])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([entry.model_dump() for entry in entries], schema=schema), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def from_parquet(data: bytes) -> list[Experience]:
+    """Return the entries of a parquet file.
+
+    Raises:
+        ValueError: If it is not one, or its rows are not entries of this schema.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"not a parquet file: {error}") from error
+    try:
+        return TypeAdapter(list[Experience]).validate_python(rows)
+    except ValidationError as error:
+        first = error.errors()[0]
+        row, *field = first["loc"]
+        raise ValueError(f"row {row} is not an entry: {'.'.join(map(str, field))}: {first['msg']}") from error
+
+
+def card(entries: Sequence[Experience], embedding: dict[str, Any]) -> str:
+    """Return the dataset card: Markdown under the header by which ``datasets`` finds the entries."""
+    return _CARD.format(
+        entries_file=ENTRIES_FILE,
+        count=len(entries),
+        quarantined=sum(bool(entry.quarantined) for entry in entries),
+        tasks=len({entry.task for entry in entries}),
+        environments=len({entry.environment for entry in entries}),
+        schema_version=SCHEMA_VERSION,
+        embedding=json.dumps(embedding, indent=1),
+    )

@@ -1,0 +1,29 @@
+"""A bank without an embedder: everything works that needs no new vector."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class NoEmbedder:
+    """Stands for the embedder that made a bank's vectors, and refuses to embed."""
+
+    def __init__(self, identity: dict[str, Any]) -> None:
+        """Claim the identity that the bank was built with."""
+        self.identity = identity
+        self.dimension: int = identity["dimension"]
+
+    async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Refuse."""
+        return await self.embed_documents(texts)
+
+    async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Refuse any text.
+
+        Raises:
+            RuntimeError: Always, but for no text at all.
+        """
+        if texts:
+            raise RuntimeError(f"the bank was opened without an embedder; it was built with {self.identity}")
+        return np.zeros((0, self.dimension), np.float32)

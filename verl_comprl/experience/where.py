@@ -1,0 +1,93 @@
+"""Conditions on entries, as people type them: ``uses>=5``, ``task=minihack``, ``title~door``.
+
+Owns the little language. What is done with the entries it picks is the caller's.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from verl_comprl.experience.schema import Experience
+
+_NUMBER, _FLAG = "number", "true or false"
+_KINDS: Mapping[Any, str] = {int: _NUMBER, float: _NUMBER, int | None: _NUMBER, bool | None: _FLAG}
+FIELDS: Mapping[str, str] = {
+    name: _KINDS.get(field.annotation, "text") for name, field in Experience.model_fields.items()
+} | {"success_rate": _NUMBER, "text": "text"}
+"""What a condition can name, and what each is compared with."""
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_CONDITION = re.compile(r"\s*(\w+)\s*([=!<>]=|[=<>~])(.*)", re.DOTALL)
+
+Condition = Callable[[Experience], bool]
+
+
+def parse_where(conditions: Sequence[str]) -> Condition:
+    """Return whether an entry meets all of ``conditions``.
+
+    A condition is ``field operator value`` with one of ``= == != < <= > >=``, or ``~`` for texts that contain the
+    value in upper or lower case. Fields are those of ``Experience``, ``success_rate`` and ``text``; ``parents`` is
+    their ids with commas between. A field without a value (``last_trained_step`` of an entry never trained) meets
+    only ``!=``.
+
+    Raises:
+        ValueError: If a condition has another form, an unknown field, or a value its field cannot have.
+    """
+    parsed = [_parse(condition) for condition in conditions]
+    return lambda entry: all(meets(entry) for meets in parsed)
+
+
+def field_value(entry: Experience, field: str) -> Any:
+    """Return what ``field``, one of ``FIELDS``, is for an entry: a number, a text, a bool or None."""
+    value = getattr(entry, field)
+    return ",".join(value) if isinstance(value, tuple) else value
+
+
+def _parse(condition: str) -> Condition:
+    match = _CONDITION.fullmatch(condition)
+    if match is None:
+        raise ValueError(
+            f"condition {condition!r} is not FIELD OPERATOR VALUE, such as uses>=5; "
+            f"the operators are {' '.join(_COMPARISONS)} ~"
+        )
+    field, symbol, value = match[1], match[2], match[3].strip()
+    if field not in FIELDS:
+        raise ValueError(f"condition {condition!r}: no field {field!r}; there are {', '.join(sorted(FIELDS))}")
+    kind = FIELDS[field]
+    if symbol == "~":
+        if kind != "text":
+            raise ValueError(f"condition {condition!r}: ~ looks into texts, {field} is a {kind}")
+        return lambda entry: value.casefold() in field_value(entry, field).casefold()
+    compare, wanted = _COMPARISONS[symbol], _value(condition, kind, value)
+
+    def meets(entry: Experience) -> bool:
+        actual = field_value(entry, field)
+        return compare(actual, wanted) if actual is not None else symbol == "!="
+
+    return meets
+
+
+def _value(condition: str, kind: str, value: str) -> Any:
+    if kind == "text":
+        return value
+    if kind == _FLAG:
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"condition {condition!r} needs true or false, got {value!r}")
+        return value.lower() == "true"
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError(f"condition {condition!r} needs a number, got {value!r}")
+    return number
