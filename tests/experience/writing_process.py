@@ -8,7 +8,7 @@ import time
 
 from fake_embedder import FakeEmbedder
 
-from verl_comprl.experience import Add, BankConfig, Discard, ExperienceBank, Update
+from verl_comprl.experience import Add, BankConfig, Discard, ExperienceBank, Operation, Update
 
 FLUSH_SECONDS = 0.1
 CALL = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
@@ -21,10 +21,10 @@ async def main() -> None:
     print(json.dumps({"added": [anchor], "anchor": anchor}), flush=True)
     last: list[str] = []
     for number in itertools.count():
-        text = {"title": f"lesson {number}", "content": "text"}
-        operations = [Add(**text), Add(**text)]
+        title = f"lesson {number}"
+        operations: list[Operation] = [Add(title=title, content="text"), Add(title=title, content="text")]
         if len(last) == 2 and number % 2:
-            operations += [Update(ids=(1,), **text), Discard(ids=(2,))]
+            operations += [Update(ids=(1,), title=title, content="text"), Discard(ids=(2,))]
         listed = last if len(operations) > 2 else []
         report = await bank.apply(operations, call_id=f"{start}-{number}", listed=listed, **CALL)
         bank.record_outcome([anchor], success=True)

@@ -6,6 +6,7 @@ from verl_comprl.experience.changes import ApplyReport
 from verl_comprl.experience.embedding import Embedder, SentenceTransformerEmbedder
 from verl_comprl.experience.merge import MergePass
 from verl_comprl.experience.operations import (
+    Operation,
     ParsedAnswer,
     ParseError,
     parse_answer,
@@ -51,6 +52,7 @@ __all__ = [
     "ImportReport",
     "Merge",
     "MergePass",
+    "Operation",
     "Outcome",
     "ParseError",
     "ParsedAnswer",

@@ -16,7 +16,7 @@ from verl_comprl.experience.changes import ApplyReport, plan_changes
 from verl_comprl.experience.embedded_store import EmbeddedStore
 from verl_comprl.experience.embedding import Embedder
 from verl_comprl.experience.entries import EntryTable
-from verl_comprl.experience.ledger import Ledger
+from verl_comprl.experience.ledger import Ledger, load_repaired
 from verl_comprl.experience.no_embedder import NoEmbedder
 from verl_comprl.experience.operations import Operation, cleaned
 from verl_comprl.experience.quality import bad_records, duplicates
@@ -82,18 +82,12 @@ class ExperienceBank:
         else:
             store = await EmbeddedStore.open(config.path, embedding=embedding)
         try:
-            entries = await store.load()
-            # A process that died between the two halves of a replacement left both the old and the new entry.
-            replaced = {parent for entry in entries for parent in entry.parents}
-            left_over = [entry.id for entry in entries if entry.id in replaced]
-            if left_over and not read_only:
-                await store.delete(left_over)
+            entries = await load_repaired(store, read_only=read_only)
         except BaseException:
             await store.close()
             raise
-        kept = (entry for entry in entries if entry.id not in replaced)
         embedder = embedder or NoEmbedder(store.embedding)
-        return cls(config, embedder, store, kept, tokenizer=tokenizer, read_only=read_only)
+        return cls(config, embedder, store, entries, tokenizer=tokenizer, read_only=read_only)
 
     def __reduce__(self) -> NoReturn:
         """Refuse: a copy in another process would be a second writer."""

@@ -139,8 +139,9 @@ def plan_changes(
     excess = max(0, len(entries) - len(removed) + len(new) - capacity)
     evicted = list(islice((id for id in chain(entries, new) if id not in removed), excess))
     removed.update(dict.fromkeys(evicted))
+    counted: dict[str, Any] = dict(counts)
     report = ApplyReport(
-        **counts,
+        **counted,
         rejected=rejections.total(),
         rejections=dict(rejections),
         evicted=len(evicted),

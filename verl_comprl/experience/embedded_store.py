@@ -28,7 +28,7 @@ from verl_comprl.experience.payload import (
     verified_embedding,
 )
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
-from verl_comprl.experience.store import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors
+from verl_comprl.experience.store import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stacked
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ class EmbeddedStore(ExperienceStore):
         # One writer, and one for long reads beside it: the engine reads while it writes.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-reader")
+        self._searching = asyncio.Lock()
         self._closed = False
         self._shard: edge.EdgeShard
         self._shard_number = 0
@@ -109,14 +110,16 @@ class EmbeddedStore(ExperienceStore):
         self._check_usable()
         params = _EXACT if self._shard.count(edge.CountRequest(exact=False)) < _EXACT_BELOW else _COARSE
         found: list[list[Hit]] = []
-        started = time.perf_counter()
-        for request, vector in zip(requests, vectors, strict=True):
-            # In the loop's own thread: a search takes less than handing it to another thread under load, where the two
-            # fight for the GIL (p99 with 1,024 askers: 100 instead of 135 ms). Everybody else gets a turn in between.
-            if time.perf_counter() - started > _TURN_SECONDS:
-                await asyncio.sleep(0)
-                started = time.perf_counter()
-            found.append(self._search(request, vector, params))
+        # In the loop's own thread: a search takes less than handing it to another thread under load, where the two
+        # fight for the GIL (p99 with 1,024 askers: 100 instead of 135 ms). Everybody else gets a turn in between.
+        async with self._searching:
+            started = time.perf_counter()
+            for request, vector in zip(requests, vectors, strict=True):
+                if time.perf_counter() - started > _TURN_SECONDS:
+                    await asyncio.sleep(0)
+                    started = time.perf_counter()
+                found.append(self._search(request, vector, params))
+            await asyncio.sleep(0)
         return found
 
     async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
@@ -125,8 +128,10 @@ class EmbeddedStore(ExperienceStore):
 
     async def update(self, entries: Sequence[Experience]) -> None:
         def write(batch: Sequence[Experience]) -> None:
+            there = {str(record.id) for record in self._shard.retrieve([entry.id for entry in batch], False, False)}
             for entry in batch:
-                self._shard.update(edge.UpdateOperation.set_payload([entry.id], to_payload(entry)))
+                if entry.id in there:  # the engine refuses an id that has vanished
+                    self._shard.update(edge.UpdateOperation.set_payload([entry.id], to_payload(entry)))
 
         for start in range(0, len(entries), _WRITE_BATCH):
             await self._write(lambda start=start: write(entries[start : start + _WRITE_BATCH]))
@@ -141,10 +146,7 @@ class EmbeddedStore(ExperienceStore):
         for start in range(0, len(ids), _READ_BATCH):
             batch: list[int | UUID | str] = list(ids[start : start + _READ_BATCH])
             found.update(await self._read(lambda batch=batch: _vectors(self._shard.retrieve(batch, False, True))))
-        missing = [id for id in ids if id not in found]
-        if missing:
-            raise StoreError(f"{len(missing)} of {len(ids)} entries have no vector in the store, first {missing[0]}")
-        return np.array([found[id] for id in ids], dtype=np.float32).reshape(len(ids), self.dimension)
+        return stacked(ids, found, self.dimension)
 
     async def replace_all(
         self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None

@@ -22,6 +22,19 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+async def load_repaired(store: ExperienceStore, *, read_only: bool) -> list[Experience]:
+    """Return the entries of a store, without those whose replacement is there too.
+
+    A process that died between the two halves of a replacement left both; the old ones are deleted here.
+    """
+    entries = await store.load()
+    replaced = {parent for entry in entries for parent in entry.parents}
+    left_over = [entry.id for entry in entries if entry.id in replaced]
+    if left_over and not read_only:
+        await store.delete(left_over)
+    return [entry for entry in entries if entry.id not in replaced]
+
+
 class Ledger:
     """Entries and their store. One event loop.
 

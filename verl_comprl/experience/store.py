@@ -65,6 +65,18 @@ def check_vectors(vectors: np.ndarray, *, count: int, dimension: int) -> np.ndar
     return vectors
 
 
+def stacked(ids: Sequence[str], found: dict[str, Any], dimension: int) -> np.ndarray:
+    """Return the vectors of ``ids`` in their order, shape ``(len(ids), dimension)`` float32.
+
+    Raises:
+        StoreError: If one is missing.
+    """
+    missing = [id for id in ids if id not in found]
+    if missing:
+        raise StoreError(f"{len(missing)} of {len(ids)} entries have no vector in the store, first {missing[0]}")
+    return np.array([found[id] for id in ids], dtype=np.float32).reshape(len(ids), dimension)
+
+
 class ExperienceStore(ABC):
     """Entries with one L2-normalised vector each. Every method raises ``StoreError`` and nothing else.
 
@@ -96,7 +108,7 @@ class ExperienceStore(ABC):
 
     @abstractmethod
     async def update(self, entries: Sequence[Experience]) -> None:
-        """Rewrite existing entries whose text, and so whose vector, has not changed."""
+        """Rewrite entries whose text, and so whose vector, has not changed; ids that are not there are ignored."""
 
     @abstractmethod
     async def delete(self, ids: Sequence[str]) -> None:

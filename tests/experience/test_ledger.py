@@ -1,0 +1,120 @@
+"""Counters on their way to the store, and who may write."""
+
+import asyncio
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_embedder import FakeEmbedder
+
+from verl_comprl.experience import Add, BankConfig, Downvote, ExperienceBank, StoreError, Update, Upvote
+
+
+async def stored(bank: Any) -> dict[str, Any]:
+    return {entry.id: entry for entry in await bank._ledger.store.load()}
+
+
+async def test_counters_are_written_within_the_flush_interval(open_bank: Any, apply: Any) -> None:
+    bank = await open_bank(flush_seconds=0.05)
+    a, b = (await apply(bank, Add(title="a", content="x"), Add(title="b", content="y"))).new_ids
+    bank.record_outcome([a], success=True)
+    assert (await stored(bank))[a].uses == 0  # in memory only
+    await asyncio.sleep(0.3)
+    assert (await stored(bank))[a].uses == 1 and (await stored(bank))[b].uses == 0
+
+
+async def test_a_failing_flush_is_counted_logged_once_and_made_up_for(
+    open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank = await open_bank(flush_seconds=0.02)
+    (a,) = (await apply(bank, Add(title="a", content="x"))).new_ids
+
+    async def refuse(entries: Any) -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(bank._ledger.store, "update", refuse)
+        bank.record_outcome([a], success=True)
+        await asyncio.sleep(0.2)
+        assert bank.statistics()["counter_flush_failures"] > 1
+        assert len(caplog.records) == 1
+    await asyncio.sleep(0.2)
+    assert (await stored(bank))[a].uses == 1
+
+
+async def test_training_and_votes_are_counted_with_the_entries_of_the_call(open_bank: Any, apply: Any) -> None:
+    bank = await open_bank()
+    a, b = (await apply(bank, Add(title="a", content="x"), Add(title="b", content="y"), call_id="one")).new_ids
+    (c,) = (await apply(bank, Add(title="c", content="z"), call_id="two")).new_ids
+    bank.record_training(["one", "unknown", ""], step=7)
+    bank.record_training(["one"], step=9)
+    report = await apply(
+        bank,
+        Upvote(ids=(1, 3)),
+        Downvote(ids=(1,)),
+        Upvote(ids=(2,)),
+        Update(ids=(2,), title="B", content="new"),
+        call_id="three",
+        listed=[a, b, c],
+    )
+    assert (report.upvoted, report.downvoted, report.updated) == (2, 1, 1)
+    await apply(bank, Upvote(ids=(1,)), call_id="three", listed=[a])  # the same call again
+    await bank.close()
+    bank = await open_bank()
+    entry = bank.get(a)
+    assert (entry.trainings, entry.last_trained_step, entry.upvotes, entry.downvotes) == (2, 9, 1, 1)
+    assert (bank.get(c).trainings, bank.get(c).upvotes) == (0, 1)
+    assert bank.get(b) is None
+
+
+async def test_a_read_only_bank_refuses_to_write_and_counts_nothing(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    bank = await open_bank()
+    (a,) = (await apply(bank, Add(title="a", content="x"))).new_ids
+    await bank.close()
+    bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), FakeEmbedder(), read_only=True)
+    found = (await bank.retrieve("a")).entry
+    assert found is not None and found.retrievals == 0
+    for write in (
+        lambda: apply(bank, Add(title="b", content="y"), call_id="second"),
+        lambda: bank.delete([a]),
+        lambda: bank.quarantine([a], "why"),
+        bank.flush,
+    ):
+        with pytest.raises(StoreError, match="opened read-only"):
+            await write()
+    await bank.close()
+
+
+def test_another_event_loop_gets_a_clear_error(tmp_path: Path) -> None:
+    config = BankConfig(path=str(tmp_path))
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    bank = first.run_until_complete(ExperienceBank.open(config, FakeEmbedder()))
+    call: dict[str, Any] = {"listed": (), "task": "", "environment": "", "step": 0, "weight_version": 0}
+    with pytest.raises(StoreError, match="opened in another event loop"):
+        second.run_until_complete(bank.apply([Add(title="a", content="x")], call_id="c", **call))
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        pickle.dumps(bank)
+    first.run_until_complete(bank.close())
+    first.close()
+    second.close()
+
+
+async def test_the_event_loop_runs_on_while_many_ask(open_bank: Any, apply: Any) -> None:
+    bank = await open_bank()
+    for call in range(20):
+        await apply(bank, *(Add(title=f"t{call}-{n}", content="x") for n in range(100)), call_id=f"c{call}")
+    stalls: list[float] = []
+
+    async def watch() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0.001)
+            stalls.append(loop.time() - before)
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.gather(*(bank.retrieve(f"question {n}") for n in range(1024)))
+    watcher.cancel()
+    assert len(stalls) > 20  # one at least between any two of the 64 micro-batches, but for the slowness of a timer
