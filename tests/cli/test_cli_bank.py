@@ -166,7 +166,6 @@ def test_no_bank_is_made_by_looking_for_one(comprl_bank: Run, tmp_path: Path) ->
 
 
 def test_a_server_that_is_not_there_is_one_line(comprl_bank: Run) -> None:
-    pytest.importorskip("verl_comprl.experience.server_store")
     done = comprl_bank("stats", "--url", "http://127.0.0.1:1", "--collection", "c")
     assert done.code == 2 and done.err.count("\n") == 1 and "127.0.0.1:1" in done.err
 

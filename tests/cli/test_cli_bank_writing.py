@@ -128,7 +128,7 @@ def test_import_with_another_embedder_is_refused_or_embedded_anew(
     assert contents(tmp_path / "other") == []
     loaded = []
 
-    def load(_: Any, identity: dict[str, Any]) -> FakeEmbedder:
+    async def load(_: Any, identity: dict[str, Any]) -> FakeEmbedder:
         loaded.append(identity["model"])
         return FakeEmbedder(identity["model"])
 

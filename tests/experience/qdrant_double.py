@@ -6,16 +6,14 @@ qdrant-client's models.
 
 import asyncio
 import json
-import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import qdrant_edge as edge
-import uvicorn
+from local_server import LocalServer
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -49,23 +47,15 @@ class QdrantDouble:
         self.aliases: dict[str, str] = {}
         self._folder = tempfile.TemporaryDirectory()
         self._lock = threading.Lock()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        self._server = LocalServer(self._app())
+        self.url = self._server.url
 
     def start(self) -> "QdrantDouble":
-        config = uvicorn.Config(self._app(), host="127.0.0.1", port=self._port, log_level="critical", lifespan="off")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        self._server.start()
         return self
 
     def stop(self) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
+        self._server.stop()
 
     def close(self) -> None:
         self.stop()

@@ -1,58 +1,10 @@
-"""Caching of query vectors, and the embedder that works without a network."""
-
-import asyncio
-from collections.abc import Sequence
+"""Which embedder the settings mean, and the one that works without a network."""
 
 import numpy as np
 import pytest
-from fake_embedder import FakeEmbedder
 
 from verl_comprl.experience import SentenceTransformerEmbedder
-from verl_comprl.experience.embedding import CachedQueries, embedding_difference
-
-
-class SlowEmbedder(FakeEmbedder):
-    async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        await asyncio.sleep(0.01)
-        return await super().embed_queries(texts)
-
-
-async def test_concurrent_identical_queries_cost_one_embedding() -> None:
-    embedder = SlowEmbedder()
-    cache = CachedQueries(embedder)
-    results = await asyncio.gather(*(cache.embed(["a", f"b{n % 2}", "a"]) for n in range(8)))
-    assert embedder.query_calls == [["a", "b0"], ["b1"]]
-    expected = await FakeEmbedder().embed_queries(["a", "b1", "a"])
-    assert np.array_equal(results[1], expected)
-
-
-async def test_an_impatient_caller_does_not_take_the_vector_from_the_others() -> None:
-    embedder = SlowEmbedder()
-    cache = CachedQueries(embedder)
-    impatient = asyncio.create_task(cache.embed(["a"]))
-    patient = asyncio.create_task(cache.embed(["a"]))
-    await asyncio.sleep(0)
-    impatient.cancel()
-    assert (await patient).shape == (1, 64)
-    assert embedder.query_calls == [["a"]]
-
-
-async def test_failures_are_shared_but_not_remembered() -> None:
-    embedder = SlowEmbedder()
-    embedder.failure = ConnectionError("gone")
-    cache = CachedQueries(embedder)
-    results = await asyncio.gather(cache.embed(["a"]), cache.embed(["a"]), return_exceptions=True)
-    assert [type(result) for result in results] == [ConnectionError] * 2
-    embedder.failure = None
-    await cache.embed(["a"])
-    assert embedder.query_calls == [["a"], ["a"]]
-
-
-async def test_a_batch_larger_than_the_cache() -> None:
-    embedder = FakeEmbedder()
-    cache = CachedQueries(embedder, size=2)
-    texts = [f"text {n}" for n in range(10)]
-    assert np.array_equal(await cache.embed(texts), await FakeEmbedder().embed_queries(texts))
+from verl_comprl.experience.embedding import embedding_difference, make_embedder
 
 
 def test_embedding_difference_names_what_differs() -> None:
@@ -78,3 +30,16 @@ async def test_builtin_model(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cut at the limit: what comes after it does not count.
     ending = await embedder.embed_documents(["word " * 5000 + "elephant"])
     assert np.allclose(documents[2], ending[0], atol=1e-5)
+
+
+@pytest.mark.slow
+async def test_prompts_go_before_the_text_and_into_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    plain = SentenceTransformerEmbedder("builtin", device="cpu")
+    prompted = await make_embedder("builtin", device="cpu", query_prompt="find: ", document_prompt="lesson: ")
+    assert np.allclose(await prompted.embed_queries(["a door"]), await plain.embed_queries(["find: a door"]), atol=1e-6)
+    assert np.allclose(
+        await prompted.embed_documents(["a door"]), await plain.embed_documents(["lesson: a door"]), atol=1e-6
+    )
+    difference = embedding_difference(plain.identity, prompted.identity)
+    assert difference == "query_prompt was '', is 'find: ', document_prompt was '', is 'lesson: '"

@@ -96,6 +96,9 @@ def _add_embedder(parser: argparse.ArgumentParser, default: str | None = None) -
         metavar="MODEL",
         help=f"{help} (default: {default})" if default else help,
     )
+    parser.add_argument("--embedder-url", metavar="URL", help="OpenAI-compatible endpoint that serves MODEL")
+    parser.add_argument("--query-prompt", help="put before every query (default: what the bank was built with)")
+    parser.add_argument("--document-prompt", help="put before every entry (default: likewise)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ Owns opening and closing, and the choice between the two. What is done with it i
 """
 
 import argparse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +68,7 @@ async def opened(
 
 @asynccontextmanager
 async def reading(
-    config: BankConfig, load_embedder: Callable[[dict[str, Any]], Embedder] | None = None
+    config: BankConfig, load_embedder: Callable[[dict[str, Any]], Awaitable[Embedder]] | None = None
 ) -> AsyncIterator[BankSource]:
     """Give access to a bank, also to one in a folder that a run holds: through that run's manager then.
 
@@ -83,7 +83,7 @@ async def reading(
         bank = await ExperienceBank.open(config, None, read_only=True)
         if load_embedder is not None:  # a bank keeps its embedder, and only an open one says which it needs
             await bank.close()
-            bank = await ExperienceBank.open(config, load_embedder(bank.embedding), read_only=True)
+            bank = await ExperienceBank.open(config, await load_embedder(bank.embedding), read_only=True)
     except StoreError as error:
         if not isinstance(error.__cause__, BlockingIOError):  # what the lock of a held folder answers
             raise

@@ -23,13 +23,13 @@ _SHOWN = 10
 
 
 async def _import(options: argparse.Namespace) -> int:
-    if options.embedder and not options.reembed:
+    if (options.embedder or options.embedder_url) and not options.reembed:
         raise ValueError("--embedder is for --reembed; without it the snapshot's vectors are taken as they are")
     folder = hub_folder(options.snapshot) if options.snapshot.startswith(HUB_PREFIX) else Path(options.snapshot)
     config, embedding = bank_config(options), read_snapshot(folder, None).embedding
     own = await _embedding(config)
     if options.reembed:
-        embedder = load_embedder(options, own or embedding)
+        embedder = await load_embedder(options, own or embedding)
     elif own and (difference := embedding_difference(embedding, own)):
         raise ValueError(f"another embedder made the snapshot ({difference}); --reembed embeds its texts anew")
     else:
@@ -50,7 +50,7 @@ async def _embedding(config: BankConfig) -> dict[str, Any] | None:
 
 async def _reembed(options: argparse.Namespace) -> int:
     async with opened(bank_config(options)) as bank:
-        embedder = load_embedder(options, bank.embedding)
+        embedder = await load_embedder(options, bank.embedding)
         await bank.reembed(embedder)
         print(f"embedded {len(bank)} entries with {embedder.identity['model']}")
     return 0

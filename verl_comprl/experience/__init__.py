@@ -3,7 +3,7 @@
 from verl_comprl.experience.bank import ExperienceBank
 from verl_comprl.experience.bank_config import BankConfig
 from verl_comprl.experience.changes import ApplyReport
-from verl_comprl.experience.embedding import Embedder, SentenceTransformerEmbedder
+from verl_comprl.experience.embedding import Embedder, make_embedder
 from verl_comprl.experience.merge import MergePass
 from verl_comprl.experience.operations import (
     Operation,
@@ -32,6 +32,7 @@ from verl_comprl.experience.schema import (
     Upvote,
     derive_id,
 )
+from verl_comprl.experience.sentence_transformer import SentenceTransformerEmbedder
 from verl_comprl.experience.snapshot import SnapshotError
 from verl_comprl.experience.store import ExperienceStore, StoreError
 from verl_comprl.experience.transfer import ImportReport
@@ -66,6 +67,7 @@ __all__ = [
     "Update",
     "Upvote",
     "derive_id",
+    "make_embedder",
     "parse_answer",
     "parse_distillation",
     "parse_merge",

