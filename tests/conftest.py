@@ -43,13 +43,17 @@ def tokenizer() -> CharacterTokenizer:
 def make_calls(tokenizer: CharacterTokenizer) -> Callable[..., ExtractorCalls]:
     """Return a maker of real calls whose model is ``reply``: prompt text to answer text."""
 
-    def make(reply: Reply, *, max_prompt_tokens: int = 100_000, max_operations: int = 3) -> ExtractorCalls:
+    def make(
+        reply: Reply, *, max_prompt_tokens: int = 100_000, max_operations: int = 3, votes: bool = False
+    ) -> ExtractorCalls:
         async def generate(prompt_ids: list[int]) -> Generation:
             answer = await reply(tokenizer.decode(prompt_ids))
             ids = [ord(character) for character in answer]
             return Generation(ids, [-0.01 * position for position in range(len(ids))], WEIGHT_VERSION)
 
-        return ExtractorCalls(tokenizer, generate, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations)
+        return ExtractorCalls(
+            tokenizer, generate, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations, votes=votes
+        )
 
     return make
 

@@ -8,21 +8,24 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from verl_comprl.algorithm.utility import outcome_reward
-from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, sanitize
+from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
+from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience, GenerationRecord
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
-from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.extractor.queue import DistillationQueue, QueueConfig
 
 logger = logging.getLogger(__name__)
+
+FREE_WINDOW = 256
+"""Latest outcomes of the free half, of each task, that entries' records are compared with."""
 
 MAX_CHARS = 8000
 """Longest text that goes into an actor's context. Experience is untrusted: it is cleaned on its way in, too."""
@@ -41,7 +44,9 @@ class ManagerConfig:
     merge_chunk: int
     format_failure_reward: float
     distillation_workers: int
+    merge_workers: int
     answer_timeout: float
+    queue: QueueConfig
 
 
 @dataclass(frozen=True)
@@ -91,13 +96,14 @@ class ExperienceManager:
         self._config = config
         self._bank = bank
         self._calls: ExtractorCalls | None = None
-        self._queue = DistillationQueue()
+        self._queue = DistillationQueue(config.queue)
         self._buffer = TrainingBuffer(config.batch_size, alpha=config.alpha, cooldown=config.cooldown)
         self._totals = _Totals()
         self._reported: dict[str, int] = {}
+        self._free_outcomes: dict[str, deque[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # Held while the result of one call goes into bank and buffer, so a snapshot never sees half of it.
-        self._commit = asyncio.Lock()
+        # What belongs together in a snapshot reads, a snapshot writes: nobody waits for anybody else's embedding.
+        self._commit = ReadWriteLock()
         self._merging = False
         self._step = 0
 
@@ -138,23 +144,25 @@ class ExperienceManager:
         written, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
         text = sanitize(written or "", MAX_CHARS)
         if not read_only:
-            async with self._commit:
-                self._buffer.add(record)
-                if not text:
-                    self._buffer.use(record.id, self._config.format_failure_reward)
+            self._buffer.add(record)
+            if not text:
+                self._buffer.use(record.id, self._config.format_failure_reward)
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
     async def report(self, episode: EpisodeReport) -> None:
         """Take a finished training episode: its outcome rewards what guided it, and it waits to be distilled."""
-        if episode.request.id in self._reported:
-            return
-        self._reported[episode.request.id] = episode.request.step
-        success = episode.request.outcome.success
-        if episode.guided:
-            self._bank.record_outcome(episode.request.experience_ids, success)
-            for record_id in episode.record_ids:
-                self._buffer.use(record_id, outcome_reward(success))
-        self._queue.put(episode.request)
+        request, success = episode.request, episode.request.outcome.success
+        async with self._commit.read():
+            if request.id in self._reported:
+                return
+            self._reported[request.id] = request.step
+            if episode.guided:
+                self._bank.record_outcome(request.experience_ids, success)
+                for record_id in episode.record_ids:
+                    self._buffer.use(record_id, outcome_reward(success))
+            else:
+                self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
+            self._queue.put(request)
 
     # ---- background ----
 
@@ -164,12 +172,12 @@ class ExperienceManager:
             try:
                 guides = [entry for key in request.experience_ids if (entry := self._bank.get(key))]
                 answer, record = await self._extractor.distill(request, [entry.text for entry in guides])
-                async with self._commit:
+                async with self._commit.read():
                     await self._apply_distillation(request, guides, answer, record)
                     self._queue.acknowledge(request)
             except Exception as error:
                 self._fail("distill", error)
-                self._queue.acknowledge(request)
+                self._queue.fail(request, f"{type(error).__name__}: {error}")
 
     async def _apply_distillation(
         self,
@@ -178,20 +186,21 @@ class ExperienceManager:
         answer: ParsedAnswer,
         record: GenerationRecord,
     ) -> None:
+        if answer.format_ok:
+            # Before the record is noted: if it fails the episode is distilled again, and the record of the text that
+            # is in the bank is the one that counts.
+            await self._bank.apply(
+                answer.operations,
+                call_id=record.id,
+                listed=[entry.id for entry in guides],
+                task=request.task,
+                environment=request.environment,
+                step=request.step,
+                weight_version=record.weight_version,
+                source_trajectory=request.id,
+                source_success=request.outcome.success,
+            )
         self._note(answer, record)
-        if not answer.format_ok:
-            return
-        await self._bank.apply(
-            answer.operations,
-            call_id=record.id,
-            listed=[entry.id for entry in guides],
-            task=request.task,
-            environment=request.environment,
-            step=request.step,
-            weight_version=record.weight_version,
-            source_trajectory=request.id,
-            source_success=request.outcome.success,
-        )
 
     async def merge(self) -> bool:
         """Start a merge pass over the bank in the background; ``False`` if one is still running."""
@@ -202,8 +211,11 @@ class ExperienceManager:
         return True
 
     async def _merge_pass(self) -> None:
-        try:
-            for entries in self._bank.partitions():
+        """Merge the tasks' entries beside one another; within a task each chunk needs what became of the last."""
+        at_once = asyncio.Semaphore(self._config.merge_workers)
+
+        async def merge_task(entries: Sequence[Experience]) -> None:
+            async with at_once:
                 merge, survivors = MergePass(entries, self._config.merge_chunk), []
                 while chunk := merge.next_chunk(survivors):
                     try:
@@ -211,6 +223,11 @@ class ExperienceManager:
                     except Exception as error:
                         self._fail("merge", error)
                         survivors = []
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for entries in self._bank.partitions():
+                    group.create_task(merge_task(entries))
             self._totals.merges += 1
         finally:
             self._merging = False
@@ -218,9 +235,9 @@ class ExperienceManager:
     async def _merge_chunk(self, chunk: Sequence[Experience]) -> list[Experience]:
         """Merge one chunk and return what it became; an answer that cannot be parsed changes and carries nothing."""
         answer, record = await self._extractor.merge([entry.text for entry in chunk], self._step)
-        async with self._commit:
-            self._note(answer, record)
+        async with self._commit.read():
             if not answer.format_ok:
+                self._note(answer, record)
                 return []
             report = await self._bank.apply(
                 answer.operations,
@@ -231,6 +248,7 @@ class ExperienceManager:
                 step=self._step,
                 weight_version=record.weight_version,
             )
+            self._note(answer, record)
         return [entry for key in report.surviving_ids if (entry := self._bank.get(key))]
 
     def _note(self, answer: ParsedAnswer, record: GenerationRecord) -> None:
@@ -246,6 +264,10 @@ class ExperienceManager:
         """Close an actor step: its outcomes become samples. Returns the metrics of the step."""
         self._step = step
         samples = self._buffer.collect(step)
+        try:
+            await self._bank.retire(self._free_outcomes)
+        except StoreError as error:
+            self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
         self._reported = {key: at for key, at in self._reported.items() if at >= step - KEEP_UNREFERENCED_STEPS}
         return {"extractor/samples": float(samples), **self._metrics()}
@@ -255,8 +277,8 @@ class ExperienceManager:
         return self._buffer.next_batch()
 
     async def trained(self) -> None:
-        """Count the batch of :meth:`next_batch` as trained."""
-        self._buffer.trained()
+        """Count the batch of :meth:`next_batch` as trained, with its records and with the entries they wrote."""
+        self._bank.record_training(self._buffer.trained(), self._step)
 
     # ---- state ----
 
@@ -273,6 +295,8 @@ class ExperienceManager:
             metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
         return metrics | {
             "queue/depth": float(len(self._queue)),
+            "queue/on_disk": float(self._queue.on_disk),
+            **{f"queue/{name}": float(count) for name, count in self._queue.counts.items()},
             "buffer/samples": float(len(self._buffer)),
             "buffer/records": float(self._buffer.record_count),
             "merge/passes": float(self._totals.merges),
@@ -298,27 +322,37 @@ class ExperienceManager:
     async def save(self, folder: str) -> None:
         """Write bank, queue, buffer and counters into ``folder``."""
         path = Path(folder)
-        async with self._commit:
+        async with self._commit.write():
             path.mkdir(parents=True, exist_ok=True)
             await self._bank.flush()
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
             self._buffer.save(path / "buffer")
             totals = vars(self._totals) | {"operations": self._operations()}
-            state = {"step": self._step, "saved_at": time.time(), "totals": totals, "reported": self._reported}
+            state = {
+                "step": self._step,
+                "totals": totals,
+                "queue": self._queue.counts,
+                "reported": self._reported,
+                "free_outcomes": {task: list(outcomes) for task, outcomes in self._free_outcomes.items()},
+            }
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
 
     async def restore(self, folder: str) -> None:
         """Replace the state by what :meth:`save` wrote."""
         path = Path(folder)
         state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
-        async with self._commit:
+        async with self._commit.write():
             await self._bank.restore(path / "bank")
             self._buffer.restore(path / "buffer")
             self._step = state["step"]
             self._reported = state["reported"]
+            self._free_outcomes = {
+                task: deque(outcomes, maxlen=FREE_WINDOW) for task, outcomes in state["free_outcomes"].items()
+            }
             merges = state["totals"].pop("merges")
             self._totals = _Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
+            self._queue.counts.update(state["queue"])
             self._queue.restore(path / "queue.jsonl")
 
     async def close(self) -> None:

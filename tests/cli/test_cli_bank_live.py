@@ -1,6 +1,6 @@
 """The bank commands beside a run that holds the folder: reading through its manager, writing refused.
 
-The manager here is a stand-in with the five methods, over a real bank in a real Ray actor.
+The manager here is the part of the real one that is asked, over a real bank in a real Ray actor.
 """
 
 import json
@@ -16,6 +16,7 @@ import pytest
 
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.experience.snapshot import read_snapshot
+from verl_comprl.trainer.bank_desk import BankDesk, announce, withdraw
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,33 +35,20 @@ def comprl_bank(*arguments: object) -> subprocess.CompletedProcess[str]:
 def live(folder: Path) -> Iterator[Live]:
     import ray
 
-    class Manager:
+    class Manager(BankDesk):
         async def open(self, folder: str) -> int:
             from fake_embedder import FakeEmbedder
 
-            self.bank = await ExperienceBank.open(BankConfig(path=folder, flush_seconds=600), FakeEmbedder())
+            self._bank = await ExperienceBank.open(BankConfig(path=folder, flush_seconds=600), FakeEmbedder())
             for use in range(10):  # in memory only, so far
-                self.bank.record_outcome([self.bank.entries()[1].id], success=use < 5)
-            await self.bank.retrieve("lesson")
+                self._bank.record_outcome([self._bank.entries()[1].id], success=use < 5)
+            await self._bank.retrieve("lesson")
+            announce(Path(folder), "the manager")
             return os.getpid()
 
-        async def bank_statistics(self) -> dict[str, Any]:
-            return {**self.bank.statistics(), "embedding": self.bank.embedding}
-
-        async def bank_entries(self) -> list[dict[str, Any]]:
-            return [entry.model_dump() for entry in self.bank.entries()]
-
-        async def bank_search(self, query: str, limit: int) -> list[tuple[dict[str, Any], float]]:
-            return [(entry.model_dump(), score) for entry, score in await self.bank.search(query, limit)]
-
-        async def bank_snapshot(self, folder: str) -> None:
-            await self.bank.save(folder)
-
-        async def bank_verify(self) -> list[str]:
-            return await self.bank.verify()
-
-        async def close(self) -> None:
-            await self.bank.close()
+        async def close(self, folder: str) -> None:
+            withdraw(Path(folder))
+            await self._bank.close()
 
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "experience")])
     ray.init(
@@ -73,10 +61,9 @@ def live(folder: Path) -> Iterator[Live]:
     try:
         manager: Any = ray.remote(Manager).options(name="the manager").remote()
         pid: Any = ray.get(manager.open.remote(str(folder)))
-        where = {"pid": pid, "ray_address": ray.get_runtime_context().gcs_address}
-        (folder / "manager.json").write_text(json.dumps({**where, "namespace": "run", "actor": "the manager"}))
         yield Live(folder, pid)
-        ray.get(manager.close.remote())
+        ray.get(manager.close.remote(str(folder)))
+        assert not (folder / "manager.json").exists()
     finally:
         ray.shutdown()
 

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.experience import BankConfig
+from verl_comprl.extractor.queue import QueueConfig
 
 
 def blocks() -> Iterator[list[str]]:
@@ -66,6 +67,10 @@ def test_the_defaults_are_the_papers(composed: DictConfig, key: str, value: Any)
 def test_every_interpolation_resolves_and_the_bank_takes_its_part(composed: DictConfig) -> None:
     OmegaConf.to_container(composed.extractor, resolve=True)
     bank = OmegaConf.to_container(composed.comprl.bank, resolve=True)
-    assert isinstance(bank, dict)
-    path = f"{composed.trainer.default_local_dir}/bank"
-    assert BankConfig(**{str(key): value for key, value in bank.items()}) == BankConfig(path=path)
+    queue = OmegaConf.to_container(composed.comprl.queue, resolve=True)
+    assert isinstance(bank, dict) and isinstance(queue, dict)
+    folder = composed.trainer.default_local_dir
+    # What a bank or a queue does by itself is what it does in a run.
+    expected = BankConfig(path=f"{folder}/bank", collection="verl_comprl-complementary_rl")
+    assert BankConfig(**{str(key): value for key, value in bank.items()}) == expected
+    assert QueueConfig(**{str(key): value for key, value in queue.items()}) == QueueConfig(folder=f"{folder}/queue")

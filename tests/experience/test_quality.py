@@ -20,10 +20,12 @@ def test_a_record_is_bad_below_the_free_half_by_more_than_the_margin() -> None:
         entry("in quarantine already", 10, 0, quarantined="before"),
         entry("task without a free half", 10, 0).model_copy(update={"task": "open"}),
     ]
+    half = [True, False] * 5
     # 2/10 < 0.5 - 0.2, 3/10 is not.
-    reasons = bad_records(entries, {"light": 0.5}, min_uses=10, margin=0.2)
+    reasons = bad_records(entries, {"light": half}, min_uses=10, margin=0.2)
     assert reasons == {"bad": "2 of 10 successes, free half 0.50"}
-    assert bad_records(entries, {"light": 0.5}, min_uses=0, margin=0.2) == {}
+    assert bad_records(entries, {"light": half}, min_uses=0, margin=0.2) == {}
+    assert bad_records(entries, {"light": half[1:]}, min_uses=10, margin=0.2) == {}  # too few to compare with
 
 
 async def test_retired_entries_are_not_found_until_released(open_bank: Any, apply: Any) -> None:
@@ -34,8 +36,8 @@ async def test_retired_entries_are_not_found_until_released(open_bank: Any, appl
     for success in (False, False):
         bank.record_outcome([bad], success)
     bank.record_outcome([good], True)
-    assert await bank.retire({"fetch": 0.5}) == [bad]
-    assert await bank.retire({"fetch": 0.5}) == []
+    assert await bank.retire({"fetch": [True, False]}) == [bad]
+    assert await bank.retire({"fetch": [True, False]}) == []
     assert [(await bank.retrieve("lamp light it")).entry.id for _ in range(3)] == [good] * 3
     assert bank.statistics()["quarantined"] == 1
     assert bad in {found.id for found, _ in await bank.search("lamp light it")}  # people still see it

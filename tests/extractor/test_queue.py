@@ -1,15 +1,31 @@
-"""The distillation queue: in order, at least once."""
+"""The distillation queue: in order, at least once, bounded, and nothing lost without a count."""
 
 import asyncio
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from verl_comprl.experience.schema import DistillationRequest
-from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
+from verl_comprl.extractor.queue import DEAD_LETTERS, DistillationQueue, QueueConfig
 
 MakeRequest = Callable[..., DistillationRequest]
+
+
+@pytest.fixture
+def make_queue(tmp_path: Path) -> Callable[..., DistillationQueue]:
+    def make(name: str = "queue", **settings: Any) -> DistillationQueue:
+        return DistillationQueue(QueueConfig(**{"folder": str(tmp_path / name), "backoff_seconds": 0.0, **settings}))
+
+    return make
+
+
+MakeQueue = Callable[..., DistillationQueue]
 
 
 async def drain(queue: DistillationQueue) -> list[str]:
@@ -21,15 +37,19 @@ async def drain(queue: DistillationQueue) -> list[str]:
     return received
 
 
-async def test_first_in_first_out_and_a_pending_request_only_once(make_request: MakeRequest) -> None:
-    queue = DistillationQueue()
+async def test_first_in_first_out_and_a_pending_request_only_once(
+    make_queue: MakeQueue, make_request: MakeRequest
+) -> None:
+    queue = make_queue()
     assert [queue.put(make_request(id)) for id in ("b", "a", "b", "c")] == [True, True, False, True]
     assert len(queue) == 3
     assert await drain(queue) == ["b", "a", "c"]
 
 
-async def test_a_request_stays_pending_until_it_is_acknowledged(make_request: MakeRequest) -> None:
-    queue = DistillationQueue()
+async def test_a_request_stays_pending_until_it_is_acknowledged(
+    make_queue: MakeQueue, make_request: MakeRequest
+) -> None:
+    queue = make_queue()
     queue.put(make_request("a"))
     request = await queue.get()
     assert len(queue) == 1 and not queue.put(request)
@@ -42,8 +62,10 @@ async def test_a_request_stays_pending_until_it_is_acknowledged(make_request: Ma
     assert len(queue) == 0
 
 
-async def test_an_empty_queue_is_idle_and_get_waits_for_the_next(make_request: MakeRequest) -> None:
-    queue = DistillationQueue()
+async def test_an_empty_queue_is_idle_and_get_waits_for_the_next(
+    make_queue: MakeQueue, make_request: MakeRequest
+) -> None:
+    queue = make_queue()
     await asyncio.wait_for(queue.wait_idle(), 1)
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -51,35 +73,198 @@ async def test_an_empty_queue_is_idle_and_get_waits_for_the_next(make_request: M
     assert (await asyncio.wait_for(waiting, 1)).id == "late"
 
 
-async def test_restore_brings_back_what_was_waiting_and_what_was_being_worked_on(
-    make_request: MakeRequest, tmp_path: Path
+# ---- more than fits ----
+
+
+async def test_what_does_not_fit_waits_on_disk_in_order(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    queue = DistillationQueue()
-    for id in ("done", "working", "waiting"):
-        queue.put(make_request(id, success=id == "waiting", experience_ids=("e1", "e2"), step=4))
-    queue.acknowledge(await queue.get())
+    queue = make_queue(capacity=2)
+    assert all(queue.put(make_request(str(n))) for n in range(5))
+    assert not queue.put(make_request("4"))  # on disk is pending too
+    assert len(queue) == 5 and queue.on_disk == 3 and queue.counts["spilled"] == 3
+    assert len(list((tmp_path / "queue/spill").iterdir())) == 3
+    first = await queue.get()
+    queue.acknowledge(first)
+    queue.put(make_request("5"))  # not before those that have waited longer
+    assert [first.id, *await drain(queue)] == ["0", "1", "2", "3", "4", "5"]
+    assert list((tmp_path / "queue/spill").iterdir()) == []
+
+
+async def test_drop_oldest_gives_up_what_has_waited_longest_but_not_what_is_being_worked_on(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    queue = make_queue(capacity=2, overflow="drop_oldest")
+    queue.put(make_request("working"))
     working = await queue.get()
+    for id in ("a", "b", "c"):
+        queue.put(make_request(id))
+    assert len(queue) == 2 and queue.counts["dropped"] == 2
+    queue.acknowledge(working)
+    assert await drain(queue) == ["c"]
+    assert not (tmp_path / "queue").exists()
+
+
+async def test_a_full_disk_keeps_requests_in_memory(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue(capacity=1)
+    (tmp_path / "queue").write_text("a file where the folder should be")
+    with caplog.at_level(logging.WARNING):
+        assert all(queue.put(make_request(str(n))) for n in range(3))
+    assert queue.counts["disk_failures"] == 2 and len(caplog.records) == 1
+    assert await drain(queue) == ["0", "1", "2"]
+
+
+async def test_a_request_whose_file_is_damaged_is_counted_and_the_next_comes(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    queue = make_queue(capacity=1)
+    for id in ("a", "b", "c", "d"):
+        queue.put(make_request(id))
+    b, c, _ = sorted((tmp_path / "queue/spill").iterdir())
+    b.unlink()
+    c.write_text("{")
+    assert await drain(queue) == ["a", "d"] and queue.counts["disk_failures"] == 2
+    await asyncio.wait_for(queue.wait_idle(), 1)
+
+
+async def test_what_an_earlier_process_left_on_disk_is_not_delivered(
+    make_queue: MakeQueue, make_request: MakeRequest
+) -> None:
+    killed = make_queue(capacity=1)
+    killed.put(make_request("a"))
+    killed.put(make_request("b"))
+    assert len(make_queue(capacity=1)) == 0
+
+
+# ---- failures ----
+
+
+async def test_a_failed_request_is_tried_again_and_at_last_a_dead_letter(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    queue = make_queue(max_attempts=3)
+    queue.put(make_request("bad", goal="above\u2028below"))
+    for attempt in range(3):
+        request = await asyncio.wait_for(queue.get(), 1)
+        assert len(queue) == 1
+        queue.fail(request, f"RuntimeError: attempt {attempt}")
+    await asyncio.wait_for(queue.wait_idle(), 1)
+    assert queue.counts == {"spilled": 0, "dropped": 0, "retried": 2, "dead": 1, "disk_failures": 0}
+    (line,) = (tmp_path / "queue" / DEAD_LETTERS).read_text("utf-8").split("\n")[:-1]
+    letter = json.loads(line)
+    assert (letter["reason"], letter["attempts"]) == ("RuntimeError: attempt 2", 3) and letter["at"] > 0
+    assert DistillationRequest.model_validate(letter["request"]) == request
+    assert queue.put(request)  # by hand
+
+
+async def test_a_failed_request_lets_others_pass(make_queue: MakeQueue, make_request: MakeRequest) -> None:
+    queue = make_queue(backoff_seconds=0.02)
+    for id in ("a", "b"):
+        queue.put(make_request(id))
+    queue.fail(await queue.get(), "once")
+    assert await drain(queue) == ["b", "a"]
+
+
+async def test_the_wait_doubles_and_is_spread(make_queue: MakeQueue, make_request: MakeRequest, monkeypatch) -> None:
+    queue, delays = make_queue(backoff_seconds=1.0, max_attempts=10), []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda delay, call, *arguments: (delays.append(delay), call(*arguments)))
+    queue.put(make_request("a"))
+    for _ in range(9):
+        queue.fail(await queue.get(), "again")
+    bases = [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert all(0.5 * base <= delay <= 1.5 * base for base, delay in zip(bases, delays, strict=True))
+    assert len({delay / base for base, delay in zip(bases, delays, strict=True)}) == 9
+
+
+async def test_a_dead_letter_that_cannot_be_written_is_counted(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make_queue(max_attempts=1)
+    (tmp_path / "queue").write_text("a file where the folder should be")
+    queue.put(make_request("bad"))
+    with caplog.at_level(logging.WARNING):
+        queue.fail(await queue.get(), "no use")
+    assert queue.counts["dead"] == 1 and queue.counts["disk_failures"] == 1 and len(queue) == 0
+    assert "the dead letter of episode bad is lost" in caplog.text
+
+
+# ---- snapshots ----
+
+
+async def test_restore_brings_back_what_waits_anywhere(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path
+) -> None:
+    queue = make_queue(capacity=4, backoff_seconds=60.0, max_attempts=2)
+    for id in ("done", "working", "failed", "ready", "on disk"):
+        queue.put(make_request(id, success=id == "ready", experience_ids=("e1", "e2"), step=4))
+    queue.acknowledge(await queue.get())
+    queue.put(make_request("on disk, too"))
+    working = await queue.get()
+    queue.fail(await queue.get(), "once")
     queue.save(tmp_path / "queue.jsonl")
 
-    restored = DistillationQueue()
+    restored = make_queue("other", capacity=2, max_attempts=2)
     restored.restore(tmp_path / "queue.jsonl")
-    assert len(restored) == 2
+    restored.restore(tmp_path / "queue.jsonl")  # already there
+    assert len(restored) == len(queue) == 5 and restored.on_disk == 3
     assert await restored.get() == working
-    assert await restored.get() == make_request("waiting", success=True, experience_ids=("e1", "e2"), step=4)
+    restored.fail(await restored.get(), "twice")  # its first attempt has not been forgotten
+    assert restored.counts["dead"] == 1
+    restored.acknowledge(working)
+    ready = await restored.get()
+    assert ready == make_request("ready", success=True, experience_ids=("e1", "e2"), step=4)
+    restored.acknowledge(ready)
+    assert await drain(restored) == ["on disk", "on disk, too"]
 
 
-async def test_an_empty_queue_round_trips(tmp_path: Path) -> None:
-    DistillationQueue().save(tmp_path / "queue.jsonl")
-    restored = DistillationQueue()
+async def test_an_empty_queue_round_trips(make_queue: MakeQueue, tmp_path: Path) -> None:
+    make_queue().save(tmp_path / "queue.jsonl")
+    restored = make_queue()
     restored.restore(tmp_path / "queue.jsonl")
     assert len(restored) == 0
     await asyncio.wait_for(restored.wait_idle(), 1)
 
 
-@pytest.mark.parametrize("separator", ["\n", "\r\n", "\x0b", "\x1c", "\x85", "\u2028", "\u2029"])
-async def test_line_separators_in_a_text_survive(make_request: MakeRequest, tmp_path: Path, separator: str) -> None:
-    queue, restored = DistillationQueue(), DistillationQueue()
-    queue.put(make_request("a", goal=f"above{separator}below"))
-    queue.save(tmp_path / "queue.jsonl")
-    restored.restore(tmp_path / "queue.jsonl")
-    assert (await restored.get()).goal == f"above{separator}below"
+@given(text=st.text(), capacity=st.integers(1, 3))
+async def test_any_text_survives_disk_and_snapshot(
+    tmp_path_factory: pytest.TempPathFactory, text: str, capacity: int
+) -> None:
+    folder = tmp_path_factory.mktemp("queue")
+    queue = DistillationQueue(QueueConfig(folder=str(folder / "a"), capacity=capacity))
+    requests = [
+        DistillationRequest(
+            id=str(n),
+            task=text,
+            environment="room",
+            goal=f"above{text}below",
+            turns=(Turn(observation=text, response=text),),
+            outcome=Outcome(success=True),
+        )
+        for n in range(4)
+    ]
+    for request in requests:
+        queue.put(request)
+    queue.save(folder / "queue.jsonl")
+    restored = DistillationQueue(QueueConfig(folder=str(folder / "b"), capacity=capacity))
+    restored.restore(folder / "queue.jsonl")
+    for request in requests:
+        assert await asyncio.wait_for(restored.get(), 1) == request
+        restored.acknowledge(request)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"folder": ""}, "comprl.queue.folder must name a folder"),
+        ({"overflow": "block"}, "comprl.queue.overflow must be one of spill, drop_oldest, got 'block'"),
+        ({"capacity": 0}, "comprl.queue.capacity must be at least 1, got 0"),
+        ({"max_attempts": 0}, "comprl.queue.max_attempts must be at least 1, got 0"),
+        ({"backoff_seconds": -1.0}, "comprl.queue.backoff_seconds must not be negative"),
+    ],
+)
+def test_settings_that_cannot_work(make_queue: MakeQueue, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_queue(**settings)

@@ -16,8 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from verl_comprl.cli.bank_source import BankSource
 from verl_comprl.experience import Experience, StoreError
-
-MANAGER_FILE = "manager.json"
+from verl_comprl.trainer.bank_desk import MANAGER_FILE
 
 _CONNECT_SECONDS = 5.0
 

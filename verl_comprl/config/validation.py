@@ -4,13 +4,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import DictConfig
 
+from verl_comprl.experience import BankConfig
+from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.plugin import TRAINERS
-
-SCOPES = ("all", "environment", "task")
 
 
 class ConfigError(ValueError):
@@ -89,15 +89,15 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         "max_turn_tokens": comprl.max_turn_tokens,
         "poll_interval": comprl.poll_interval,
         "search_and_ask.timeout": comprl.search_and_ask.timeout,
-        "bank.capacity": comprl.bank.capacity,
-        "bank.retrieval_pool": comprl.bank.retrieval_pool,
-        "bank.max_batch": comprl.bank.max_batch,
+        "embedder.batch_size": comprl.embedder.batch_size,
+        "embedder.timeout": comprl.embedder.timeout,
         "extractor.batch_size": comprl.extractor.batch_size,
         "extractor.max_operations": comprl.extractor.max_operations,
         "extractor.distillation_workers": comprl.extractor.distillation_workers,
         "extractor.nnodes": comprl.extractor.nnodes,
         "extractor.n_gpus_per_node": comprl.extractor.n_gpus_per_node,
         "merge.chunk": comprl.merge.chunk,
+        "merge.workers": comprl.merge.workers,
     }
     for name, value in positive.items():
         if not _is_number(value):
@@ -108,9 +108,6 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         "warmup_steps": comprl.warmup_steps,
         "drain_timeout": comprl.drain_timeout,
         "search_and_ask.max_calls": comprl.search_and_ask.max_calls,
-        "bank.diversity": comprl.bank.diversity,
-        "bank.recency_seconds": comprl.bank.recency_seconds,
-        "bank.max_wait_ms": comprl.bank.max_wait_ms,
         "extractor.alpha": comprl.extractor.alpha,
         "extractor.cooldown": comprl.extractor.cooldown,
         "merge.every": comprl.merge.every,
@@ -122,8 +119,24 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
             yield f"comprl.{name}={value} must not be negative"
     if not _is_number(comprl.extractor.format_failure_reward):
         yield f"comprl.extractor.format_failure_reward={comprl.extractor.format_failure_reward!r} must be a number"
-    if comprl.bank.scope not in SCOPES:
-        yield f"comprl.bank.scope={comprl.bank.scope!r} is unknown; allowed: {', '.join(SCOPES)}"
+    yield from _settings("bank", BankConfig, comprl.bank)
+    yield from _settings("queue", QueueConfig, comprl.queue)
+
+
+def _settings(group: str, settings: type, given: DictConfig) -> Iterator[str]:
+    """Make the settings of a part of the manager, which check themselves."""
+    kinds = get_type_hints(settings)
+    values = {str(name): value for name, value in given.items()}
+    for name in sorted(values.keys() - kinds.keys()):
+        yield f"comprl.{group}.{name} is unknown; allowed: {', '.join(kinds)}"
+    wrong = [name for name, value in values.items() if kinds.get(name) in (int, float) and not _is_number(value)]
+    for name in wrong:
+        yield f"comprl.{group}.{name}={values[name]!r} must be a number"
+    if not wrong and values.keys() <= kinds.keys():
+        try:
+            settings(**values)
+        except ValueError as error:
+            yield str(error)
 
 
 def _is_number(value: Any) -> bool:

@@ -5,7 +5,7 @@ operations ``changes``, the ranking ``retrieval``. Knows nothing of models, queu
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -220,15 +220,15 @@ class ExperienceBank:
             for id in self._table.written_by(record_id):
                 self._table.count(id, trainings=self._table.by_id[id].trainings + 1, last_trained_step=step)
 
-    async def retire(self, free_success: Mapping[str, float]) -> list[str]:
+    async def retire(self, free_outcomes: Mapping[str, Collection[bool]]) -> list[str]:
         """Quarantine entries whose record is worse than no experience, and return their ids.
 
         Args:
-            free_success: Success rate of the free half, by task; entries of other tasks are left alone.
+            free_outcomes: Latest outcomes of the free half, by task; entries of other tasks are left alone.
         """
         reasons = bad_records(
             self._table.by_id.values(),
-            free_success,
+            free_outcomes,
             min_uses=self._config.retire_min_uses,
             margin=self._config.retire_margin,
         )

@@ -3,7 +3,7 @@
 Owns the two judgements. Whether they are asked for, and what follows, is the bank's.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -41,18 +41,21 @@ async def duplicates(
 
 
 def bad_records(
-    entries: Iterable[Experience], free_success: Mapping[str, float], *, min_uses: int, margin: float
+    entries: Iterable[Experience], free_outcomes: Mapping[str, Collection[bool]], *, min_uses: int, margin: float
 ) -> dict[str, str]:
     """Return the ids of entries that did worse than no experience, with the reason in words.
 
     Args:
         entries: The bank.
-        free_success: Success rate of the free half, by task.
-        min_uses: Uses from which on a record counts; 0 judges nobody.
+        free_outcomes: Latest outcomes of the free half, by task.
+        min_uses: Uses, and outcomes of the free half, from which on they count; 0 judges nobody.
         margin: How far below the free half a success rate must be.
     """
     if not min_uses:
         return {}
+    free_success = {
+        task: sum(outcomes) / len(outcomes) for task, outcomes in free_outcomes.items() if len(outcomes) >= min_uses
+    }
     return {
         entry.id: f"{entry.successes} of {entry.uses} successes, free half {free_success[entry.task]:.2f}"
         for entry in entries

@@ -100,11 +100,17 @@ class TrainingBuffer:
             advantages=extractor_advantages(rewards, weights).tolist(),
         )
 
-    def trained(self) -> None:
-        """Remove the batch of the last :meth:`next_batch` and count it at its records."""
-        _, records = self._weigh(self._samples[: self._batch_size])
+    def trained(self) -> list[str]:
+        """Remove the batch of the last :meth:`next_batch` and count it at its records.
+
+        Returns:
+            The record of each sample that was trained on, so a record may come twice.
+        """
+        samples = self._samples[: self._batch_size]
+        weights, records = self._weigh(samples)
         self._records.update(records)
         del self._samples[: self._batch_size]
+        return [sample.record_id for sample, weight in zip(samples, weights, strict=True) if weight > 0]
 
     def _weigh(self, samples: list[Sample]) -> tuple[list[float], dict[str, GenerationRecord]]:
         """Return the weight of each sample (Eq. 7), and the records as they are after training on them.

@@ -48,7 +48,13 @@ class ExtractorCalls:
     """Asks the extractor and keeps what training needs of each call."""
 
     def __init__(
-        self, tokenizer: Tokenizer, generate: Generate, *, max_prompt_tokens: int, max_operations: int
+        self,
+        tokenizer: Tokenizer,
+        generate: Generate,
+        *,
+        max_prompt_tokens: int,
+        max_operations: int,
+        votes: bool = False,
     ) -> None:
         """Bind the calls to a model.
 
@@ -57,11 +63,13 @@ class ExtractorCalls:
             generate: Samples from the extractor's server.
             max_prompt_tokens: Longer prompts lose turns from the middle of the episode.
             max_operations: Operations allowed in one distillation.
+            votes: Whether a distillation may also vote on the entries it was shown.
         """
         self._tokenizer = tokenizer
         self._generate = generate
         self._max_prompt_tokens = max_prompt_tokens
         self._max_operations = max_operations
+        self._votes = votes
 
     async def distill(
         self, request: DistillationRequest, experience: Sequence[str]
@@ -70,7 +78,10 @@ class ExtractorCalls:
         prompt_ids = self._episode_prompt(request, experience)
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt_ids, request.step)
-        return parse_distillation(answer, max_operations=self._max_operations, listed=len(experience)), record
+        operations = parse_distillation(
+            answer, max_operations=self._max_operations, listed=len(experience), votes=self._votes
+        )
+        return operations, record
 
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
         """Read a chunk of the bank."""
@@ -112,7 +123,12 @@ class ExtractorCalls:
         turns = list(request.turns)
         while True:
             messages = distill_messages(
-                request.goal, experience, _with_gap(turns, request), request.outcome.success, self._max_operations
+                request.goal,
+                experience,
+                _with_gap(turns, request),
+                request.outcome.success,
+                self._max_operations,
+                votes=self._votes,
             )
             prompt_ids = self._encode(messages)
             if len(prompt_ids) <= self._max_prompt_tokens or len(turns) <= 2:

@@ -1,58 +1,193 @@
 """The distillation queue: requests are removed only after the bank has committed what they led to.
 
 At-least-once: a request that is being worked on when a snapshot is taken is in the snapshot too; ids make the second
-time harmless.
+time harmless. ``put`` never waits: what does not fit in memory goes to disk, or pushes out the oldest.
 """
 
 import asyncio
+import json
+import logging
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from verl_comprl.experience.schema import DistillationRequest
+from verl_comprl.extractor.spill import Spill
+
+logger = logging.getLogger(__name__)
+
+Overflow = Literal["spill", "drop_oldest"]
+
+DEAD_LETTERS = "dead_letters.jsonl"
+_LONGEST_BACKOFF = 60.0
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """Settings of the queue.
+
+    Attributes:
+        folder: Where requests that do not fit, and dead letters, are written.
+        capacity: Requests in memory.
+        overflow: What happens to one more: ``spill`` writes it to disk and loses nothing, ``drop_oldest`` gives up
+            the one that has waited longest.
+        max_attempts: How often a request is tried before it is put among the dead letters.
+        backoff_seconds: Wait after the first failure, doubled after each further one up to a minute, and spread by
+            half, so that requests that failed together do not return together.
+    """
+
+    folder: str
+    capacity: int = 4096
+    overflow: Overflow = "spill"
+    max_attempts: int = 5
+    backoff_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        if not self.folder:
+            raise ValueError("comprl.queue.folder must name a folder, got ''")
+        if self.overflow not in get_args(Overflow):
+            raise ValueError(
+                f"comprl.queue.overflow must be one of {', '.join(get_args(Overflow))}, got {self.overflow!r}"
+            )
+        for name in ("capacity", "max_attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"comprl.queue.{name} must be at least 1, got {getattr(self, name)}")
+        if self.backoff_seconds < 0:
+            raise ValueError(f"comprl.queue.backoff_seconds must not be negative, got {self.backoff_seconds}")
+
+
+@dataclass
+class _Pending:
+    request: DistillationRequest
+    attempts: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps({"attempts": self.attempts, "request": self.request.model_dump(mode="json")})
+
+    @classmethod
+    def from_json(cls, text: str) -> "_Pending":
+        fields = json.loads(text)
+        return cls(DistillationRequest.model_validate(fields["request"]), fields["attempts"])
 
 
 class DistillationQueue:
-    """Unbounded first-in first-out queue with acknowledgement; used from one event loop."""
+    """First-in first-out with acknowledgement and retries; used from one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: QueueConfig) -> None:
         """Create an empty queue."""
-        self._pending: dict[str, DistillationRequest] = {}
+        self._config = config
+        self._pending: dict[str, _Pending] = {}  # in memory: ready, being worked on, or waiting to be tried again
         self._ready: asyncio.Queue[str] = asyncio.Queue()
+        self._spill = Spill(Path(config.folder) / "spill")
         self._idle = asyncio.Event()
         self._idle.set()
+        self.counts: Counter[str] = Counter(spilled=0, dropped=0, retried=0, dead=0, disk_failures=0)
+        """What became of requests that did not go straight through."""
 
     def __len__(self) -> int:
         """Return the number of requests not yet acknowledged."""
-        return len(self._pending)
+        return len(self._pending) + len(self._spill)
+
+    @property
+    def on_disk(self) -> int:
+        """Number of requests that wait on disk."""
+        return len(self._spill)
 
     def put(self, request: DistillationRequest) -> bool:
-        """Add a request; returns ``False`` for one that is already pending."""
-        if request.id in self._pending:
+        """Add a request; returns ``False`` for one that is already pending. Never waits and never fails."""
+        if request.id in self._pending or request.id in self._spill:
             return False
-        self._pending[request.id] = request
-        self._idle.clear()
-        self._ready.put_nowait(request.id)
+        self._admit(_Pending(request))
         return True
 
     async def get(self) -> DistillationRequest:
-        """Wait for the next request; it stays pending until :meth:`acknowledge`."""
-        return self._pending[await self._ready.get()]
+        """Wait for the next request; it stays pending until it is acknowledged or given up."""
+        return self._pending[await self._ready.get()].request
 
     def acknowledge(self, request: DistillationRequest) -> None:
-        """Remove a request whose result is committed, or which is given up."""
+        """Remove a request whose result is committed."""
         self._pending.pop(request.id, None)
-        if not self._pending:
+        while len(self._spill) and len(self._pending) < self._config.capacity:
+            try:
+                self._make_ready(_Pending.from_json(self._spill.take()))
+            except (OSError, ValueError) as error:
+                self._disk_failed(f"a request that waited on disk is lost: {error}")
+        if not len(self):
             self._idle.set()
+
+    def fail(self, request: DistillationRequest, reason: str) -> None:
+        """Try a request again later, or put it among the dead letters if that was its last attempt."""
+        pending = self._pending[request.id]
+        pending.attempts += 1
+        if pending.attempts >= self._config.max_attempts:
+            self._bury(pending, reason)
+            self.acknowledge(request)
+            return
+        self.counts["retried"] += 1
+        backoff = min(self._config.backoff_seconds * 2 ** (pending.attempts - 1), _LONGEST_BACKOFF)
+        delay = backoff * random.uniform(0.5, 1.5)
+        asyncio.get_running_loop().call_later(delay, self._ready.put_nowait, request.id)
 
     async def wait_idle(self) -> None:
         """Wait until nothing is pending."""
         await self._idle.wait()
 
     def save(self, path: Path) -> None:
-        """Write the pending requests as JSON lines."""
-        path.write_text("".join(f"{request.model_dump_json()}\n" for request in self._pending.values()), "utf-8")
+        """Write all pending requests, those on disk too, as JSON lines."""
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
+            file.writelines(f"{text}\n" for text in self._spill)
 
     def restore(self, path: Path) -> None:
         """Add the requests that :meth:`save` wrote to those that are pending."""
-        # Not splitlines(): it also splits at characters that JSON leaves as they are.
-        for line in filter(None, path.read_text("utf-8").split("\n")):
-            self.put(DistillationRequest.model_validate_json(line))
+        with path.open(encoding="utf-8", newline="\n") as lines:  # other separators are part of the texts
+            for pending in map(_Pending.from_json, lines):
+                if pending.request.id not in self._pending and pending.request.id not in self._spill:
+                    self._admit(pending)
+
+    def _admit(self, pending: _Pending) -> None:
+        self._idle.clear()
+        full = len(self._pending) >= self._config.capacity
+        if self._config.overflow == "spill":
+            if (full or len(self._spill)) and self._spilled(pending):
+                return
+        elif full and not self._ready.empty():  # what is being worked on is not given up
+            del self._pending[self._ready.get_nowait()]
+            self.counts["dropped"] += 1
+        self._make_ready(pending)
+
+    def _make_ready(self, pending: _Pending) -> None:
+        self._pending[pending.request.id] = pending
+        self._ready.put_nowait(pending.request.id)
+
+    def _spilled(self, pending: _Pending) -> bool:
+        try:
+            self._spill.put(pending.request.id, pending.to_json())
+        except OSError as error:  # better too much memory than a lost episode
+            self._disk_failed(f"a request stays in memory: {error}")
+            return False
+        self.counts["spilled"] += 1
+        return True
+
+    def _bury(self, pending: _Pending, reason: str) -> None:
+        path = Path(self._config.folder) / DEAD_LETTERS
+        request = pending.request.model_dump(mode="json")
+        letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
+        if not self.counts["dead"]:
+            logger.warning("an episode could not be distilled (further ones are counted only): see %s", path)
+        self.counts["dead"] += 1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(letter) + "\n")
+        except OSError as error:
+            self._disk_failed(f"the dead letter of episode {pending.request.id} is lost: {error}")
+
+    def _disk_failed(self, what: str) -> None:
+        if not self.counts["disk_failures"]:
+            logger.warning("distillation queue (further failures are counted only): %s", what)
+        self.counts["disk_failures"] += 1

@@ -3,6 +3,7 @@
 The logic is :class:`verl_comprl.service.ExperienceManager`; this is what ties it to Ray and verl.
 """
 
+import gc
 import time
 import uuid
 from pathlib import Path
@@ -13,35 +14,65 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_comprl.experience import BankConfig, Discard, ExperienceBank, SentenceTransformerEmbedder
+from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.rollout.guidance import manager_name
 from verl_comprl.service import ExperienceManager, ManagerConfig
+from verl_comprl.trainer.bank_desk import BankDesk, announce, withdraw
 
 
-class _ManagerActor(ExperienceManager):
+class _ManagerActor(BankDesk, ExperienceManager):
     """Constructed empty, since a Ray actor's constructor cannot await; :meth:`open` does the work."""
 
     def __init__(self) -> None:
         pass
 
-    async def open(self, settings: dict[str, Any], *, keep_content: bool) -> None:
-        """Open bank and embedder. A run that starts anew sets what the folder still holds aside."""
-        embedder = SentenceTransformerEmbedder(settings["embedder"]["model"], device=settings["embedder"]["device"])
-        bank = await ExperienceBank.open(BankConfig(**settings["bank"]), embedder)
+    async def open(self, settings: dict[str, Any], reader: dict[str, Any], *, keep_content: bool) -> None:
+        """Open bank and embedder.
+
+        Args:
+            settings: The config group ``comprl``.
+            reader: The actor's model: ``path`` of its tokenizer, which measures entries, and ``trust_remote_code``.
+            keep_content: Whether the bank belongs to this run; one that starts anew sets what it finds aside.
+        """
+        embedder = await make_embedder(**settings["embedder"])
+        tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
+        config = BankConfig(**settings["bank"])
+        bank = await ExperienceBank.open(config, embedder, tokenizer=tokenizer)
         if len(bank) and not keep_content:
-            await _set_aside(bank, Path(f"{settings['bank']['path']}-{time.strftime('%Y%m%d-%H%M%S')}"))
+            await bank.save(f"{settings['bank']['path']}-{time.strftime('%Y%m%d-%H%M%S')}")
+            await bank.delete([entry.id for entry in bank.entries()])
         extractor = settings["extractor"]
-        config = ManagerConfig(
-            batch_size=extractor["batch_size"],
-            alpha=extractor["alpha"],
-            cooldown=extractor["cooldown"],
-            format_failure_reward=extractor["format_failure_reward"],
-            distillation_workers=extractor["distillation_workers"],
-            merge_chunk=settings["merge"]["chunk"],
-            answer_timeout=settings["search_and_ask"]["timeout"],
+        super().__init__(
+            ManagerConfig(
+                batch_size=extractor["batch_size"],
+                alpha=extractor["alpha"],
+                cooldown=extractor["cooldown"],
+                format_failure_reward=extractor["format_failure_reward"],
+                distillation_workers=extractor["distillation_workers"],
+                merge_chunk=settings["merge"]["chunk"],
+                merge_workers=settings["merge"]["workers"],
+                answer_timeout=settings["search_and_ask"]["timeout"],
+                queue=QueueConfig(**settings["queue"]),
+            ),
+            bank,
         )
-        super().__init__(config, bank)
+        self._announced = None if config.url else Path(config.path)
+        if self._announced is not None:
+            announce(self._announced, manager_name())
+        _spare_collector()
+
+    async def restore(self, folder: str) -> None:
+        """Replace the state by what ``save`` wrote."""
+        await super().restore(folder)
+        _spare_collector()
+
+    async def close(self) -> None:
+        """Stop, close the bank, and say no longer that it is here."""
+        if self._announced is not None:
+            withdraw(self._announced)
+        await super().close()
 
     async def connect(self, client: LLMServerClient, view: DictConfig) -> None:
         """Connect the extractor's server; distillation starts."""
@@ -66,17 +97,15 @@ class _ManagerActor(ExperienceManager):
                 generate,
                 max_prompt_tokens=rollout.prompt_length,
                 max_operations=view.comprl.extractor.max_operations,
+                votes=view.comprl.extractor.votes,
             )
         )
 
 
-async def _set_aside(bank: ExperienceBank, folder: Path) -> None:
-    await bank.save(folder)
-    ids = [entry.id for entry in bank.entries()]
-    everything = Discard(ids=tuple(range(1, len(ids) + 1)))
-    await bank.apply(
-        [everything], call_id=str(uuid.uuid4()), listed=ids, task="", environment="", step=0, weight_version=0
-    )
+def _spare_collector() -> None:
+    """Keep the garbage collector off what lives as long as the process: a look at 20,000 entries takes 100 ms."""
+    gc.collect()
+    gc.freeze()
 
 
 def wait_for(reference: Any) -> Any:
@@ -98,5 +127,8 @@ def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
         ray.exceptions.RayTaskError: If the bank cannot be opened; the cause says why.
     """
     manager = ray.remote(_ManagerActor).options(name=manager_name(), max_concurrency=4096, num_cpus=1).remote()
-    ray.get(manager.open.remote(OmegaConf.to_container(config.comprl, resolve=True), keep_content=keep_content))
+    model = config.actor_rollout_ref.model
+    reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
+    settings = OmegaConf.to_container(config.comprl, resolve=True)
+    ray.get(manager.open.remote(settings, reader, keep_content=keep_content))
     return manager

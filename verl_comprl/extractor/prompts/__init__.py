@@ -36,12 +36,24 @@ def render_trajectory(turns: Sequence[Turn], first: int = 1) -> str:
 
 
 def distill_messages(
-    goal: str, experience: Sequence[str], trajectory: str, success: bool, max_operations: int = 3
+    goal: str,
+    experience: Sequence[str],
+    trajectory: str,
+    success: bool,
+    max_operations: int = 3,
+    *,
+    votes: bool = False,
 ) -> list[Message]:
-    """Ask for operations (add / update / return) on a finished episode; ``experience`` is listed as 1, 2 and so on."""
+    """Ask for operations on a finished episode: add, update, return, and votes if wanted.
+
+    ``experience`` is listed as 1, 2 and so on.
+    """
     return _messages(
         "distill",
-        system={"max_operations": max_operations},
+        system={
+            "max_operations": max_operations,
+            "votes": _template("distill.votes").substitute() + "\n" if votes else "",
+        },
         goal=goal,
         experience=_numbered(experience),
         trajectory=trajectory,
