@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from verl_comprl.experience import Add, Discard, Merge, Retain, Return, Update
+from verl_comprl.experience import Add, Discard, Downvote, Merge, Retain, Return, Update, Upvote
 from verl_comprl.experience.operations import parse_answer, parse_distillation, parse_merge
 
 ADD = {"operation": "add", "title": "t", "content": "c"}
@@ -119,6 +119,17 @@ def test_only_valid_operations_count_towards_the_limit() -> None:
 def test_an_entry_is_used_once_per_answer() -> None:
     parsed = parse_merge(answer({"operation": "retain", "ids": [1]}, {"operation": "discard", "ids": [1, 2]}), listed=2)
     assert parsed.operations == (Retain(ids=(1,)),) and kinds(parsed) == ["repeated_index"]
+
+
+def test_votes_only_where_they_are_allowed() -> None:
+    answer = """<answer>[{"operation": "upvote", "ids": [1]}, {"operation": "downvote", "ids": [2]},
+        {"operation": "update", "ids": [1], "title": "t", "content": "c"}, {"operation": "upvote", "ids": [3]}]</answer>"""
+    parsed = parse_distillation(answer, max_operations=4, listed=2, votes=True)
+    assert parsed.operations == (Upvote(ids=(1,)), Downvote(ids=(2,)), Update(ids=(1,), title="t", content="c"))
+    assert len(parsed.errors) == 1  # there is no third entry
+    parsed = parse_distillation(answer, max_operations=4, listed=2)
+    assert parsed.operations == (Update(ids=(1,), title="t", content="c"),)
+    assert [error.kind for error in parsed.errors] == ["unknown_operation"] * 3
 
 
 def test_answer_to_a_question_is_plain_text() -> None:

@@ -1,5 +1,6 @@
 """The real thing: two models with engines and servers in one run, interrupted by a signal, then resumed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -75,15 +76,17 @@ class Run:
             time.sleep(0.5)
 
     def processes(self) -> list[str]:
-        """Names of the processes that this run has started and that are still there."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(f"{process.pid} {process.name()}")
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        """Names of the processes that this run has started and that are still there, after a moment to end."""
+        deadline = time.monotonic() + 10
+        while True:
+            found = []
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(f"{process.pid} {process.name()}")
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")

@@ -256,10 +256,8 @@ class ExperienceBank:
 
     async def _quarantine(self, reasons: Mapping[str, str]) -> None:
         async def write() -> None:
-            entries = [entry for id in reasons if (entry := self.get(id)) is not None]
-            await self._ledger.rewrite(
-                [entry.model_copy(update={"quarantined": reasons[entry.id]}) for entry in entries]
-            )
+            there = {id: reason for id, reason in reasons.items() if id in self._table.by_id}
+            await self._ledger.rewrite({id: {"quarantined": reason} for id, reason in there.items()})
 
         await self._ledger.write(write)
 

@@ -4,7 +4,7 @@ Owns lookups and counting. When entries change, and how that reaches the store, 
 """
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cachetools import LRUCache
@@ -55,10 +55,13 @@ class EntryTable:
         if self.quarantined or any(entry.quarantined for entry in new):
             self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
 
-    def rewrite(self, entries: Iterable[Experience]) -> None:
-        """Put entries in the place of those with the same ids."""
-        for entry in entries:
-            self.by_id[entry.id] = entry
+    def rewritten(self, changes: Mapping[str, Mapping[str, Any]]) -> list[Experience]:
+        """Return entries as they will be with ``changes`` of their fields, by id."""
+        return [self.by_id[id].model_copy(update=dict(fields)) for id, fields in changes.items()]
+
+    def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Change fields of entries; what has been counted since ``rewritten`` stays."""
+        self.by_id.update({entry.id: entry for entry in self.rewritten(changes)})
         self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
 
     def count(self, id: str, **counters: Any) -> Experience:

@@ -6,7 +6,7 @@ Owns locks, the order of writes and the periodic writing of counters. What is wr
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -96,20 +96,26 @@ class Ledger:
             self.table.change(new, removed)
             self.version += 1
 
-    async def rewrite(self, entries: Sequence[Experience]) -> None:
-        """Change entries but for their texts."""
+    async def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Change fields of entries, but for texts and counters; counting goes on meanwhile."""
         async with self._visible.write():
-            await self.store.update(entries)
-            self.table.rewrite(entries)
+            await self.store.update(self.table.rewritten(changes))
+            self.table.rewrite(changes)
             self.version += 1
 
-    async def replace_all(
-        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
-    ) -> None:
+    async def replace_all(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
         """Replace the content, all of it or nothing."""
         async with self._visible.write():
-            await self.store.replace_all(entries, vectors, embedding)
+            await self.store.replace_all(entries, vectors)
             self.table.adopt(entries)
+            self.version += 1
+
+    async def replace_vectors(self, vectors: Mapping[str, np.ndarray], embedding: dict[str, Any]) -> None:
+        """Give every entry another vector, all of them or none; counting goes on meanwhile."""
+        async with self._visible.write():
+            entries = list(self.table.by_id.values())
+            rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])
+            await self.store.replace_all(entries, rows, embedding)
             self.version += 1
 
     async def write_counters(self) -> None:

@@ -50,9 +50,9 @@ def sanitize(text: str, max_chars: int) -> str:
 
 def cap_tokens(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
     """Return ``text``, or its beginning of at most ``max_tokens`` tokens, sanitised again: a cut can make a marker."""
-    ids = tokenizer.encode(text, add_special_tokens=False)
+    ids, kept = tokenizer.encode(text, add_special_tokens=False), max_tokens
     while len(ids) > max_tokens:
         # What decodes from n ids can encode to more, where the cut split a word; then a few more have to go.
-        text = sanitize(tokenizer.decode(ids[:max_tokens]).rstrip("\ufffd"), len(text))
-        ids, max_tokens = tokenizer.encode(text, add_special_tokens=False), max_tokens - 1
+        text = sanitize(tokenizer.decode(ids[:kept]).rstrip("\ufffd"), len(text))
+        ids, kept = tokenizer.encode(text, add_special_tokens=False), kept - 1
     return text

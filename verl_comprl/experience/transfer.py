@@ -103,11 +103,9 @@ async def reembed(ledger: Ledger, embedder: Embedder) -> None:
     vectors: dict[str, np.ndarray] = {}
 
     async def switch() -> bool:
-        entries = list(ledger.table.by_id.values())
-        if any(entry.id not in vectors for entry in entries):
+        if any(id not in vectors for id in ledger.table.by_id):
             return False  # came in while the others were being embedded; no lock is held across a model call
-        rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedder.dimension)
-        await ledger.replace_all(entries, rows, embedder.identity)
+        await ledger.replace_vectors(vectors, embedder.identity)
         return True
 
     while True:
