@@ -10,6 +10,7 @@ the built-in model instead.
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import statistics
@@ -78,6 +79,8 @@ async def filled_bank(folder: Path, size: int, embedder: Embedder) -> Experience
     write_snapshot(folder / "snapshot", entries, clustered(size, seed=1), embedder.identity)
     bank = await ExperienceBank.open(BankConfig(path=str(folder / "bank"), capacity=2 * size), embedder)
     await bank.restore(folder / "snapshot")
+    gc.collect()
+    gc.freeze()  # as a run's manager does
     return bank
 
 

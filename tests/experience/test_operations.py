@@ -123,7 +123,8 @@ def test_an_entry_is_used_once_per_answer() -> None:
 
 def test_votes_only_where_they_are_allowed() -> None:
     answer = """<answer>[{"operation": "upvote", "ids": [1]}, {"operation": "downvote", "ids": [2]},
-        {"operation": "update", "ids": [1], "title": "t", "content": "c"}, {"operation": "upvote", "ids": [3]}]</answer>"""
+        {"operation": "update", "ids": [1], "title": "t", "content": "c"},
+        {"operation": "upvote", "ids": [3]}]</answer>"""
     parsed = parse_distillation(answer, max_operations=4, listed=2, votes=True)
     assert parsed.operations == (Upvote(ids=(1,)), Downvote(ids=(2,)), Update(ids=(1,), title="t", content="c"))
     assert len(parsed.errors) == 1  # there is no third entry
