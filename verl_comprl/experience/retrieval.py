@@ -43,9 +43,11 @@ def diversified_rank(
             break  # the terms only lower a score: nobody further down can do better
         count, last_retrieved_at = history(id)
         recent = last_retrieved_at > 0 and now - last_retrieved_at < recency
-        best.append((1 - position - lam * math.log1p(count) - recent, -position))
-        best.sort(reverse=True)
-        del best[k:]
+        score = 1 - position - lam * math.log1p(count) - recent
+        if len(best) < k or score > best[-1][0]:
+            best.append((score, -position))
+            best.sort(reverse=True)
+            del best[k:]
     return [candidates[-position] for _, position in best]
 
 

@@ -129,7 +129,7 @@ class Retriever:
                 for query in unknown
             ]
             for query, hits in zip(unknown, await self._ledger.store.search(requests), strict=True):
-                self._pools[query] = pools[query] = [hit.id for hit in hits]
+                self._pools[query] = pools[query] = [hit.id for hit in hits if hit.id in self._ledger.table.by_id]
             return [self._choose(pools[query] or [], count) for query, count in queries]
 
     def _choose(self, pool: Sequence[str], count: bool) -> Experience | None:
@@ -138,7 +138,7 @@ class Retriever:
         by_id = table.by_id
         now = time.time()
         best = diversified_rank(
-            [id for id in pool if id in by_id],
+            pool,
             lambda id: (by_id[id].retrievals, by_id[id].last_retrieved_at),
             now,
             lam=self._config.diversity,
