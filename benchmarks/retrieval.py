@@ -5,12 +5,11 @@ query. ``distinct`` is the worst case: no two askers ever ask the same. No query
 from what an earlier one left. Vectors are precomputed, 384 dimensions, clustered like text; the last table embeds with
 the built-in model instead.
 
-    python benchmarks/retrieval.py [--sizes 1000 20000 100000] [--askers 1 128 1024] [--seconds 3] [--json]
+    python benchmarks/retrieval.py [--sizes 1000 20000 100000] [--askers 1 128 1024] [--seconds 10] [--json]
 """
 
 import argparse
 import asyncio
-import gc
 import itertools
 import json
 import statistics
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from verl_comprl.experience import Add, BankConfig, Embedder, Experience, ExperienceBank, derive_id
+from verl_comprl.experience import Add, BankConfig, Embedder, Experience, ExperienceBank, derive_id, spare_collector
 from verl_comprl.experience.snapshot import write_snapshot
 
 GROUP = 8
@@ -79,8 +78,7 @@ async def filled_bank(folder: Path, size: int, embedder: Embedder) -> Experience
     write_snapshot(folder / "snapshot", entries, clustered(size, seed=1), embedder.identity)
     bank = await ExperienceBank.open(BankConfig(path=str(folder / "bank"), capacity=2 * size), embedder)
     await bank.restore(folder / "snapshot")
-    gc.collect()
-    gc.freeze()  # as a run's manager does
+    spare_collector()  # as a run's manager does
     return bank
 
 
@@ -152,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Latency of retrievals and additions.")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 20_000, 100_000])
     parser.add_argument("--askers", type=int, nargs="+", default=[1, 128, 1024])
-    parser.add_argument("--seconds", type=float, default=3.0, help="per row (default 3)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="per row (default 10)")
     parser.add_argument("--no-embedding", action="store_true", help="leave out the table that embeds")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     options = parser.parse_args()

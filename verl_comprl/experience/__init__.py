@@ -3,6 +3,7 @@
 from verl_comprl.experience.bank import ExperienceBank
 from verl_comprl.experience.bank_config import BankConfig
 from verl_comprl.experience.changes import ApplyReport
+from verl_comprl.experience.collector import spare_collector
 from verl_comprl.experience.embedding import Embedder, make_embedder
 from verl_comprl.experience.merge import MergePass
 from verl_comprl.experience.operations import (
@@ -72,4 +73,5 @@ __all__ = [
     "parse_distillation",
     "parse_merge",
     "sanitize",
+    "spare_collector",
 ]

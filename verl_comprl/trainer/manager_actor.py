@@ -3,7 +3,6 @@
 The logic is :class:`verl_comprl.service.ExperienceManager`; this is what ties it to Ray and verl.
 """
 
-import gc
 import time
 import uuid
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder
+from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder, spare_collector
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.rollout.guidance import manager_name
@@ -61,12 +60,12 @@ class _ManagerActor(BankDesk, ExperienceManager):
         self._announced = None if config.url else Path(config.path)
         if self._announced is not None:
             announce(self._announced, manager_name())
-        _spare_collector()
+        spare_collector()
 
     async def restore(self, folder: str) -> None:
         """Replace the state by what ``save`` wrote."""
         await super().restore(folder)
-        _spare_collector()
+        spare_collector()
 
     async def close(self) -> None:
         """Stop, close the bank, and say no longer that it is here."""
@@ -100,12 +99,6 @@ class _ManagerActor(BankDesk, ExperienceManager):
                 votes=view.comprl.extractor.votes,
             )
         )
-
-
-def _spare_collector() -> None:
-    """Keep the garbage collector off what lives as long as the process: a look at 20,000 entries takes 100 ms."""
-    gc.collect()
-    gc.freeze()
 
 
 def wait_for(reference: Any) -> Any:
