@@ -124,6 +124,8 @@ async def test_scope_and_exclusion(open_bank: Any, apply: Any) -> None:
     assert (await bank.retrieve("lamp", task="light", exclude=[here])).status == "nothing"
     assert (await bank.retrieve("lamp", task="unknown")).status == "nothing"
     assert sorted(group[0].task for group in bank.partitions()) == ["light", "open"]
+    await bank.quarantine([bank.entries()[0].id], "reason")
+    assert bank.entries()[0] not in [entry for group in bank.partitions() for entry in group]
 
 
 async def test_identical_queries_of_one_batch_spread_and_share_one_embedding(

@@ -132,6 +132,10 @@ class Display(Progress):
         table.add_row("bank entries", count("bank/size"))
         table.add_row("operations", " · ".join(f"{name} {count(f'operations/{name}')}" for name in operations))
         table.add_row("extractor updates", count("extractor/updates"))
+        troubles = {"retried": "retried", "dead": "given up", "dropped": "dropped", "depth": "left in the queue"}
+        if any(metrics.get(f"comprl/queue/{name}") for name in troubles):
+            shown = " · ".join(f"{words} {count(f'queue/{name}')}" for name, words in troubles.items())
+            table.add_row("distillations", shown)
         table.add_row(
             "retrieval",
             f"p50 {_number(metrics.get('comprl/bank/latency_p50_ms'), 1)} ms · "

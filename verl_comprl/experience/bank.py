@@ -111,10 +111,14 @@ class ExperienceBank:
         return list(self._table.by_id.values())
 
     def partitions(self) -> list[list[Experience]]:
-        """Return the entries by task: what a merge may take together, each group independent of the others."""
+        """Return the entries by task: what a merge may take together, each group independent of the others.
+
+        Without those in quarantine: merged with others, their text would be found again.
+        """
         groups: dict[str, list[Experience]] = {}
         for entry in self._table.by_id.values():
-            groups.setdefault(entry.task, []).append(entry)
+            if not entry.quarantined:
+                groups.setdefault(entry.task, []).append(entry)
         return list(groups.values())
 
     # ---- writing ----
@@ -385,12 +389,7 @@ class ExperienceBank:
 
     async def flush(self) -> None:
         """Write the counters and make everything durable; the engine may hold the process for a few 100 ms."""
-
-        async def write() -> None:
-            await self._ledger.write_counters()
-            await self._ledger.store.flush()
-
-        await self._ledger.write(write)
+        await self._ledger.flush()
 
     async def close(self) -> None:
         """Finish what is under way, write the counters and let go of the storage."""

@@ -127,6 +127,15 @@ class Ledger:
             self.table.give_back(batch)
             raise
 
+    async def flush(self) -> None:
+        """Write the counters and make everything durable."""
+
+        async def write() -> None:
+            await self.write_counters()
+            await self.store.flush()
+
+        await self.write(write)
+
     async def close(self) -> None:
         """Finish what is under way, write the counters and let go of the store."""
         if self._flusher is not None:

@@ -180,7 +180,8 @@ class ComplementaryLayer(PPOTrainer):
 
     def _saved_paths(self) -> dict[str, str]:
         folder = Path(self.config.trainer.default_local_dir).resolve()
-        paths = {"run": folder, "bank": Path(self.config.comprl.bank.path).resolve()}
+        bank = self.config.comprl.bank
+        paths = {"run": folder, "bank": f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()}
         if self._saved_step >= 0:
             paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
         if "tensorboard" in self.config.trainer.logger:
