@@ -44,6 +44,7 @@ class ManagerConfig:
     merge_chunk: int
     format_failure_reward: float
     distillation_workers: int
+    distill: bool
     merge_workers: int
     answer_timeout: float
     queue: QueueConfig
@@ -162,7 +163,8 @@ class ExperienceManager:
                     self._buffer.use(record_id, outcome_reward(success))
             else:
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
-            self._queue.put(request)
+            if self._config.distill:
+                self._queue.put(request)
 
     # ---- background ----
 

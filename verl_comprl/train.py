@@ -82,7 +82,7 @@ def _run(config: Any, display: Any) -> int:
         plugin.verify()
         auto_set_device(config)
         validate(config)
-        for model in (config, extractor_view(config)):
+        for model in (config, *([extractor_view(config)] if config.comprl.experience else [])):
             validate_config(config=model, use_reference_policy=False, use_critic=False)
         _start_ray(config)
         check_slots(config, ray.cluster_resources())

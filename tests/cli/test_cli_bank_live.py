@@ -28,7 +28,9 @@ class Live(NamedTuple):
 
 def comprl_bank(*arguments: object) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "verl_comprl.cli.main", "bank", *map(str, arguments)]
-    return subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    # Without what Ray tells the processes that it starts: the command runs in a shell of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment)
 
 
 @pytest.fixture

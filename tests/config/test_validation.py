@@ -26,9 +26,15 @@ def test_a_good_config_passes(config: DictConfig) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("comprl.guided_fraction", 0, "comprl.guided_fraction=0 leaves one half .* empty; allowed: between 0 and 1"),
-        ("comprl.guided_fraction", 1, "comprl.guided_fraction=1 leaves one half .* empty; allowed: between 0 and 1"),
-        ("comprl.guided_fraction", -0.5, "comprl.guided_fraction=-0.5 .* allowed: between 0 and 1"),
+        (
+            "comprl.guided_fraction",
+            0,
+            "comprl.guided_fraction=0 is no share .*; allowed: above 0.*arm=baseline",
+        ),
+        ("comprl.guided_fraction", 1.5, "comprl.guided_fraction=1.5 .*allowed: above 0, up to 1"),
+        ("comprl.guided_fraction", -0.5, "comprl.guided_fraction=-0.5 .* allowed: above 0, up to 1"),
+        ("comprl.initial_bank", "/nowhere", "comprl.initial_bank=/nowhere is no snapshot; make one with"),
+        ("comprl.extractor.distill", False, "comprl.initial_bank must name a snapshot, as comprl.extractor.distill=F"),
         ("comprl.guided_fraction", 0.3, "comprl.guided_fraction=0.3 of .*rollout.n=8 rollouts is 2.4; .* whole"),
         ("actor_rollout_ref.rollout.n", 7, "actor_rollout_ref.rollout.n=7 is odd, .* use an even number"),
         ("actor_rollout_ref.rollout.n", 0, "rollout.n=0 rollouts is 0; both halves must be whole and non-empty"),
@@ -85,6 +91,8 @@ def test_each_mistake_is_one_line_with_value_and_remedy(config: DictConfig, key:
     ("key", "value"),
     [
         ("comprl.guided_fraction", 0.25),
+        ("comprl.guided_fraction", 1),
+        ("comprl.initial_bank", "hf://datasets/user/name"),
         ("comprl.merge.every", 0),
         ("comprl.search_and_ask.max_calls", 0),
         ("comprl.warmup_steps", 0),
@@ -199,3 +207,15 @@ def test_too_few_cpu_slots(config: DictConfig) -> None:
         ConfigError, match=r"Ray has 9 CPU slots, but at least 10 are needed; set ray_kwargs.ray_init.num_cpus"
     ):
         check_slots(config, {"GPU": 2.0, "CPU": 9.0})
+
+
+# ---- arms ----
+
+
+def test_without_experience_nothing_is_asked_of_the_extractor(config: DictConfig) -> None:
+    config.comprl.experience = False
+    config.extractor.model.path = None
+    config.actor_rollout_ref.rollout.n = 7
+    config.actor_rollout_ref.rollout.val_kwargs.n = 1
+    validate(config)
+    check_slots(config, {"GPU": config.trainer.n_gpus_per_node, "CPU": 100})

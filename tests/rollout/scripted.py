@@ -73,6 +73,7 @@ def settings(**rollout: Any) -> DictConfigWrap:
                 }
             },
             "comprl": {
+                "experience": True,
                 "guided_fraction": 0.5,
                 "warmup_steps": 0,
                 "max_turn_tokens": 64,

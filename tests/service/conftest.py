@@ -41,6 +41,7 @@ async def open_manager(
             "merge_chunk": 5,
             "format_failure_reward": -1.0,
             "distillation_workers": 2,
+            "distill": True,
             "merge_workers": 2,
             "answer_timeout": 5.0,
             "queue": QueueConfig(folder=str(tmp_path / f"{folder}-queue"), max_attempts=3, backoff_seconds=0.0),

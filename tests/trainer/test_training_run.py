@@ -36,11 +36,17 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+def comprl_bank(folder: Path, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "bank", action, "--path", str(folder / "run" / "bank")]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
 class Run:
     """A training run in a process of its own; everything it starts carries its marker in the environment."""
 
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.marker = uuid.uuid4().hex
+        self.beside: list[subprocess.CompletedProcess[str]] = []
         self.probe = folder / "probe.jsonl"
         self.output = folder / f"output-{self.marker}.txt"
         environment = os.environ | {
@@ -95,6 +101,8 @@ def interrupted(folder) -> Run:
     run = Run(folder, "trainer.total_training_steps=1000")
     try:
         run.wait_for("step 1/1000")
+        actions = (("stats", "--json"), ("verify",), ("delete", "--where", "uses=0", "--yes"))
+        run.beside = [comprl_bank(folder, *action) for action in actions]
         run.process.send_signal(signal.SIGTERM)
         run.process.wait(timeout=300)
     finally:
@@ -142,6 +150,15 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
     saved = folder / "run" / f"global_step_{step}"
     assert {"actor", "extractor", "comprl", "comprl.json", "data.pt"} <= {path.name for path in saved.iterdir()}
     assert json.loads((saved / "comprl.json").read_text())["step"] == step
+
+
+def test_the_bank_can_be_read_beside_the_run(folder, interrupted):
+    stats, verified, refused = interrupted.beside
+    assert stats.returncode == 0, stats.stderr
+    assert json.loads(stats.stdout)["embedding"]["model"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert verified.returncode == 0 and "nothing wrong" in verified.stdout, verified.stderr
+    assert refused.returncode == 2 and "is already open in process" in refused.stderr
+    assert not (folder / "run" / "bank" / "manager.json").exists()
 
 
 def test_a_resumed_run_goes_on_where_it_was(folder, interrupted, resumed):

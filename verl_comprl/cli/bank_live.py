@@ -5,14 +5,12 @@ Owns the connection to the run's Ray cluster. The manager says in ``manager.json
 
 import json
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import ray
-from ray.exceptions import RayError, RayTaskError
 
 from verl_comprl.cli.bank_source import BankSource
 from verl_comprl.experience import Experience, StoreError
@@ -42,6 +40,15 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator[BankSource]
     try:
         host, _, port = manager["ray_address"].rpartition(":")
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()  # Ray would try for minutes
+        # Ray reads it when it is imported, and finds the token itself where it has put it: in the user's home.
+        os.environ.setdefault("RAY_AUTH_MODE", str(manager["auth_mode"]))
+    except (KeyError, ValueError, OSError) as error:
+        raise StoreError(f"{held}; its experience manager cannot be reached: {_first_line(error)}") from error
+
+    import ray
+    from ray.exceptions import RayError
+
+    try:
         ray.init(
             address=manager["ray_address"],
             namespace=manager["namespace"],
@@ -80,6 +87,8 @@ class _LiveManager(BankSource):
         return await self._call("bank_verify")
 
     async def _call(self, method: str, *arguments: Any) -> Any:
+        from ray.exceptions import RayError, RayTaskError
+
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except RayTaskError as error:

@@ -6,7 +6,6 @@ Owns what they ask before, and say after. A bank that a run holds is refused: by
 import argparse
 import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from verl_comprl.cli.bank_embedder import load_embedder
@@ -16,7 +15,7 @@ from verl_comprl.cli.bank_source import bank_config, opened
 from verl_comprl.experience import BankConfig, Experience, ExperienceBank, StoreError
 from verl_comprl.experience.embedding import embedding_difference
 from verl_comprl.experience.no_embedder import NoEmbedder
-from verl_comprl.experience.snapshot import HUB_PREFIX, hub_folder, read_snapshot
+from verl_comprl.experience.snapshot import read_snapshot, snapshot_folder
 from verl_comprl.experience.where import parse_where
 
 _SHOWN = 10
@@ -25,7 +24,7 @@ _SHOWN = 10
 async def _import(options: argparse.Namespace) -> int:
     if (options.embedder or options.embedder_url) and not options.reembed:
         raise ValueError("--embedder is for --reembed; without it the snapshot's vectors are taken as they are")
-    folder = hub_folder(options.snapshot) if options.snapshot.startswith(HUB_PREFIX) else Path(options.snapshot)
+    folder = snapshot_folder(options.snapshot)
     config, embedding = bank_config(options), read_snapshot(folder, None).embedding
     own = await _embedding(config)
     if options.reembed:

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig
 
 from verl_comprl.experience import BankConfig
+from verl_comprl.experience.snapshot import HUB_PREFIX
 from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.plugin import TRAINERS
 
@@ -23,7 +24,9 @@ def validate(config: DictConfig) -> None:
     Raises:
         ConfigError: With one line per mistake.
     """
-    mistakes = [*_trainer(config), *_halves(config), *_comprl(config.comprl), *_models(config), *_data(config)]
+    mistakes = [*_trainer(config), *_models(config), *_data(config)]
+    if config.comprl.experience:
+        mistakes += [*_halves(config), *_comprl(config.comprl), *_extractor(config)]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
 
@@ -39,7 +42,8 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
         ConfigError: If there are too few.
     """
     actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    extractor = config.comprl.extractor.nnodes * config.comprl.extractor.n_gpus_per_node
+    ours = config.comprl.extractor
+    extractor = ours.nnodes * ours.n_gpus_per_node if config.comprl.experience else 0
     available = int(resources.get("GPU", 0))
     if available < actor + extractor:
         raise ConfigError(
@@ -65,13 +69,16 @@ def _trainer(config: DictConfig) -> Iterator[str]:
 
 def _halves(config: DictConfig) -> Iterator[str]:
     group, fraction = config.actor_rollout_ref.rollout.n, config.comprl.guided_fraction
-    if not _is_number(fraction) or not 0 < fraction < 1:
-        yield f"comprl.guided_fraction={fraction} leaves one half of the rollouts empty; allowed: between 0 and 1"
+    if not _is_number(fraction) or not 0 < fraction <= 1:
+        yield (
+            f"comprl.guided_fraction={fraction} is no share of the rollouts; allowed: above 0, up to 1 "
+            "(nobody guided is arm=baseline)"
+        )
         return
     guided = group * fraction
     if fraction == 0.5 and group % 2:
         yield f"actor_rollout_ref.rollout.n={group} is odd, but half of K rollouts are guided; use an even number"
-    elif abs(guided - round(guided)) > 1e-9 or not 0 < round(guided) < group:
+    elif abs(guided - round(guided)) > 1e-9 or not round(guided) or (fraction < 1 and round(guided) == group):
         yield (
             f"comprl.guided_fraction={fraction} of actor_rollout_ref.rollout.n={group} rollouts is {guided:g}; "
             "both halves must be whole and non-empty"
@@ -119,6 +126,11 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
             yield f"comprl.{name}={value} must not be negative"
     if not _is_number(comprl.extractor.format_failure_reward):
         yield f"comprl.extractor.format_failure_reward={comprl.extractor.format_failure_reward!r} must be a number"
+    initial = comprl.initial_bank
+    if initial and not initial.startswith(HUB_PREFIX) and not (Path(initial) / "manifest.json").exists():
+        yield f"comprl.initial_bank={initial} is no snapshot; make one with `comprl bank export`"
+    if not initial and not comprl.extractor.distill:
+        yield "comprl.initial_bank must name a snapshot, as comprl.extractor.distill=False leaves the bank empty"
     yield from _settings("bank", BankConfig, comprl.bank)
     yield from _settings("queue", QueueConfig, comprl.queue)
 
@@ -144,12 +156,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _models(config: DictConfig) -> Iterator[str]:
-    for subtree in ("actor_rollout_ref", "extractor"):
+    for subtree in ("actor_rollout_ref", *(["extractor"] if config.comprl.experience else [])):
         path = config[subtree].model.get("path")
         if not path:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
         elif _looks_local(path) and not (Path(os.path.expanduser(path)) / "config.json").exists():
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
+
+
+def _extractor(config: DictConfig) -> Iterator[str]:
     extractor = config.comprl.extractor
     ranks = extractor.nnodes * extractor.n_gpus_per_node
     micro = config.extractor.actor.ppo_micro_batch_size_per_gpu

@@ -127,6 +127,15 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     return Snapshot(entries, vectors, stored)
 
 
+def snapshot_folder(address: str) -> Path:
+    """Return the folder of a snapshot: ``address`` itself, or where it lies if it is on the Hugging Face hub.
+
+    Raises:
+        SnapshotError: See ``hub_folder``.
+    """
+    return hub_folder(address) if address.startswith(HUB_PREFIX) else Path(address)
+
+
 def hub_folder(address: str) -> Path:
     """Download the snapshot ``hf://datasets/<user>/<name>`` from the Hugging Face hub; return where it lies.
 

@@ -70,7 +70,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 await self._guide(episode)
             conversation = await self._begin(episode, observation)
             await self._take_turns(episode, conversation, environment, observation, sampling_params)
-        if not episode.evaluation:
+        if self._settings.experience and not episode.evaluation:
             await guidance().report(episode.report())
         return AgentLoopOutput(
             prompt_ids=conversation.prompt_ids,
@@ -88,6 +88,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
         )
 
     def _is_guided_slot(self, row: dict[str, Any]) -> bool:
+        if not self._settings.experience:
+            return False
         session = int(row["session_id"])
         if row.get(EVALUATION_KEY, False):  # always both arms; shares and warm-up are about training
             return is_guided_slot(session, self.rollout_config.val_kwargs.n, 0.5, step=1, warmup_steps=0)

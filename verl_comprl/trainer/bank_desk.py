@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from verl_comprl.experience import ExperienceBank
 
 MANAGER_FILE = "manager.json"
@@ -44,12 +42,15 @@ class BankDesk:
 
 def announce(folder: Path, actor: str) -> None:
     """Say in the bank's folder where its manager can be reached; call it in the manager's process."""
+    import ray  # not above: a reader sets what Ray looks at when it is imported
+
     context = ray.get_runtime_context()
     where = {
         "pid": os.getpid(),
         "ray_address": context.gcs_address,
         "namespace": context.namespace,
         "actor": actor,
+        "auth_mode": os.environ.get("RAY_AUTH_MODE", "disabled"),  # Ray turns it on for clusters that it starts
     }
     (folder / MANAGER_FILE).write_text(json.dumps(where), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Complementary RL as one layer over any of verl's V1 trainers, and our trainers by name (``trainer.v1.trainer_mode``).
 
-Owns the order of things in a run: manager, actor (verl's), extractor; actor steps with subgroup advantages; what is
-collected after a step; checkpoints of everything. The extractor learns beside it (``learner``).
+Owns the order of things in a run: what complements the actor, then the actor (verl's); actor steps with subgroup
+advantages; what is collected after a step; checkpoints of everything. The extractor learns beside it (``complement``).
 """
 
 import os
@@ -24,13 +24,12 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
 from verl_comprl.algorithm.advantage import subgroup_weights
+from verl_comprl.plugin import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import EVALUATION_KEY
-from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer import metrics as comprl_metrics
+from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.complement import Complement, NoComplement
 from verl_comprl.trainer.estimator import subgroup_uid
-from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
-from verl_comprl.trainer.learner import ExtractorLearner
-from verl_comprl.trainer.manager_actor import start_manager, wait_for
 from verl_comprl.trainer.progress import Progress
 
 
@@ -65,6 +64,7 @@ class ComplementaryLayer(PPOTrainer):
             config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
         self.replay_buffer.poll_interval = config.comprl.poll_interval
+        self.complement: NoComplement = NoComplement()
         self.progress = Progress()
         self._stop_requested = False
         self._saved_step = -1
@@ -72,29 +72,25 @@ class ComplementaryLayer(PPOTrainer):
     # ---- start and end ----
 
     def _setup(self) -> None:
-        folder = checkpoint.resume_folder(self.config)
-        # First, because it fails fast: a bank that another run has open is known within seconds.
-        self.manager = start_manager(self.config, keep_content=folder is not None)
+        folder = resume_folder(self.config)
+        if self.config.comprl.experience:
+            self.complement = Complement(self.config, keep_content=folder is not None)
         # Two models start at the same time: most of it is waiting for one process after the other.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
-            starting = background.submit(ExtractorRuntime, extractor_view(self.config))
+            starting = background.submit(self.complement.start)
             super()._setup()
-            self.extractor = starting.result()
-        if folder is not None:
-            checkpoint.load(folder, self.extractor, self.manager)
-        self.extractor.publish_weights()
-        wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
-        self.learner = ExtractorLearner(self.extractor, self.manager)
+            starting.result()
+        self.complement.connect(folder)
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; the extractor learns in the background for as long as the actor does."""
-        self.learner.start()
+        self.complement.begin()
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            self.progress.finish(self._final_metrics(), self._saved_paths())
+            self.progress.finish(self.complement.finish(), self._saved_paths())
         finally:
-            self.learner.stop()
+            self.complement.stop()
 
     def request_stop(self) -> None:
         """Finish the running step, write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted`."""
@@ -102,22 +98,26 @@ class ComplementaryLayer(PPOTrainer):
 
     def close(self) -> None:
         """Close the bank cleanly."""
-        if hasattr(self, "manager"):
-            wait_for(self.manager.close.remote())
+        self.complement.close()
 
     # ---- one actor step ----
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Let verl compute advantages with the half in the uid, then apply the weights of Eq. 5."""
+        """Let verl compute advantages with the half in the uid, then apply the weights of Eq. 5.
+
+        With any other estimator than ours all rollouts of a prompt are compared, as verl does.
+        """
         partition: Any = batch.partition_id
         rows = self._rows(batch.keys, batch.tags, partition)
+        metrics.update(comprl_metrics.rollout_metrics(rows["details"]))
+        if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
+            return super()._compute_advantage(batch, metrics)
         prompts = [str(uid) for uid in rows["uid"]]
         halves = [bool(details["guided"]) for details in rows["details"]]
         uids = [subgroup_uid(uid, guided) for uid, guided in zip(prompts, halves, strict=True)]
         tq.kv_batch_put(keys=rows["keys"], partition_id=partition, fields=tu.get_tensordict({"uid": uids}))
         batch = super()._compute_advantage(batch, metrics)
         self._weigh(rows["keys"], partition, prompts, halves)
-        metrics.update(comprl_metrics.rollout_metrics(rows["details"]))
         return batch
 
     def _rows(self, all_keys: list[str], tags: list[dict], partition_id: str) -> dict[str, list]:
@@ -147,12 +147,7 @@ class ComplementaryLayer(PPOTrainer):
         super().on_step_end()
         step = self.global_steps
         with marked_timer("comprl_collect", self.timing_raw):
-            collected = wait_for(self.manager.collect.remote(step))
-            interval = self.config.comprl.merge.every
-            if interval > 0 and step % interval == 0:
-                self.manager.merge.remote()
-        step_metrics = {f"comprl/{name}": value for name, value in collected.items()}
-        step_metrics.update(self.learner.metrics())
+            step_metrics = self.complement.collect(step)
         self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
         if self._stop_requested:
             if self._saved_step != step:
@@ -173,15 +168,12 @@ class ComplementaryLayer(PPOTrainer):
         self.progress.evaluation(self.global_steps, ours)
         return result
 
-    def _final_metrics(self) -> dict[str, float]:
-        wait_for(self.manager.drain.remote(self.config.comprl.drain_timeout))
-        collected = wait_for(self.manager.metrics.remote())
-        return {f"comprl/{name}": value for name, value in collected.items()} | self.learner.metrics()
-
     def _saved_paths(self) -> dict[str, str]:
         folder = Path(self.config.trainer.default_local_dir).resolve()
-        bank = self.config.comprl.bank
-        paths = {"run": folder, "bank": f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()}
+        paths: dict[str, Any] = {"run": folder}
+        if self.config.comprl.experience:
+            bank = self.config.comprl.bank
+            paths["bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
         if self._saved_step >= 0:
             paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
         if "tensorboard" in self.config.trainer.logger:
@@ -192,7 +184,7 @@ class ComplementaryLayer(PPOTrainer):
 
     def _save_checkpoint(self) -> None:
         """Write our part first: verl's marker file, which makes a checkpoint count, comes last."""
-        checkpoint.save(self.config, self.global_steps, self.extractor, self.manager)
+        self.complement.save(self.global_steps)
         super()._save_checkpoint()
         self._saved_step = self.global_steps
 

@@ -14,6 +14,7 @@ from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder, spare_collector
+from verl_comprl.experience.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.rollout.guidance import manager_name
@@ -42,6 +43,8 @@ class _ManagerActor(BankDesk, ExperienceManager):
         if len(bank) and not keep_content:
             await bank.save(f"{settings['bank']['path']}-{time.strftime('%Y%m%d-%H%M%S')}")
             await bank.delete([entry.id for entry in bank.entries()])
+        if settings["initial_bank"] and not keep_content:
+            await bank.add_snapshot(snapshot_folder(settings["initial_bank"]))
         extractor = settings["extractor"]
         super().__init__(
             ManagerConfig(
@@ -50,6 +53,7 @@ class _ManagerActor(BankDesk, ExperienceManager):
                 cooldown=extractor["cooldown"],
                 format_failure_reward=extractor["format_failure_reward"],
                 distillation_workers=extractor["distillation_workers"],
+                distill=extractor["distill"],
                 merge_chunk=settings["merge"]["chunk"],
                 merge_workers=settings["merge"]["workers"],
                 answer_timeout=settings["search_and_ask"]["timeout"],

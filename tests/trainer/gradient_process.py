@@ -1,0 +1,92 @@
+"""Run by tests: real updates of one verl engine, exactly as a worker of a run makes them; writes each gradient.
+
+``python gradient_process.py SPECIFICATION OUTPUT``: the specification is JSON with ``overrides`` of the quickstart's
+config, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``, ``response``, ``mask``,
+``old_log_probs`` and ``advantage``, and ``settings`` of this update. Gradients go to ``OUTPUT-<n>.safetensors``.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def tensordict(rows: list[dict[str, Any]]) -> Any:
+    """Return rows in the layout in which verl's trainer hands a batch to a worker."""
+    import torch
+    from verl.utils import tensordict_utils as tu
+
+    def jagged(values: list[list[Any]], dtype: torch.dtype) -> torch.Tensor:
+        return torch.nested.as_nested_tensor([torch.tensor(row, dtype=dtype) for row in values], layout=torch.jagged)
+
+    sequences = [row["prompt"] + row["response"] for row in rows]
+    masks = jagged([row["mask"] for row in rows], torch.int64)
+    return tu.get_tensordict(
+        {
+            "prompts": jagged([row["prompt"] for row in rows], torch.int64),
+            "responses": jagged([row["response"] for row in rows], torch.int64),
+            "input_ids": jagged(sequences, torch.int64),
+            "position_ids": jagged([list(range(len(ids))) for ids in sequences], torch.int64),
+            "response_mask": masks,
+            "loss_mask": masks,
+            "old_log_probs": jagged([row["old_log_probs"] for row in rows], torch.float32),
+            "advantages": jagged([[row["advantage"]] * len(row["response"]) for row in rows], torch.float32),
+        }
+    )
+
+
+def main() -> None:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+    from safetensors.torch import save_file
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+    from verl_comprl.trainer.extractor_runtime import extractor_view
+
+    specification = json.loads(Path(sys.argv[1]).read_text())
+    with initialize_config_dir(str(ROOT / "recipes/quickstart_cpu"), version_base=None):
+        search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
+        config = compose("quickstart", overrides=[search, *specification["overrides"]])
+    OmegaConf.resolve(config)
+    view: Any = extractor_view(config) if specification["subtree"] == "extractor" else config
+    worker = ActorRolloutRefWorker(config=view.actor_rollout_ref, role="actor")
+    worker.init_model()
+    engine: Any = worker.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+    taken: list[dict[str, Any]] = []
+
+    def keep_gradient() -> float:
+        gradients = {name: parameter.grad for name, parameter in engine.module.named_parameters()}
+        taken.append({name: gradient.full_tensor().clone() for name, gradient in gradients.items()})
+        return 0.0
+
+    engine.optimizer_step = keep_gradient  # every update starts from the same weights
+    for update in specification["updates"]:
+        rows = update["rows"]
+        data = tensordict(rows)
+        tu.assign_non_tensor(
+            data,
+            calculate_entropy=False,
+            distillation_use_topk=False,
+            distillation_only=False,
+            global_batch_size=len(rows),
+            mini_batch_size=len(rows),
+            epochs=1,
+            seed=1,
+            dataloader_kwargs={"shuffle": False},
+            temperature=1.0,
+            global_token_num=[len(row["prompt"]) + len(row["response"]) for row in rows],
+            **update["settings"],
+        )
+        worker.update_actor(data)
+    for number, gradient in enumerate(taken):
+        save_file(gradient, f"{sys.argv[2]}-{number}.safetensors")
+
+
+if __name__ == "__main__":
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "VERL_PLATFORM": "cpu"}
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    main()

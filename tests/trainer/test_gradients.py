@@ -1,0 +1,181 @@
+"""One real update of each model against its equation written out on the plain model, to 1e-4 relative.
+
+The updates run in verl's worker and FSDP engine in a process of their own; the equations here use nothing of verl and
+nothing of ours but the advantages that a batch carries.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Qwen3ForCausalLM
+
+from verl_comprl.algorithm.advantage import subgroup_advantages, subgroup_weights
+from verl_comprl.algorithm.utility import extractor_advantages
+
+ROOT = Path(__file__).parents[2]
+Row = dict[str, Any]
+
+pytestmark = pytest.mark.slow
+
+# Two prompts: halves of 1 and 3, and of 2 and 2.
+PROMPTS = ["p"] * 4 + ["q"] * 4
+GUIDED = [True, False, False, False, True, True, False, False]
+REWARDS = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
+CLIP = 0.2
+
+PADDED = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 8}
+SETTINGS = [
+    PADDED,
+    PADDED | {"micro_batch_size_per_gpu": 2},
+    {"use_dynamic_bsz": True, "max_token_len_per_gpu": 60},
+]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model of the quickstart's kind."""
+    from recipes.quickstart_cpu.models import build_model
+    from recipes.quickstart_cpu.tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("model")
+    messages = [{"role": "user", "content": "open the door"}, {"role": "assistant", "content": "take the key"}]
+    tokenizer = train_tokenizer([(messages, [])] * 2, vocab_size=300)
+    tokenizer.save_pretrained(folder)
+    build_model(tokenizer, seed=3).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(model_folder: Path) -> Qwen3ForCausalLM:
+    return Qwen3ForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="sdpa")
+
+
+def log_probs(model: Qwen3ForCausalLM, row: Row) -> torch.Tensor:
+    """Return the model's log-probs of a response, one row at a time: nothing is padded or packed."""
+    ids = torch.tensor([row["prompt"] + row["response"]])
+    logits = model(input_ids=ids).logits[0, len(row["prompt"]) - 1 : -1].float()
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(row["response"])[:, None])[:, 0]
+
+
+def sampled_rows(model: Qwen3ForCausalLM, advantages: list[float], *, multi_turn: bool) -> list[Row]:
+    """Return rows of different lengths whose stored log-probs are a little off the model's, so that ratios differ."""
+    random = np.random.default_rng(5)
+    size = model.config.vocab_size
+    rows: list[Row] = []
+    for advantage in advantages:
+        prompt, length = random.integers(3, size, random.integers(3, 12)), int(random.integers(4, 14))
+        row: Row = {"prompt": prompt.tolist(), "response": random.integers(3, size, length).tolist()}
+        mask = np.ones(length, dtype=int)
+        if multi_turn:
+            mask[length // 3 : length // 2] = 0  # an observation between two turns
+        with torch.no_grad():
+            now = log_probs(model, row).numpy()
+        stored = now + random.normal(scale=0.15, size=length)
+        rows.append(row | {"mask": mask.tolist(), "old_log_probs": stored.tolist(), "advantage": advantage})
+    return rows
+
+
+def gradients(folder: Path, tmp_path: Path, subtree: str, rows: list[Row], *overrides: str) -> list[dict[str, Any]]:
+    """Return the gradients of real updates with the same rows, one for each of ``SETTINGS``."""
+    specification = {
+        "overrides": [f"{subtree}.model.path={folder}", *overrides],
+        "subtree": subtree,
+        "updates": [{"rows": rows, "settings": settings} for settings in SETTINGS],
+    }
+    (tmp_path / "specification.json").write_text(json.dumps(specification))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, str(ROOT / "tests/trainer/gradient_process.py")]
+    environment = os.environ | {"MASTER_PORT": port, "COMPRL_QUICKSTART": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(tmp_path / "specification.json"), str(tmp_path / "gradient")],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [load_file(tmp_path / f"gradient-{number}.safetensors") for number in range(len(SETTINGS))]
+
+
+def check(model: Qwen3ForCausalLM, loss: torch.Tensor, real: list[dict[str, torch.Tensor]]) -> None:
+    model.zero_grad()
+    loss.backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for gradient in real:
+        assert gradient.keys() == expected.keys()
+        for name, value in expected.items():
+            assert value is not None and value.norm() > 0
+            assert float((gradient[name] - value).norm() / value.norm()) < 1e-4, name
+
+
+def clipped(ratio: torch.Tensor, advantage: float) -> torch.Tensor:
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+
+
+def token_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
+    return torch.exp(now - torch.tensor(row["old_log_probs"]))
+
+
+def sequence_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
+    """GSPO: the geometric mean of the ratios of a rollout, whose gradient flows through each of its tokens."""
+    mask = torch.tensor(row["mask"])
+    mean = ((now - torch.tensor(row["old_log_probs"])) * mask).sum() / mask.sum()
+    return torch.exp(mean).expand_as(now)
+
+
+@pytest.mark.parametrize(("loss_mode", "ratio"), [("vanilla", token_ratio), ("gspo", sequence_ratio)])
+def test_an_actor_update_is_equation_5(
+    model_folder: Path,
+    model: Qwen3ForCausalLM,
+    tmp_path: Path,
+    loss_mode: str,
+    ratio: Callable[[torch.Tensor, Row], torch.Tensor],
+) -> None:
+    advantages = subgroup_advantages(np.array(REWARDS), PROMPTS, GUIDED)
+    factors = subgroup_weights(PROMPTS, GUIDED) * 4  # as the layer hands them to verl, which divides by K
+    rows = sampled_rows(model, (advantages * factors).tolist(), multi_turn=True)
+    overrides = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}"]
+    overrides += [f"actor_rollout_ref.actor.clip_ratio_{side}={CLIP}" for side in ("low", "high")]
+    real = gradients(model_folder, tmp_path, "actor_rollout_ref", rows, *overrides)
+
+    objective = torch.zeros(())
+    for prompt in ("p", "q"):
+        for half in (True, False):
+            members = [n for n in range(8) if PROMPTS[n] == prompt and GUIDED[n] == half]
+            outcomes = [REWARDS[n] for n in members]
+            mean = sum(outcomes) / len(outcomes)
+            deviation = np.std(outcomes, ddof=1) if len(outcomes) > 1 else 0.0
+            for n in members:
+                advantage = (REWARDS[n] - mean) / (deviation + 1e-6)
+                mask = torch.tensor(rows[n]["mask"])
+                terms = clipped(ratio(log_probs(model, rows[n]), rows[n]), advantage)
+                # mean over prompts, ½ per half, mean inside the half, mean over the rollout's own tokens
+                objective = objective + (terms * mask).sum() / mask.sum() / len(members) / 2 / 2
+    check(model, -objective, real)
+
+
+def test_an_extractor_update_is_equation_3(model_folder: Path, model: Qwen3ForCausalLM, tmp_path: Path) -> None:
+    rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
+    rows = sampled_rows(model, extractor_advantages(rewards, weights).tolist(), multi_turn=False)
+    real = gradients(model_folder, tmp_path, "extractor", rows)
+
+    baseline = sum(rewards) / len(rewards)
+    tokens = sum(len(row["response"]) for row in rows)
+    loss = torch.zeros(())
+    for row, reward, weight in zip(rows, rewards, weights, strict=True):
+        now = log_probs(model, row)
+        ratio = torch.exp(now.detach() - torch.tensor(row["old_log_probs"])).clamp(0.9, 1.1)
+        loss = loss - (ratio * weight * (reward - baseline) * now).sum() / tokens
+    check(model, loss, real)
