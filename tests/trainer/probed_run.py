@@ -49,14 +49,15 @@ def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
 
 
 def _probe(trainer: Any, file: Path) -> None:
+    extractor = trainer.complement.extractor
     for model, workers, client in (
         ("actor", trainer.actor_rollout_wg, trainer.get_llm_client()),
-        ("extractor", trainer.complement.extractor.workers, trainer.complement.extractor.client()),
+        ("extractor", extractor.workers, extractor.client()),
     ):
-        with trainer.complement.extractor.lock:  # no update between the two measurements
+        with extractor.lock:  # no update between the two measurements
             tokens, served = _greedy(client)
             computed = _engine_log_probs(workers, tokens)
-            version = trainer.complement.extractor.weight_version if model == "extractor" else trainer.global_steps
+            version = extractor.weight_version if model == "extractor" else trainer.global_steps
         line = {"model": model, "version": version, "tokens": tokens, "server": served, "engine": computed}
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")

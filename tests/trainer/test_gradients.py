@@ -156,7 +156,7 @@ def test_an_actor_update_is_equation_5(
             members = [n for n in range(8) if PROMPTS[n] == prompt and GUIDED[n] == half]
             outcomes = [REWARDS[n] for n in members]
             mean = sum(outcomes) / len(outcomes)
-            deviation = np.std(outcomes, ddof=1) if len(outcomes) > 1 else 0.0
+            deviation = float(np.std(outcomes, ddof=1)) if len(outcomes) > 1 else 0.0
             for n in members:
                 advantage = (REWARDS[n] - mean) / (deviation + 1e-6)
                 mask = torch.tensor(rows[n]["mask"])

@@ -125,25 +125,30 @@ class Display(Progress):
                 values = (evaluation.get(f"comprl/eval/success_{arm}") for arm in ("with", "without"))
                 table.add_row(f"success after step {step}", "with {} · without {}".format(*map(_number, values)))
 
-        def count(name: str) -> str:
-            return f"{metrics.get(f'comprl/{name}', 0):.0f}"
-
-        operations = ("added", "updated", "merged", "discarded", "rejected")
-        table.add_row("bank entries", count("bank/size"))
-        table.add_row("operations", " · ".join(f"{name} {count(f'operations/{name}')}" for name in operations))
-        table.add_row("extractor updates", count("extractor/updates"))
-        troubles = {"retried": "retried", "dead": "given up", "dropped": "dropped", "depth": "left in the queue"}
-        if any(metrics.get(f"comprl/queue/{name}") for name in troubles):
-            shown = " · ".join(f"{words} {count(f'queue/{name}')}" for name, words in troubles.items())
-            table.add_row("distillations", shown)
-        table.add_row(
-            "retrieval",
-            f"p50 {_number(metrics.get('comprl/bank/latency_p50_ms'), 1)} ms · "
-            f"p95 {_number(metrics.get('comprl/bank/latency_p95_ms'), 1)} ms",
-        )
+        if "comprl/bank/size" in metrics:
+            _experience_rows(table, metrics)
         self._seconds["extractor updates"] = metrics.get("comprl/extractor/seconds", 0.0)
         self._seconds["all"] = time.perf_counter() - self._started
         table.add_row("seconds", " · ".join(f"{name} {value:.0f}" for name, value in self._seconds.items() if value))
         for name, path in saved.items():
             table.add_row(name, path)
         self._console.print(table)
+
+
+def _experience_rows(table: Table, metrics: Metrics) -> None:
+    def count(name: str) -> str:
+        return f"{metrics.get(f'comprl/{name}', 0):.0f}"
+
+    operations = ("added", "updated", "merged", "discarded", "rejected")
+    table.add_row("bank entries", count("bank/size"))
+    table.add_row("operations", " · ".join(f"{name} {count(f'operations/{name}')}" for name in operations))
+    table.add_row("extractor updates", count("extractor/updates"))
+    troubles = {"retried": "retried", "dead": "given up", "dropped": "dropped", "depth": "left in the queue"}
+    if any(metrics.get(f"comprl/queue/{name}") for name in troubles):
+        shown = " · ".join(f"{words} {count(f'queue/{name}')}" for name, words in troubles.items())
+        table.add_row("distillations", shown)
+    table.add_row(
+        "retrieval",
+        f"p50 {_number(metrics.get('comprl/bank/latency_p50_ms'), 1)} ms · "
+        f"p95 {_number(metrics.get('comprl/bank/latency_p95_ms'), 1)} ms",
+    )

@@ -1,0 +1,76 @@
+"""Training runs of the quickstart's models, each in a process of its own."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+MARKER = "COMPRL_TEST_RUN"
+START_SECONDS = 600
+
+
+def comprl_bank(folder: Path, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "bank", action, "--path", str(folder / "run" / "bank")]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+class Run:
+    """A training run in a process of its own; everything it starts carries its marker in the environment."""
+
+    def __init__(self, folder: Path, *overrides: str, script: str = "") -> None:
+        """Start the launcher, or a test's ``script`` around it, which gets ``self.probe`` as its first argument."""
+        self.marker = uuid.uuid4().hex
+        self.beside: list[subprocess.CompletedProcess[str]] = []
+        self.probe = folder / "probe.jsonl"
+        self.output = folder / f"output-{self.marker}.txt"
+        environment = os.environ | {
+            MARKER: self.marker,
+            "COMPRL_QUICKSTART": str(folder),
+            "TENSORBOARD_DIR": str(folder / "tensorboard"),
+            "VERL_PLATFORM": "cpu",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "HF_HUB_OFFLINE": "1",
+        }
+        command = [
+            sys.executable,
+            *([str(ROOT / "tests/trainer" / script), str(self.probe)] if script else ["-m", "verl_comprl.train"]),
+            *("--config-dir", str(ROOT / "recipes/quickstart_cpu"), "--config-name", "quickstart"),
+            *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+            *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
+            *("comprl.warmup_steps=1", "comprl.extractor.batch_size=8"),
+            # Between the outcomes: a batch of nothing but failures, which has no gradient, becomes unlikely.
+            "comprl.extractor.format_failure_reward=0.0",
+            *overrides,
+        ]
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while text not in self.text():
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.5)
+
+    def processes(self) -> list[str]:
+        """Names of the processes that this run has started and that are still there, after a moment to end."""
+        deadline = time.monotonic() + 10
+        while True:
+            found = []
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(f"{process.pid} {process.name()}")
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
