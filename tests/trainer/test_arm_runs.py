@@ -10,34 +10,51 @@ from safetensors.torch import load_file
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-def finished(folder: Path, *overrides: str, script: str = "") -> Run:
-    run = Run(folder, "trainer.total_training_steps=2", *overrides, script=script)
+STEPS = 4
+# One prompt per step: verl draws the order of several anew in every run, and sums are not associative.
+KEPT = (
+    "arm=baseline",
+    "data.train_batch_size=1",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.save_freq={STEPS}",
+    "skip.rollout_tq.enable=true",
+    f"skip.rollout_tq.steps={list(range(1, STEPS + 1))}".replace(" ", ""),
+)
+
+
+def start(folder: Path, name: str, script: str) -> Run:
+    places = (f"skip.rollout_tq.dump_dir={folder / 'rollouts'}", f"trainer.default_local_dir={folder / name}")
+    return Run(folder, *KEPT, *places, script=script)
+
+
+def finish(*runs: Run) -> None:
     try:
-        assert run.process.wait(timeout=START_SECONDS) == 0, run.text()
+        for run in runs:
+            assert run.process.wait(timeout=START_SECONDS) == 0, run.text()
     finally:
-        run.process.kill()
-    return run
+        for run in runs:
+            run.process.kill()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    file = folder / "global_step_2" / "actor" / "model_world_size_1_rank_0.pt"
+    file = folder / f"global_step_{STEPS}" / "actor" / "model_world_size_1_rank_0.pt"
     state = torch.load(file, weights_only=False)  # verl's own format
     return {name: getattr(value, "_local_tensor", value) for name, value in state.items()}
 
 
 def test_the_baseline_is_verls_grpo_bit_for_bit(folder: Path) -> None:
-    """The same rollouts, kept by verl itself, through verl's trainer alone and through ours without experience."""
-    kept = ["skip.rollout_tq.enable=true", f"skip.rollout_tq.dump_dir={folder / 'rollouts'}"]
-    kept += ["skip.rollout_tq.steps=[1,2]", "trainer.save_freq=2", "arm=baseline"]
-    finished(folder, *kept, f"trainer.default_local_dir={folder / 'plain'}", script="plain_run.py")
+    """The same rollouts, kept and played back by verl itself, through verl's trainer alone and through ours."""
+    finish(start(folder, "kept", "plain_run.py"))
     rollouts = sorted((folder / "rollouts").rglob("tq_batch.pt"))
     made = [file.stat().st_mtime_ns for file in rollouts]
-    assert len(rollouts) == 2
-    ours = finished(folder, *kept, f"trainer.default_local_dir={folder / 'ours'}")
-    assert [file.stat().st_mtime_ns for file in rollouts] == made, "the second run made rollouts of its own"
+    assert len(rollouts) == STEPS
+    plain, ours = start(folder, "plain", "plain_run.py"), start(folder, "ours", "")
+    finish(plain, ours)
+    assert [file.stat().st_mtime_ns for file in rollouts] == made, "a run made rollouts of its own"
     assert "bank entries" not in ours.text() and not (folder / "ours" / "bank").exists()
     theirs, same = weights(folder / "plain"), weights(folder / "ours")
     assert theirs.keys() == same.keys()
     assert all(torch.equal(theirs[name], same[name]) for name in theirs)
-    start = load_file(folder / "models" / "actor" / "model.safetensors")
-    assert any(not torch.equal(start[name], same[name]) for name in start), "nothing was learnt"
+    before = load_file(folder / "models" / "actor" / "model.safetensors")
+    assert any(not torch.equal(before[name], same[name]) for name in before), "nothing was learnt"

@@ -124,7 +124,6 @@ class Display(Progress):
             if step in (min(self._evaluations), max(self._evaluations)):
                 values = (evaluation.get(f"comprl/eval/success_{arm}") for arm in ("with", "without"))
                 table.add_row(f"success after step {step}", "with {} · without {}".format(*map(_number, values)))
-
         if "comprl/bank/size" in metrics:
             _experience_rows(table, metrics)
         self._seconds["extractor updates"] = metrics.get("comprl/extractor/seconds", 0.0)
