@@ -15,6 +15,7 @@ from verl_comprl.compat import installed_verl
 TRAINERS = ("comprl_sync", "comprl_colocate_async", "comprl_separate_async")
 ADVANTAGE_ESTIMATOR = "comprl_subgroup"
 AGENT_LOOP = "comprl_agent"
+EXTRACTOR_LOSS = "comprl_cispo"
 EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 
 
@@ -22,7 +23,8 @@ def _register_trainers(_: ModuleType) -> None:
     import verl_comprl.trainer.layer  # noqa: F401  the decorators register
 
 
-def _register_advantage(_: ModuleType) -> None:
+def _register_algorithms(_: ModuleType) -> None:
+    import verl_comprl.trainer.cispo
     import verl_comprl.trainer.estimator  # noqa: F401
 
 
@@ -57,7 +59,7 @@ def register() -> None:
     """Hook every registration to the import of its registry."""
     installed_verl()
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
-    register_post_import_hook(_register_advantage, "verl.trainer.ppo.core_algos")
+    register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
     register_post_import_hook(_register_agent_loop, "verl.experimental.agent_loop")
     register_post_import_hook(_register_extractor_adapter, "verl.workers.rollout.base")
     register_post_import_hook(_register_extractor_replica, "verl.workers.rollout.replica")
@@ -82,7 +84,7 @@ def verify() -> None:
         )
     try:
         from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
-        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
         from verl.workers.rollout.base import _ROLLOUT_REGISTRY
         from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -91,6 +93,7 @@ def verify() -> None:
     registered = {
         "trainer": (TRAINERS, TRAINER_REGISTRY),
         "advantage estimator": ((ADVANTAGE_ESTIMATOR,), ADV_ESTIMATOR_REGISTRY),
+        "policy loss": ((EXTRACTOR_LOSS,), POLICY_LOSS_REGISTRY),
         "agent loop": ((AGENT_LOOP,), _agent_loop_registry),
         "rollout adapter": (((EXTRACTOR_ROLLOUT, "async"),), _ROLLOUT_REGISTRY),
         "rollout replica": ((EXTRACTOR_ROLLOUT,), RolloutReplicaRegistry._registry),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.algorithm.utility import outcome_reward
+from verl_comprl.algorithm.utility import gini, outcome_reward
 from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience, GenerationRecord
@@ -287,6 +287,10 @@ class ExperienceManager:
     def _metrics(self) -> dict[str, float]:
         statistics = self._bank.statistics()
         metrics = {f"bank/{name}": float(value) for name, value in statistics.items() if not isinstance(value, dict)}
+        entries = self._bank.entries()
+        if entries:
+            metrics["bank/age"] = self._step - sum(entry.created_step for entry in entries) / len(entries)
+            metrics["bank/retrieval_gini"] = gini([entry.retrievals for entry in entries])
         for name, counter in (
             ("operations", self._operations()),
             ("parse_failures", self._totals.parse_failures),
@@ -297,6 +301,7 @@ class ExperienceManager:
             metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
         return metrics | {
             "queue/depth": float(len(self._queue)),
+            "queue/lag": float(self._step - oldest if (oldest := self._queue.oldest_step) is not None else 0),
             "queue/on_disk": float(self._queue.on_disk),
             **{f"queue/{name}": float(count) for name, count in self._queue.counts.items()},
             "buffer/samples": float(len(self._buffer)),

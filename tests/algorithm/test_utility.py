@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, outcome_reward, training_weight
+from verl_comprl.algorithm.utility import extractor_advantages, gini, mean_utilities, outcome_reward, training_weight
 
 
 def test_an_outcome_is_plus_or_minus_one() -> None:
@@ -40,3 +42,24 @@ def test_extractor_advantages() -> None:
     # mean of 1 −1 1 0 is 1/4; the weight comes after the baseline, so a record on cooldown still counts in it
     advantages = extractor_advantages([1, -1, 1, 0], [1, 1, 0.5, 0])
     np.testing.assert_allclose(advantages, [0.75, -1.25, 0.375, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([], 0.0),
+        ([0, 0], 0.0),
+        ([3, 3, 3], 0.0),
+        ([0, 0, 0, 8], 0.75),  # (n − 1) / n
+        ([1, 2, 3], 2 / 9),  # Σ|x_i − x_j| = 8 over 2·n²·mean = 36
+    ],
+)
+def test_gini_by_hand(counts: list[int], expected: float) -> None:
+    assert gini(counts) == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=20))
+def test_gini_is_the_mean_difference(counts: list[int]) -> None:
+    mean = sum(counts) / len(counts)
+    differences = sum(abs(a - b) for a in counts for b in counts)
+    assert gini(counts) == pytest.approx(differences / (2 * len(counts) ** 2 * mean) if mean else 0.0)

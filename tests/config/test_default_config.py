@@ -34,7 +34,7 @@ def test_every_key_is_explained_by_a_comment_above_it() -> None:
         ("actor_rollout_ref.actor.entropy_coeff", 0),
         ("algorithm.adv_estimator", "comprl_subgroup"),
         ("algorithm.norm_adv_by_std_in_grpo", True),
-        ("extractor.actor.policy_loss.loss_mode", "cispo"),
+        ("extractor.actor.policy_loss.loss_mode", "comprl_cispo"),
         ("extractor.actor.loss_agg_mode", "token-mean"),
         ("extractor.actor.clip_ratio_low", 0.1),
         ("extractor.actor.clip_ratio_high", 0.1),

@@ -42,10 +42,10 @@ def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
         clip_ratio_high=0.1,
         loss_agg_mode="token-mean",
         use_kl_loss=False,
-        policy_loss=PolicyLossConfig(loss_mode="cispo"),
+        policy_loss=PolicyLossConfig(loss_mode="comprl_cispo"),
     )
     model = torch.nested.as_nested_tensor([torch.tensor(row) for row in now], layout=torch.jagged).requires_grad_()
-    loss, _ = ppo_loss(config, {"log_probs": model}, data)
+    loss, metrics = ppo_loss(config, {"log_probs": model}, data)
     loss.backward()
 
     new = torch.tensor([[-0.5, -0.3, -3.0], [-0.3, 0, 0]], requires_grad=True)
@@ -60,3 +60,7 @@ def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
         [0, -0.5, -0.55, -0.45, 0, 0, 0, 0.9512294 * 0.5 / 4, 0], abs=1e-6
     )
     assert new.grad.flatten().tolist() == pytest.approx([-0.5, -0.55, -0.45, 0.9512294 * 0.5 / 4, 0, 0], abs=1e-6)
+    # e^0.7 is above, e^−1 below, the other two inside.
+    values = {name: float(metrics[f"actor/{name}"].values[0]) for name in ("clip_fraction_low", "clip_fraction_high")}
+    assert values == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
+    assert float(metrics["actor/ratio"].values[0]) == pytest.approx((1 + 2.0137527 + 0.3678794 + 0.9512294) / 4)

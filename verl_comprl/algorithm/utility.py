@@ -47,3 +47,13 @@ def extractor_advantages(rewards: Sequence[float], weights: Sequence[float]) -> 
     """Return ``Â_i = w_i · (r_i − mean(batch))`` (Eq. 3, 7), shape (n,)."""
     values = np.asarray(rewards, dtype=np.float64)
     return (values - values.mean()) * np.asarray(weights, dtype=np.float64)
+
+
+def gini(counts: Sequence[int]) -> float:
+    """Return the Gini coefficient of counts ≥ 0: 0 if all are equal, near 1 if one has them all; 0 for none at all."""
+    values = np.sort(np.asarray(counts, dtype=np.float64))
+    total = values.sum()
+    if not total:
+        return 0.0
+    ranks = np.arange(1, len(values) + 1)
+    return float(2 * (ranks * values).sum() / (len(values) * total) - (len(values) + 1) / len(values))

@@ -97,6 +97,11 @@ class DistillationQueue:
         """Number of requests that wait on disk."""
         return len(self._spill)
 
+    @property
+    def oldest_step(self) -> int | None:
+        """Smallest actor step of the requests in memory, which have waited longest; None if there is none."""
+        return min((pending.request.step for pending in self._pending.values()), default=None)
+
     def put(self, request: DistillationRequest) -> bool:
         """Add a request; returns ``False`` for one that is already pending. Never waits and never fails."""
         if request.id in self._pending or request.id in self._spill:

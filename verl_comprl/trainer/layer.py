@@ -6,6 +6,7 @@ advantages; what is collected after a step; checkpoints of everything. The extra
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ class _MarkedAgentLoops:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rollouts of a batch: where they are, which prompt they belong to, what their episodes say of themselves."""
+
+    partition: str
+    keys: list[str]
+    prompts: list[str]
+    details: list[dict[str, float]]
+
+    @property
+    def guided(self) -> list[bool]:
+        return [bool(details["guided"]) for details in self.details]
 
 
 class ComplementaryLayer(PPOTrainer):
@@ -107,40 +122,44 @@ class ComplementaryLayer(PPOTrainer):
 
         With any other estimator than ours all rollouts of a prompt are compared, as verl does.
         """
-        partition: Any = batch.partition_id
-        rows = self._rows(batch.keys, batch.tags, partition)
-        metrics.update(comprl_metrics.rollout_metrics(rows["details"]))
+        rows = self._rows(batch)
+        metrics.update(comprl_metrics.rollout_metrics(rows.details))
         if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
-        prompts = [str(uid) for uid in rows["uid"]]
-        halves = [bool(details["guided"]) for details in rows["details"]]
-        uids = [subgroup_uid(uid, guided) for uid, guided in zip(prompts, halves, strict=True)]
-        tq.kv_batch_put(keys=rows["keys"], partition_id=partition, fields=tu.get_tensordict({"uid": uids}))
+        uids = [subgroup_uid(uid, guided) for uid, guided in zip(rows.prompts, rows.guided, strict=True)]
+        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": uids}))
         batch = super()._compute_advantage(batch, metrics)
-        self._weigh(rows["keys"], partition, prompts, halves)
+        advantages = self._advantages(rows)
+        outcomes = [float(row[row.abs().argmax()]) for row in advantages]
+        metrics.update(comprl_metrics.advantage_metrics(outcomes, rows.guided))
+        self._weigh(rows, advantages)
         return batch
 
-    def _rows(self, all_keys: list[str], tags: list[dict], partition_id: str) -> dict[str, list]:
-        """Return uid and episode details of the real rows of a batch; padding rows are nobody's rollout."""
-        keys = [key for key, tag in zip(all_keys, tags, strict=True) if not tag.get("is_padding", False)]
-        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["uid", "extra_fields"])
+    def _rows(self, batch: KVBatchMeta) -> "_Rows":
+        """Return the real rows of a batch; padding rows are nobody's rollout."""
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        partition: Any = batch.partition_id
+        data = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=["uid", "extra_fields"])
         details = [extra["reward_extra_info"] for extra in tu.get(data, "extra_fields")]
-        return {"keys": keys, "uid": tu.get(data, "uid"), "details": details}
+        return _Rows(partition, keys, [str(uid) for uid in tu.get(data, "uid")], details)
 
-    def _weigh(self, keys: list[str], partition_id: str, prompts: list[str], halves: list[bool]) -> None:
+    def _advantages(self, rows: "_Rows") -> list[torch.Tensor]:
+        """Return the advantages per token; those of tokens that are not the actor's are 0."""
+        data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition, select_fields=["advantages"])
+        return list(data["advantages"].unbind(0))
+
+    def _weigh(self, rows: "_Rows", advantages: list[torch.Tensor]) -> None:
         """Scale advantages so that verl's mean over K rollouts becomes ``½ Σ_c (1/K_c) Σ_k`` (Eq. 5).
 
         Losses are positively homogeneous in the advantage, so a weight on a rollout's loss is a factor on it.
         """
-        factors = subgroup_weights(prompts, halves) * self.config.actor_rollout_ref.rollout.n
+        factors = subgroup_weights(rows.prompts, rows.guided) * self.config.actor_rollout_ref.rollout.n
         if np.allclose(factors, 1.0):
             return
-        data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["advantages"])
-        scaled = [row * factor for row, factor in zip(data["advantages"].unbind(0), factors.tolist(), strict=True)]
-        fields = TensorDict(
-            {"advantages": torch.nested.as_nested_tensor(scaled, layout=torch.jagged)}, batch_size=len(keys)
-        )
-        tq.kv_batch_put(keys=keys, partition_id=partition_id, fields=fields)
+        scaled = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
+        nested = torch.nested.as_nested_tensor(scaled, layout=torch.jagged)
+        fields = TensorDict({"advantages": nested}, batch_size=len(rows.keys))
+        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=fields)
 
     def on_step_end(self) -> None:
         """After the actor's step: outcomes become samples, the bank is merged on its schedule."""

@@ -30,6 +30,23 @@ def rollout_metrics(details: Sequence[Details]) -> dict[str, float]:
     return result
 
 
+def advantage_metrics(advantages: Sequence[float], guided: Sequence[bool]) -> dict[str, float]:
+    """Return mean and deviation of the rollouts' advantages in each half, and the share that is 0.
+
+    A rollout whose half of its prompt all succeeded or all failed has advantage 0 and teaches nothing.
+    """
+    result: dict[str, float] = {}
+    for half, wanted in (("guided", True), ("free", False)):
+        values = np.array([value for value, is_guided in zip(advantages, guided, strict=True) if is_guided == wanted])
+        if len(values):
+            result |= {
+                f"comprl/{half}/advantage_mean": float(values.mean()),
+                f"comprl/{half}/advantage_std": float(values.std()),
+                f"comprl/{half}/advantage_zero": float((values == 0).mean()),
+            }
+    return result
+
+
 def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> dict[str, float]:
     """Return success per task and arm: ``with`` (slots that ask for experience) and ``without``.
 
