@@ -4,6 +4,7 @@ Owns the order of things in a run: what complements the actor, then the actor (v
 advantages; what is collected after a step; checkpoints of everything. The extractor learns beside it (``complement``).
 """
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +32,11 @@ from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.checkpoint import resume_folder
 from verl_comprl.trainer.complement import Complement, NoComplement
 from verl_comprl.trainer.estimator import subgroup_uid
+from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.progress import Progress
+
+EVALUATIONS = "evaluations.jsonl"
+"""In the run's folder: a line of metrics per evaluation."""
 
 
 class RunInterrupted(Exception):
@@ -181,10 +186,14 @@ class ComplementaryLayer(PPOTrainer):
 
     def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
         """Add our two arms, with and without experience, to verl's validation metrics."""
-        ours = comprl_metrics.evaluation_metrics(data_sources, infos)
+        ours = evaluation_metrics(data_sources, infos)
         kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
+        folder = Path(self.config.trainer.default_local_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / EVALUATIONS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": self.global_steps, **ours}) + "\n")
         return result
 
     def _saved_paths(self) -> dict[str, str]:

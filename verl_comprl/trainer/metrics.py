@@ -45,25 +45,3 @@ def advantage_metrics(advantages: Sequence[float], guided: Sequence[bool]) -> di
                 f"comprl/{half}/advantage_zero": float((values == 0).mean()),
             }
     return result
-
-
-def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> dict[str, float]:
-    """Return success per task and arm: ``with`` (slots that ask for experience) and ``without``.
-
-    Args:
-        data_sources: Task of each evaluated episode.
-        infos: Columns of episode details, aligned with ``data_sources``; ``None`` where an episode failed.
-    """
-    result: dict[str, float] = {}
-    groups: dict[tuple[str, str], list[float]] = {}
-    columns = zip(data_sources, infos.get("slot_guided", []), infos.get("success", []), strict=False)
-    for task, slot_guided, success in columns:
-        if slot_guided is not None and success is not None:
-            groups.setdefault((task, "with" if slot_guided else "without"), []).append(success)
-    for (task, arm), values in groups.items():
-        result[f"comprl/eval/{task}/success_{arm}"] = float(np.mean(values))
-    for arm in ("with", "without"):
-        tasks = [value for name, value in result.items() if name.endswith(f"/success_{arm}")]
-        if tasks:
-            result[f"comprl/eval/success_{arm}"] = float(np.mean(tasks))
-    return result

@@ -1,0 +1,39 @@
+"""An evaluation's numbers, by hand."""
+
+from typing import Any
+
+import pytest
+
+from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.trainer.evaluation import evaluation_metrics
+
+
+def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
+    names = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls")
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def test_per_task_and_average() -> None:
+    rows = infos(
+        (1.0, 1.0, 0.5, 4.0, 1.0, 2.0),  # room, with
+        (1.0, 0.0, 0.0, 6.0, 2.0, 0.0),
+        (0.0, 0.0, 0.2, 8.0, 0.0, 0.0),  # room, without
+        (1.0, 1.0, 1.0, 2.0, 1.0, 1.0),  # maze, with
+        (None, None, None, None, None, None),  # failed
+    )
+    metrics = evaluation_metrics(["room", "room", "room", "maze", "maze"], rows)
+    named = {name.removeprefix("comprl/eval/"): value for name, value in metrics.items()}
+    assert (named["room/success_with"], named["maze/success_with"]) == (0.5, 1.0)
+    assert (named["room/actions_with"], named["room/score_with"], named["room/tool_calls_with"]) == (5.0, 0.25, 1.0)
+    assert named["room/invalid_rate_with"] == pytest.approx(3 / 10)  # of actions, not of episodes
+    # The average is over tasks: the maze's one episode counts as much as the room's two.
+    assert (named["success_with"], named["invalid_rate_with"]) == (0.75, pytest.approx((3 / 10 + 1 / 2) / 2))
+    assert (named["success_without"], named["actions_without"]) == (0.0, 8.0)
+    assert (named["success_with_low"], named["success_with_high"]) == wilson_interval(2, 3)
+    assert (named["room/success_with_low"], named["room/success_with_high"]) == wilson_interval(1, 2)
+    assert "maze/success_without" not in named
+
+
+def test_an_evaluation_without_any_episode() -> None:
+    assert evaluation_metrics([], {}) == {}
+    assert evaluation_metrics(["room"], infos((None,) * 6)) == {}
