@@ -41,6 +41,7 @@ class ManagerConfig:
     batch_size: int
     alpha: float
     cooldown: float
+    max_staleness: int | None
     merge_chunk: int
     format_failure_reward: float
     distillation_workers: int
@@ -98,7 +99,9 @@ class ExperienceManager:
         self._bank = bank
         self._calls: ExtractorCalls | None = None
         self._queue = DistillationQueue(config.queue)
-        self._buffer = TrainingBuffer(config.batch_size, alpha=config.alpha, cooldown=config.cooldown)
+        self._buffer = TrainingBuffer(
+            config.batch_size, alpha=config.alpha, cooldown=config.cooldown, max_staleness=config.max_staleness
+        )
         self._totals = _Totals()
         self._reported: dict[str, int] = {}
         self._free_outcomes: dict[str, deque[bool]] = {}
@@ -274,9 +277,9 @@ class ExperienceManager:
         self._reported = {key: at for key, at in self._reported.items() if at >= step - KEEP_UNREFERENCED_STEPS}
         return {"extractor/samples": float(samples), **self._metrics()}
 
-    async def next_batch(self) -> TrainingBatch | None:
-        """Return a full CISPO batch, or ``None``."""
-        return self._buffer.next_batch()
+    async def next_batch(self, version: int = 0) -> TrainingBatch | None:
+        """Return a full CISPO batch for weights ``version``, or ``None``."""
+        return self._buffer.next_batch(version)
 
     async def trained(self) -> None:
         """Count the batch of :meth:`next_batch` as trained, with its records and with the entries they wrote."""
@@ -306,6 +309,7 @@ class ExperienceManager:
             **{f"queue/{name}": float(count) for name, count in self._queue.counts.items()},
             "buffer/samples": float(len(self._buffer)),
             "buffer/records": float(self._buffer.record_count),
+            "buffer/stale": float(self._buffer.stale),
             "merge/passes": float(self._totals.merges),
         }
 

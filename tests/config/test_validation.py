@@ -50,6 +50,7 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.search_and_ask.timeout", 0, "comprl.search_and_ask.timeout=0 must be greater than 0"),
         ("comprl.search_and_ask.max_calls", -1, "comprl.search_and_ask.max_calls=-1 must not be negative"),
         ("comprl.extractor.alpha", -0.5, "comprl.extractor.alpha=-0.5 must not be negative"),
+        ("comprl.extractor.max_staleness", -1, "comprl.extractor.max_staleness=-1 must be null or a number"),
         ("comprl.extractor.cooldown", -1, "comprl.extractor.cooldown=-1 must not be negative"),
         ("comprl.bank.diversity", -1, "comprl.bank.diversity must not be negative, got -1"),
         ("comprl.bank.capacity", "many", "comprl.bank.capacity='many' must be a number"),

@@ -177,3 +177,18 @@ def test_an_empty_buffer_survives_a_restart(filled: Callable[..., TrainingBuffer
     restored = filled(2)
     restored.restore(tmp_path)
     assert (restored.record_count, len(restored), restored.collect(1)) == (0, 0, 0)
+
+
+def test_samples_that_lag_too_far_behind_are_left_out_and_counted(make_record: MakeRecord, tmp_path: Path) -> None:
+    buffer = TrainingBuffer(2, alpha=0.5, cooldown=0, max_staleness=3)
+    for id, version in (("old", 1), ("edge", 2), ("new", 5)):
+        buffer.add(make_record(id, weight_version=version))
+    use(buffer, 1, old=[1], edge=[1], new=[-1])
+    batch = buffer.next_batch(5)  # 5 − 1 > 3, 5 − 2 is not
+    assert batch is not None and ids(batch) == ["edge", "new"] and buffer.stale == 1
+    buffer.trained()
+    assert len(buffer) == 0
+    buffer.save(tmp_path)
+    restored = TrainingBuffer(2, alpha=0.5, cooldown=0, max_staleness=3)
+    restored.restore(tmp_path)
+    assert restored.stale == 1

@@ -38,6 +38,7 @@ async def open_manager(
             "batch_size": 1,
             "alpha": 0.5,
             "cooldown": 1,
+            "max_staleness": None,
             "merge_chunk": 5,
             "format_failure_reward": -1.0,
             "distillation_workers": 2,

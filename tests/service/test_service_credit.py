@@ -32,6 +32,7 @@ async def open_manager(folder: Path) -> ExperienceManager:
         batch_size=1,
         alpha=0.5,
         cooldown=0,
+        max_staleness=None,
         merge_chunk=5,
         format_failure_reward=-1.0,
         distillation_workers=1,

@@ -124,6 +124,9 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
             yield f"comprl.{name}={value!r} must be a number"
         elif value < 0:
             yield f"comprl.{name}={value} must not be negative"
+    staleness = comprl.extractor.max_staleness
+    if staleness is not None and (not _is_number(staleness) or staleness < 0):
+        yield f"comprl.extractor.max_staleness={staleness!r} must be null or a number that is not negative"
     if not _is_number(comprl.extractor.format_failure_reward):
         yield f"comprl.extractor.format_failure_reward={comprl.extractor.format_failure_reward!r} must be a number"
     initial = comprl.initial_bank

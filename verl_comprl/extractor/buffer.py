@@ -40,13 +40,14 @@ class TrainingBatch:
 class TrainingBuffer:
     """Records, uses and samples; plain data, used from one event loop."""
 
-    def __init__(self, batch_size: int, *, alpha: float, cooldown: float) -> None:
+    def __init__(self, batch_size: int, *, alpha: float, cooldown: float, max_staleness: int | None = None) -> None:
         """Create an empty buffer.
 
         Args:
             batch_size: Samples of one extractor update.
             alpha: ``α`` of Eq. 7.
             cooldown: ``δ`` of Eq. 7, in actor steps.
+            max_staleness: Weight versions by which a record may lag behind the model it trains; None for any.
         """
         self._batch_size = batch_size
         self._alpha = alpha
@@ -54,6 +55,9 @@ class TrainingBuffer:
         self._records: dict[str, GenerationRecord] = {}
         self._uses: list[tuple[str, float]] = []
         self._samples: list[Sample] = []
+        self._max_staleness = max_staleness
+        self.stale = 0
+        """Samples left out because their records lagged too far behind."""
 
     def __len__(self) -> int:
         """Return the number of samples that wait."""
@@ -86,8 +90,17 @@ class TrainingBuffer:
         self._samples += [Sample(record_id, reward, step) for record_id, reward in utilities.items()]
         return len(utilities)
 
-    def next_batch(self) -> TrainingBatch | None:
-        """Return the oldest full batch without removing it, or ``None``; :meth:`trained` removes it."""
+    def next_batch(self, version: int = 0) -> TrainingBatch | None:
+        """Return the oldest full batch without removing it, or ``None``; :meth:`trained` removes it.
+
+        Args:
+            version: Weights that will be trained on it; records that lag too far behind are left out and counted.
+        """
+        if self._max_staleness is not None:
+            oldest = version - self._max_staleness
+            fresh = [s for s in self._samples if self._records[s.record_id].weight_version >= oldest]
+            self.stale += len(self._samples) - len(fresh)
+            self._samples = fresh
         samples = self._samples[: self._batch_size]
         if len(samples) < self._batch_size:
             return None
@@ -143,7 +156,8 @@ class TrainingBuffer:
         folder.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_pylist([record.model_dump(mode="json") for record in self._records.values()])
         pq.write_table(table, folder / "records.parquet")
-        state = {"uses": self._uses, "samples": [asdict(sample) for sample in self._samples]}
+        samples = [asdict(sample) for sample in self._samples]
+        state = {"uses": self._uses, "samples": samples, "stale": self.stale}
         (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
@@ -153,3 +167,4 @@ class TrainingBuffer:
         state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
         self._uses = [(record_id, reward) for record_id, reward in state["uses"]]
         self._samples = [Sample(**sample) for sample in state["samples"]]
+        self.stale = state["stale"]

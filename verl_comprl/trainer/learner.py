@@ -55,11 +55,11 @@ class ExtractorLearner:
 
     def _update_once(self) -> bool:
         with self._extractor.lock:
-            batch: TrainingBatch | None = wait_for(self._manager.next_batch.remote())
+            version = self._extractor.weight_version
+            batch: TrainingBatch | None = wait_for(self._manager.next_batch.remote(version))
             if batch is None:
                 return False
             started = time.perf_counter()
-            version = self._extractor.weight_version
             measured = self._extractor.update(batch)
             wait_for(self._manager.trained.remote())
             self._seconds += time.perf_counter() - started

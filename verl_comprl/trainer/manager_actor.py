@@ -51,6 +51,7 @@ class _ManagerActor(BankDesk, ExperienceManager):
                 batch_size=extractor["batch_size"],
                 alpha=extractor["alpha"],
                 cooldown=extractor["cooldown"],
+                max_staleness=extractor["max_staleness"],
                 format_failure_reward=extractor["format_failure_reward"],
                 distillation_workers=extractor["distillation_workers"],
                 distill=extractor["distill"],
