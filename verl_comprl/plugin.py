@@ -25,11 +25,11 @@ def _register_trainers(_: ModuleType) -> None:
 
 def _register_algorithms(_: ModuleType) -> None:
     import verl_comprl.trainer.cispo
-    import verl_comprl.trainer.estimator  # noqa: F401
+    import verl_comprl.trainer.estimator  # noqa: F401  the decorators register
 
 
 def _register_agent_loop(_: ModuleType) -> None:
-    import verl_comprl.rollout.agent_loop  # noqa: F401
+    import verl_comprl.rollout.agent_loop  # noqa: F401  the decorator registers
 
 
 def _register_extractor_adapter(base: ModuleType) -> None:
@@ -46,7 +46,7 @@ def _register_extractor_replica(replica: ModuleType) -> None:
 
 
 def _register_cpu_platform(_: ModuleType) -> None:
-    import verl_comprl.platform.cpu  # noqa: F401
+    import verl_comprl.platform.cpu  # noqa: F401  the decorators register
 
 
 def _patch_process_groups(distributed: ModuleType) -> None:

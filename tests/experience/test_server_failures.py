@@ -241,6 +241,17 @@ async def test_the_writer_says_that_it_is_alive(
     assert metadata["writer"]["seen_at"] > first
 
 
+async def test_an_idle_bank_keeps_its_place(double: QdrantDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_comprl.experience.server_collection._RENEW_SECONDS", 0.0)
+    config = BankConfig(url=double.url, collection=f"idle-{uuid.uuid4().hex}", flush_seconds=0.02)
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    metadata = double.collections[f"{config.collection}.v1"]["metadata"]
+    first = metadata["writer"]["seen_at"]
+    await asyncio.sleep(0.2)  # nothing is written and nothing counted
+    assert metadata["writer"]["seen_at"] > first
+    await bank.close()
+
+
 async def test_a_collection_that_is_no_bank(double: QdrantDouble, config: BankConfig) -> None:
     client = AsyncQdrantClient(url=double.url, check_compatibility=False)
     from qdrant_client import models

@@ -74,11 +74,6 @@ class EntryTable:
         """Return the entries that a generation record wrote."""
         return sorted(self._records.get(record_id, ())) if record_id else []
 
-    @property
-    def uncounted(self) -> int:
-        """Number of entries whose counters have not been taken since they changed."""
-        return len(self._uncounted)
-
     def take_uncounted(self) -> list[Experience]:
         """Return the entries whose counters changed since the last call; they count as written from now on."""
         taken, self._uncounted = self._uncounted, set()

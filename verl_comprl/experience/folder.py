@@ -1,6 +1,6 @@
 """The folder an embedded bank lives in: who holds it, and files that are either old or new but never half.
 
-Owns the lock file and atomic writing. What the files contain is up to ``qdrant_store`` and ``snapshot``.
+Owns the lock file and atomic writing. What the files contain is up to ``embedded_store`` and ``snapshot``.
 """
 
 import fcntl
@@ -50,7 +50,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable what was created, renamed or removed in ``folder``."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

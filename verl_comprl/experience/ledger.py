@@ -151,9 +151,7 @@ class Ledger:
     async def _flush_periodically(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            if not self.table.uncounted:
-                continue
-            try:
+            try:  # also if there is nothing to write: a store may have to say that its writer is alive
                 await self.write(self.write_counters)
             except StoreError:
                 if not self.flush_failures:

@@ -7,7 +7,6 @@ look like as a dataset is ``dataset``'s.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from safetensors.numpy import load, save
 
 from verl_comprl.experience.dataset import ENTRIES_FILE, card, from_parquet, to_parquet
 from verl_comprl.experience.embedding import embedding_difference
-from verl_comprl.experience.folder import write_atomically
+from verl_comprl.experience.folder import sync_folder, write_atomically
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 
 HUB_PREFIX = "hf://datasets/"
@@ -186,9 +185,5 @@ def _replace(folder: Path, new: Path) -> None:
     except OSError:
         _recover(folder)
         raise
-    descriptor = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)

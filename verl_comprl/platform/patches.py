@@ -23,7 +23,7 @@ def use_gloo_once(distributed: Any) -> None:
         initialize_global_process_group_ray(timeout_second)
         return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    initialize_global_process_group_ray._comprl_patched = True  # type: ignore[attr-defined]
+    initialize_global_process_group_ray._comprl_patched = True  # type: ignore[attr-defined]  a mark, so that it is done once
     distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
     distributed.initialize_global_process_group = initialize_global_process_group
 
@@ -40,5 +40,5 @@ def keep_vllm_cpu_weights() -> None:
     def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
         dispatch(layer, False)
 
-    dispatch_cpu_unquantized_gemm._comprl_patched = True  # type: ignore[attr-defined]
+    dispatch_cpu_unquantized_gemm._comprl_patched = True  # type: ignore[attr-defined]  a mark, so that it is done once
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
