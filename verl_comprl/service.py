@@ -8,30 +8,27 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.algorithm.utility import gini, outcome_reward
+from verl_comprl.algorithm.utility import gini
+from verl_comprl.exchange import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience, GenerationRecord
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.credit import Credit
 from verl_comprl.extractor.queue import DistillationQueue, QueueConfig
 
 logger = logging.getLogger(__name__)
 
 FREE_WINDOW = 256
 """Latest outcomes of the free half, of each task, that entries' records are compared with."""
-
-MAX_CHARS = 8000
-"""Longest text that goes into an actor's context. Experience is untrusted: it is cleaned on its way in, too."""
-
-NOTHING_FOUND = "Nothing found: there is no experience about this yet."
-UNAVAILABLE = "No answer: the experience service did not respond in time."
 
 
 @dataclass(frozen=True)
@@ -49,35 +46,8 @@ class ManagerConfig:
     merge_workers: int
     answer_timeout: float
     queue: QueueConfig
-
-
-@dataclass(frozen=True)
-class Guide:
-    """One retrieved entry, as a rollout gets it."""
-
-    status: str
-    text: str | None = None
-    experience_id: str | None = None
-    record_id: str | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The reply to one ``search_and_ask`` query."""
-
-    status: str
-    text: str
-    record_id: str | None = None
-
-
-@dataclass(frozen=True)
-class EpisodeReport:
-    """What a rollout tells the manager when its episode has ended."""
-
-    request: DistillationRequest
-    guided: bool
-    record_ids: tuple[str, ...] = ()
-    """Generation records whose text the episode used: the entry's, then those of the answers."""
+    relative_utility: bool = False
+    exploration: float = 0.0
 
 
 @dataclass
@@ -87,6 +57,7 @@ class _Totals:
     failures: Counter[str] = field(default_factory=Counter)
     guides: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
     merges: int = 0
 
 
@@ -102,7 +73,9 @@ class ExperienceManager:
         self._buffer = TrainingBuffer(
             config.batch_size, alpha=config.alpha, cooldown=config.cooldown, max_staleness=config.max_staleness
         )
+        self._credit = Credit(self._buffer, relative=config.relative_utility)
         self._totals = _Totals()
+        self._random = random.Random()
         self._reported: dict[str, int] = {}
         self._free_outcomes: dict[str, deque[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,18 +85,27 @@ class ExperienceManager:
         self._step = 0
 
     def start(self, calls: ExtractorCalls) -> None:
-        """Connect the extractor and work off the queue in the background."""
+        """Connect the extractor and work off the queue in the background, if there is to be distilled at all."""
         self._calls = calls
-        for _ in range(self._config.distillation_workers):
+        for _ in range(self._config.distillation_workers if self._config.distill else 0):
             self._spawn(self._work())
 
     # ---- during an episode ----
 
     async def guide(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Guide:
         """Retrieve one entry for the start of an episode."""
-        retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
+        explores = not read_only and self._random.random() < self._config.exploration
+        retrieval = await self._bank.retrieve(
+            query,
+            task=task,
+            environment=environment,
+            read_only=read_only,
+            at_random=self._random if explores else None,
+            rehearsal=self._rehearsal(read_only),
+        )
         if not read_only:
             self._totals.guides[retrieval.status] += 1
+            self._totals.guides["explored"] += explores and retrieval.entry is not None
         entry = retrieval.entry
         if entry is None:
             return Guide(retrieval.status)
@@ -142,7 +124,9 @@ class ExperienceManager:
         return answer
 
     async def _answer(self, query: str, task: str, environment: str, read_only: bool) -> Answer:
-        retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
+        retrieval = await self._bank.retrieve(
+            query, task=task, environment=environment, read_only=read_only, rehearsal=self._rehearsal(read_only)
+        )
         if retrieval.entry is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
         written, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
@@ -153,6 +137,10 @@ class ExperienceManager:
                 self._buffer.use(record.id, self._config.format_failure_reward)
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
+    def _rehearsal(self, read_only: bool) -> str:
+        """Name an evaluation. Tasks may all have one goal: without counts they would all get one and the same entry."""
+        return f"step {self._step}" if read_only else ""
+
     async def report(self, episode: EpisodeReport) -> None:
         """Take a finished training episode: its outcome rewards what guided it, and it waits to be distilled."""
         request, success = episode.request, episode.request.outcome.success
@@ -160,11 +148,16 @@ class ExperienceManager:
             if request.id in self._reported:
                 return
             self._reported[request.id] = request.step
+            judged = episode.judgement
+            if judged:
+                self._totals.verdicts[judged.verdict] += 1
+            for record_id in episode.record_ids if episode.guided or judged else ():
+                bonus = judged.score if judged and judged.record_id == record_id else 0.0
+                self._credit.use(record_id, episode.prompt, request.task, success, request.step, judged=bonus)
             if episode.guided:
                 self._bank.record_outcome(request.experience_ids, success)
-                for record_id in episode.record_ids:
-                    self._buffer.use(record_id, outcome_reward(success))
             else:
+                self._credit.free(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
             if self._config.distill:
                 self._queue.put(request)
@@ -268,6 +261,7 @@ class ExperienceManager:
     async def collect(self, step: int) -> dict[str, float]:
         """Close an actor step: its outcomes become samples. Returns the metrics of the step."""
         self._step = step
+        self._credit.settle(step, self._free_outcomes)
         samples = self._buffer.collect(step)
         try:
             await self._bank.retire(self._free_outcomes)
@@ -300,6 +294,7 @@ class ExperienceManager:
             ("failures", self._totals.failures),
             ("guides", self._totals.guides),
             ("answers", self._totals.answers),
+            ("verdicts", self._totals.verdicts),
         ):
             metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
         return metrics | {
@@ -310,6 +305,7 @@ class ExperienceManager:
             "buffer/samples": float(len(self._buffer)),
             "buffer/records": float(self._buffer.record_count),
             "buffer/stale": float(self._buffer.stale),
+            "buffer/waiting": float(len(self._credit)),
             "merge/passes": float(self._totals.merges),
         }
 
@@ -345,6 +341,7 @@ class ExperienceManager:
                 "totals": totals,
                 "queue": self._queue.counts,
                 "reported": self._reported,
+                "credit": self._credit.state(),
                 "free_outcomes": {task: list(outcomes) for task, outcomes in self._free_outcomes.items()},
             }
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
@@ -358,6 +355,7 @@ class ExperienceManager:
             self._buffer.restore(path / "buffer")
             self._step = state["step"]
             self._reported = state["reported"]
+            self._credit.restore(state["credit"])
             self._free_outcomes = {
                 task: deque(outcomes, maxlen=FREE_WINDOW) for task, outcomes in state["free_outcomes"].items()
             }

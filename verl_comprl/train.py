@@ -72,6 +72,7 @@ def _run(config: Any, display: Any) -> int:
 
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
+    from verl_comprl.config.record import save_config
     from verl_comprl.config.validation import ConfigError, check_slots, validate
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.trainer.extractor_runtime import extractor_view
@@ -91,6 +92,7 @@ def _run(config: Any, display: Any) -> int:
         display.fail(str(error))
         return 2
     try:
+        save_config(config, Path(config.trainer.default_local_dir))
         OmegaConf.resolve(config)
         _train(config, display)
     except RunInterrupted as interrupted:

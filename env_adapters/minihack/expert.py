@@ -6,7 +6,6 @@ boulder.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from env_adapters.minihack.actions import COMPASS
@@ -70,19 +69,19 @@ def _neighbours(cell: Cell) -> list[tuple[str, Cell]]:
     return [(phrase, (cell[0] + dx, cell[1] + dy)) for phrase, (dx, dy) in COMPASS.items()]
 
 
-def _first_step(passable: frozenset[Cell], wanted: Callable[[Cell], bool]) -> str | None:
-    """Return the first move of a shortest way over ``passable`` cells to a wanted one, None if there is none."""
-    first: dict[Cell, str] = {(0, 0): ""}
-    queue = deque(first)
+def _ways(passable: frozenset[Cell]) -> dict[Cell, tuple[str, int]]:
+    """Return the first move and the length of a shortest way over ``passable`` cells to each that can be reached."""
+    found: dict[Cell, tuple[str, int]] = {(0, 0): ("", 0)}
+    queue = deque(found)
     while queue:
         cell = queue.popleft()
+        first, length = found[cell]
         for phrase, neighbour in _neighbours(cell):
-            if neighbour in passable and neighbour not in first:
-                first[neighbour] = first[cell] or phrase
-                if wanted(neighbour):
-                    return first[neighbour]
+            if neighbour in passable and neighbour not in found:
+                found[neighbour] = (first or phrase, length + 1)
                 queue.append(neighbour)
-    return None
+    del found[0, 0]
+    return found
 
 
 class ScriptedPolicy:
@@ -113,14 +112,19 @@ class ScriptedPolicy:
             return adjacent[near[0]]
         known_rock = {neighbour for stood in self._stood for _, neighbour in _neighbours(stood)}
 
-        def promises(cell: Cell) -> bool:
-            around = (neighbour for _, neighbour in _neighbours(cell) if neighbour in view.unseen)
-            return self._absolute(cell) not in self._stood and any(self._absolute(n) not in known_rock for n in around)
+        def promise(cell: Cell) -> int:
+            if self._absolute(cell) in self._stood:
+                return 0
+            around = [neighbour for _, neighbour in _neighbours(cell) if neighbour in view.unseen]
+            return sum(self._absolute(neighbour) not in known_rock for neighbour in around)
 
         for passable in (view.free, view.free | view.traps, view.free | view.traps | view.monsters):
-            for wanted in (view.goals.__contains__, promises):
-                if step := _first_step(passable, wanted):
-                    return step
+            ways = _ways(passable)
+            if goals := [cell for cell in ways if cell in view.goals]:
+                return ways[min(goals, key=lambda cell: ways[cell][1])][0]
+            if promising := [cell for cell in ways if promise(cell)]:
+                # What a place may show is worth a way of half as many steps.
+                return ways[max(promising, key=lambda cell: promise(cell) - 2 * ways[cell][1])][0]
         # Everything in sight is known: drift to where it has been least.
         around = [cell for cell in adjacent if cell in view.free] or list(adjacent)
         return adjacent[min(around, key=lambda cell: self._stood.get(self._absolute(cell), 0))]

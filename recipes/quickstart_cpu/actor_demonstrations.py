@@ -22,7 +22,7 @@ from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 VARIANT = "room-ultimate"
 
-_WANDERING: dict[Worth | None, float] = {"helpful": 0.05, "neutral": 0.75, "misleading": 0.9, None: 0.75}
+_WANDERING: dict[Worth | None, float] = {"helpful": 0.02, "neutral": 0.85, "misleading": 0.95, None: 0.85}
 """Share of turns with a random move, by what the demonstrator was told last; None: nothing."""
 
 _GUIDANCE: dict[Worth | None, float] = {"helpful": 0.5, "neutral": 0.15, "misleading": 0.15, None: 0.2}

@@ -14,7 +14,7 @@ from recipes.quickstart_cpu.actor_demonstrations import QUERIES, Demonstration
 from recipes.quickstart_cpu.lessons import WORTHS, Lesson, draw_lesson
 from verl_comprl.extractor.prompts import Message, answer_messages, distill_messages, merge_messages, render_trajectory
 
-MAX_MERGED = 6
+MAX_MERGED = 4
 """Entries in one merge call."""
 
 _FOUND = ("The agent found the staircase.", "The episode was a success.")
@@ -45,7 +45,7 @@ def distillations(demonstrations: Sequence[Demonstration], *, seed: int) -> Iter
 
 
 def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
-    """Yield calls on 2 to 6 entries with a random answer: runs of entries are retained, merged or discarded.
+    """Yield calls on 2 to 4 entries with a random answer: runs of entries are retained, merged or discarded.
 
     Args:
         count: Number of calls.

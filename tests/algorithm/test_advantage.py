@@ -10,7 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.algorithm.advantage import subgroup_advantages, subgroup_weights
+from verl_comprl.algorithm.advantage import (
+    better_than_free,
+    output_shares,
+    subgroup_advantages,
+    subgroup_weights,
+)
 
 GUIDED, FREE = [True] * 4, [False] * 4
 
@@ -152,3 +157,28 @@ def test_wrong_shapes_are_named() -> None:
         subgroup_advantages(np.zeros(3), ["p", "p"], [True])
     with pytest.raises(ValueError, match="2 prompt ids, 1 guided"):
         subgroup_weights(["p", "p"], [True])
+
+
+def test_outputs_share_a_rollout_by_tokens() -> None:
+    # p/0 has outputs of 3 and 1 tokens, p/1 one of 5; q/0 generated nothing
+    shares = output_shares(["p/0", "p/1", "p/0", "q/0"], [3, 5, 1, 0])
+    assert shares.tolist() == [0.75, 1.0, 0.25, 0.0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.floats(-5, 5), min_size=1, max_size=4)), min_size=1))
+def test_shares_make_means_of_outputs_the_mean_of_the_rollout(outputs: list[tuple[str, list[float]]]) -> None:
+    rollouts, terms = zip(*outputs, strict=True)
+    shares = output_shares(rollouts, [len(values) for values in terms])
+    for rollout in set(rollouts):
+        rows = [row for row, name in enumerate(rollouts) if name == rollout]
+        everything = [value for row in rows for value in terms[row]]
+        together = sum(shares[row] * statistics.fmean(terms[row]) for row in rows)
+        assert together == pytest.approx(statistics.fmean(everything), abs=1e-9)
+
+
+def test_better_than_free_is_guided_and_above_the_free_mean_of_its_prompt() -> None:
+    # p: free mean ½, so the guided success is better and the failure is not. q: all free succeed, nothing is better.
+    # r has no free half to compare with.
+    prompts, guided = list("pppp" + "qq" + "r"), [True, True, False, False, True, False, True]
+    rewards = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0]
+    assert better_than_free(rewards, prompts, guided).tolist() == [True] + [False] * 6

@@ -7,11 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.algorithm.utility import extractor_advantages, gini, mean_utilities, outcome_reward, training_weight
+from verl_comprl.algorithm.utility import (
+    extractor_advantages,
+    gini,
+    mean_utilities,
+    outcome_reward,
+    relative_reward,
+    training_weight,
+)
 
 
 def test_an_outcome_is_plus_or_minus_one() -> None:
     assert (outcome_reward(True), outcome_reward(False)) == (1.0, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("success", "free", "reward"),
+    [
+        (True, [True, False, False, False], 1.5),  # 1 − (1 − 3)/4
+        (False, [True, False, False, False], -0.5),
+        (True, [True, True], 0.0),
+        (False, [True], -2.0),
+        (True, [], 1.0),
+    ],
+)
+def test_a_relative_reward_is_the_outcome_minus_the_mean_of_the_free_half(
+    success: bool, free: list[bool], reward: float
+) -> None:
+    assert relative_reward(success, free) == reward
 
 
 def test_utilities_are_averaged_per_record_in_order_of_first_use() -> None:

@@ -51,6 +51,14 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.search_and_ask.max_calls", -1, "comprl.search_and_ask.max_calls=-1 must not be negative"),
         ("comprl.extractor.alpha", -0.5, "comprl.extractor.alpha=-0.5 must not be negative"),
         ("comprl.extractor.max_staleness", -1, "comprl.extractor.max_staleness=-1 must be null or a number"),
+        ("comprl.exploration", 1.5, "comprl.exploration=1.5 is no share of the guided episodes; allowed: 0 to 1"),
+        ("comprl.exploration", "some", "comprl.exploration='some' is no share"),
+        ("comprl.extractor.utility", "gain", "utility='gain' is unknown; allowed: outcome, relative"),
+        ("comprl.actor_critic.train", True, "actor_critic.train=true needs comprl.actor_critic.enabled=true"),
+        ("comprl.actor_critic.timeout", 0, "comprl.actor_critic.timeout=0 must be greater than 0"),
+        ("comprl.self_distillation.weight", -1, "comprl.self_distillation.weight=-1 must not be negative"),
+        ("comprl.self_distillation.weight", "x", "comprl.self_distillation.weight='x' must be a number"),
+        ("comprl.self_distillation.every", 0, "comprl.self_distillation.every=0 must be greater than 0"),
         ("comprl.extractor.cooldown", -1, "comprl.extractor.cooldown=-1 must not be negative"),
         ("comprl.bank.diversity", -1, "comprl.bank.diversity must not be negative, got -1"),
         ("comprl.bank.capacity", "many", "comprl.bank.capacity='many' must be a number"),
@@ -220,3 +228,35 @@ def test_without_experience_nothing_is_asked_of_the_extractor(config: DictConfig
     config.actor_rollout_ref.rollout.val_kwargs.n = 1
     validate(config)
     check_slots(config, {"GPU": config.trainer.n_gpus_per_node, "CPU": 100})
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"comprl.extractor.utility": "relative", "comprl.guided_fraction": 1.0},
+            "utility=relative compares with the free half, but comprl.guided_fraction=1 has none",
+        ),
+        (
+            {"comprl.self_distillation.weight": 0.1, "algorithm.adv_estimator": "grpo"},
+            "comprl.self_distillation.weight needs algorithm.adv_estimator=comprl_subgroup.*it is grpo",
+        ),
+        (
+            {
+                "comprl.actor_critic.enabled": True,
+                "comprl.actor_critic.train": True,
+                "algorithm.adv_estimator": "grpo",
+            },
+            "comprl.actor_critic.train=true needs algorithm.adv_estimator=comprl_subgroup",
+        ),
+        (
+            {"comprl.self_distillation.weight": 0.1, "algorithm.rollout_correction.rollout_is": "token"},
+            "self_distillation cannot be combined with algorithm.rollout_correction.rollout_is",
+        ),
+    ],
+)
+def test_variants_that_exclude_one_another(config: DictConfig, settings: dict[str, Any], line: str) -> None:
+    for key, value in settings.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    found = mistakes(config)
+    assert len(found) == 1 and re.search(line, found[0]), found

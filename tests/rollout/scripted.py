@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_comprl.service import Answer, Guide
+from verl_comprl.exchange import Answer, Guide
 
 TOOL_TURN = (
     "<think>I am not sure.</think>\n<tool_call>\n"
@@ -78,6 +78,8 @@ def settings(**rollout: Any) -> DictConfigWrap:
                 "warmup_steps": 0,
                 "max_turn_tokens": 64,
                 "search_and_ask": {"max_calls": 1},
+                "actor_critic": {"enabled": False, "train": False, "timeout": 1.0, "max_tokens": 64},
+                "self_distillation": {"weight": 0.0, "every": 1},
             },
         }
     )

@@ -8,9 +8,9 @@ from ray.exceptions import RayActorError
 from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
 
 from env_adapters.minihack.dataset import build_rows
+from verl_comprl.exchange import UNAVAILABLE, Answer, Guide
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
-from verl_comprl.service import UNAVAILABLE, Answer, Guide
 
 GUIDE = Guide("found", "Go straight\nStep on the staircase.", "entry-1", "record-1")
 ANSWER = Answer("answered", "Walk east.", "record-2")

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
+from verl_comprl.exchange import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.experience.schema import derive_id
-from verl_comprl.service import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 
 
 async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(

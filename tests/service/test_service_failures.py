@@ -10,8 +10,8 @@ import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, until
 
+from verl_comprl.exchange import UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.experience.schema import derive_id
-from verl_comprl.service import UNAVAILABLE, Answer, EpisodeReport, Guide
 
 
 @pytest.mark.parametrize("reward", [-1.0, -0.25])

@@ -4,7 +4,7 @@ import asyncio
 
 from managed import WHERE, Extractor, MakeRequest, Open, answered, merged, until
 
-from verl_comprl.service import EpisodeReport
+from verl_comprl.exchange import EpisodeReport
 
 
 async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(

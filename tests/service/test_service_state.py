@@ -5,7 +5,7 @@ from pathlib import Path
 
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, merged, until
 
-from verl_comprl.service import EpisodeReport
+from verl_comprl.exchange import EpisodeReport
 
 # The bank counts retrievals and latencies from its opening.
 _SINCE_OPENING = (

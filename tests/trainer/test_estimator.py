@@ -13,13 +13,14 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl_comprl.trainer.estimator import split_subgroup_uid, subgroup_uid
 
 
-@given(st.text(), st.booleans())
-def test_the_half_survives_the_uid(uid: str, guided: bool) -> None:
-    assert split_subgroup_uid(subgroup_uid(uid, guided)) == (uid, guided)
+@given(st.text(), st.booleans(), st.sampled_from(["", "u_3", "0"]))
+def test_half_and_rollout_survive_the_uid(uid: str, guided: bool, rollout: str) -> None:
+    assert split_subgroup_uid(subgroup_uid(uid, guided, rollout)) == (uid, guided, rollout)
 
 
-def test_a_plain_uid_is_free() -> None:
-    assert split_subgroup_uid("3f2a") == ("3f2a", False)
+@pytest.mark.parametrize("uid", ["3f2a", "a#b", "a#half#0", "#"])
+def test_a_plain_uid_is_free(uid: str) -> None:
+    assert split_subgroup_uid(uid) == (uid, False, "")
 
 
 @pytest.mark.parametrize(("norm_by_std", "scale"), [(True, 1 / (math.sqrt(0.5) + 1e-6)), (False, 1.0)])
@@ -44,5 +45,17 @@ def test_verl_finds_it_by_name_and_gets_advantages_per_token(norm_by_std: bool, 
 
 def test_the_deviation_is_divided_by_without_a_config() -> None:
     estimator = get_adv_estimator_fn("comprl_subgroup")
-    advantages, _ = estimator(torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), ["p#guided", "p#guided"])
+    advantages, _ = estimator(torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), [subgroup_uid("p", True)] * 2)
     assert advantages[0, 0].item() == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-6))
+
+
+def test_a_rollout_with_several_outputs_counts_once_with_the_outcome_of_its_last() -> None:
+    # Rollouts of the guided half: a with outputs of 0 and 1 (its last), b 0, c 0. Outcomes 1, 0, 0: mean ⅓, variance
+    # (4/9 + 1/9 + 1/9)/2 = ⅓. Counted by output they would be 0, 1, 0, 0 with mean ¼.
+    estimator = get_adv_estimator_fn("comprl_subgroup")
+    index = [subgroup_uid("p", True, rollout) for rollout in ("a", "b", "a", "c")]
+    rewards = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    mask = torch.tensor([[1, 0], [1, 1], [1, 1], [0, 1]])
+    advantages, _ = estimator(rewards, mask, index, AlgoConfig())
+    up, down = (2 / 3) / (math.sqrt(1 / 3) + 1e-6), (-1 / 3) / (math.sqrt(1 / 3) + 1e-6)
+    torch.testing.assert_close(advantages, torch.tensor([[up, 0], [down, down], [up, up], [0, down]]))

@@ -21,6 +21,8 @@ from transformers import Qwen3ForCausalLM
 
 from verl_comprl.algorithm.advantage import subgroup_advantages, subgroup_weights
 from verl_comprl.algorithm.utility import extractor_advantages
+from verl_comprl.rollout.episode import OutputKind
+from verl_comprl.trainer.rollout_batch import RolloutBatch
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
@@ -163,6 +165,55 @@ def test_an_actor_update_is_equation_5(
                 terms = clipped(ratio(log_probs(model, rows[n]), rows[n]), advantage)
                 # mean over prompts, ½ per half, mean inside the half, mean over the rollout's own tokens
                 objective = objective + (terms * mask).sum() / mask.sum() / len(members) / 2 / 2
+    check(model, -objective, real)
+
+
+def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
+    model_folder: Path, model: Qwen3ForCausalLM, tmp_path: Path
+) -> None:
+    """Eq. 5 over whole rollouts plus ``λ · mean NLL`` of what is distilled, from one step of verl's policy loss."""
+    weight, group = 0.3, 4
+    episode, judgement, distillation = OutputKind.EPISODE, OutputKind.JUDGEMENT, OutputKind.DISTILLATION
+    outputs = [
+        (0, judgement),
+        (0, distillation),
+        (0, episode),
+        (1, judgement),
+        (1, episode),
+        (2, episode),
+        (3, episode),
+    ]
+    success = [1.0, 0.0, 1.0, 0.0]
+    rows = sampled_rows(model, [0.0] * 8, multi_turn=True)
+    batch = RolloutBatch(
+        keys=[f"p_{session}_{number}" for number, (session, _) in enumerate(outputs)],
+        prompts=["p"] * 7,
+        details=[{"guided": float(session < 2), "success": success[session]} for session, _ in outputs],
+        kinds=[kind for _, kind in outputs],
+        tokens=[sum(row["mask"]) for row in rows[:7]],
+    )
+    advantages = subgroup_advantages(np.array(success), ["p"] * 4, [True, True, False, False])
+    # As the layer does it: mini-batches are twice as large as K, since there are eight rows.
+    factors = batch.factors(group) * 2
+    for row, (session, _), factor in zip(rows, outputs, factors, strict=False):
+        row["advantage"] = advantages[session] * factor
+    (distilled,) = np.flatnonzero(batch.distilled())
+    rows[distilled]["advantage"] = weight * len(rows) / 1
+    with torch.no_grad():  # the trainer computes old log-probs itself, with the same weights
+        rows[distilled]["old_log_probs"] = log_probs(model, rows[distilled]).tolist()
+    rows[7] |= {"mask": [0] * len(rows[7]["response"])}  # padding
+    overrides = [f"actor_rollout_ref.actor.clip_ratio_{side}={CLIP}" for side in ("low", "high")]
+    real = gradients(model_folder, tmp_path, "actor_rollout_ref", rows, *overrides)
+
+    objective = torch.zeros(())
+    for session, advantage in enumerate((0.5, -0.5, 0.5, -0.5)):
+        own = [row for row, (of, kind) in zip(rows, outputs, strict=False) if of == session and kind != distillation]
+        scaled = advantage / (np.sqrt(0.5) + 1e-6)
+        terms = [clipped(token_ratio(log_probs(model, row), row), scaled) * torch.tensor(row["mask"]) for row in own]
+        tokens = sum(sum(row["mask"]) for row in own)
+        objective = objective + sum(term.sum() for term in terms) / tokens / 2 / 2  # ½ per half, mean inside it
+    told = log_probs(model, rows[distilled]) * torch.tensor(rows[distilled]["mask"])
+    objective = objective + weight * told.sum() / sum(rows[distilled]["mask"])
     check(model, -objective, real)
 
 

@@ -1,6 +1,7 @@
 """Subgroup GRPO (Eq. 4, 5): every prompt's rollouts are compared inside the guided and inside the free half.
 
-Owns the baseline, the normalisation and the weights of the two halves. Which rollout is guided is decided elsewhere.
+Owns the baseline, the normalisation, the weights of the two halves, and what a rollout's several outputs share of them.
+Which rollout is guided is decided elsewhere.
 """
 
 from collections.abc import Hashable, Sequence
@@ -85,3 +86,43 @@ def subgroup_weights(prompt_ids: Sequence[Hashable], guided: Sequence[bool]) -> 
     present = set(keys)
     halves = np.array([1 + ((prompt, not is_guided) in present) for prompt, is_guided in keys], dtype=np.float64)
     return 1.0 / (halves * sizes[inverse])
+
+
+def output_shares(rollouts: Sequence[Hashable], tokens: Sequence[int]) -> np.ndarray:
+    """Return each output's share of the tokens of its rollout.
+
+    ``Σ share · (mean over its tokens)`` is then the mean over all tokens of the rollout, as in Eq. 5.
+
+    Args:
+        rollouts: Rollout of each output, length m; one that was split into several outputs comes several times.
+        tokens: Tokens of each output that the actor generated, length m.
+
+    Returns:
+        Shares, shape (m,), which sum to 1 over the outputs of each rollout (to 0, if it has no tokens at all).
+    """
+    counts = np.asarray(tokens, dtype=np.float64)
+    inverse, sizes, _ = _groups(rollouts)
+    totals = np.bincount(inverse, weights=counts, minlength=len(sizes))[inverse]
+    return np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
+
+
+def better_than_free(rewards: Sequence[float], prompt_ids: Sequence[Hashable], guided: Sequence[bool]) -> np.ndarray:
+    """Return which rollouts are guided and above the mean of the free half of their prompt; without one, none is.
+
+    These are what self-distillation teaches the actor to do without experience.
+
+    Args:
+        rewards: Outcome of each rollout, length n.
+        prompt_ids: Prompt of each rollout, length n.
+        guided: Whether each rollout is in the guided half, length n.
+
+    Returns:
+        Booleans, shape (n,).
+    """
+    free: dict[Hashable, list[float]] = {}
+    for (prompt, is_guided), reward in zip(_checked(prompt_ids, guided, len(rewards)), rewards, strict=True):
+        if not is_guided:
+            free.setdefault(prompt, []).append(reward)
+    rows = zip(rewards, prompt_ids, guided, strict=True)
+    better = [half and prompt in free and reward > np.mean(free[prompt]) for reward, prompt, half in rows]
+    return np.array(better, dtype=bool)

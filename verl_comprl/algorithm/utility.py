@@ -10,6 +10,23 @@ def outcome_reward(success: bool) -> float:
     return 1.0 if success else -1.0
 
 
+CRITIC_SCORES = {"accept": 1.0, "refine": 0.5, "reject": 0.0}
+"""``s`` of Eq. 8: what the actor as critic says of a retrieved text."""
+
+
+def relative_reward(success: bool, free_outcomes: Sequence[bool]) -> float:
+    """Return the reward of one use compared with the free half: outcome minus its mean outcome, in [−2, 2].
+
+    The paper's relative reward, which it found to be worse than the outcome alone.
+
+    Args:
+        success: Outcome of the guided episode.
+        free_outcomes: Outcomes of free episodes; without any the outcome is compared with 0.
+    """
+    baseline = sum(map(outcome_reward, free_outcomes)) / len(free_outcomes) if free_outcomes else 0.0
+    return outcome_reward(success) - baseline
+
+
 def mean_utilities(uses: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Average rewards per generation record: one sample per unique record and collection step.
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from verl_comprl.cli import bank, data, doctor
+from verl_comprl.cli import bank, data, doctor, evaluate
 
 
 def _train(arguments: list[str]) -> int:
@@ -18,11 +18,12 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == ["train"]:  # everything after it is Hydra's
         return _train(given[1:])
     parser = argparse.ArgumentParser(prog="comprl", description="Complementary RL for verl.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{bank,data,doctor,train}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{bank,data,doctor,evaluate,train}")
     commands.add_parser("train", help="train actor and extractor: comprl train key=value … (Hydra overrides)")
     bank.add_parser(commands)
     data.add_parser(commands)
     doctor.add_parser(commands)
+    evaluate.add_parser(commands)
     options = parser.parse_args(given)
     try:
         return options.run(options)

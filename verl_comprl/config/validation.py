@@ -11,7 +11,9 @@ from omegaconf import DictConfig
 from verl_comprl.experience import BankConfig
 from verl_comprl.experience.snapshot import HUB_PREFIX
 from verl_comprl.extractor.queue import QueueConfig
-from verl_comprl.plugin import TRAINERS
+from verl_comprl.plugin import ADVANTAGE_ESTIMATOR, TRAINERS
+
+UTILITIES = ("outcome", "relative")
 
 
 class ConfigError(ValueError):
@@ -26,7 +28,7 @@ def validate(config: DictConfig) -> None:
     """
     mistakes = [*_trainer(config), *_models(config), *_data(config)]
     if config.comprl.experience:
-        mistakes += [*_halves(config), *_comprl(config.comprl), *_extractor(config)]
+        mistakes += [*_halves(config), *_comprl(config.comprl), *_variants(config), *_extractor(config)]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
 
@@ -96,6 +98,9 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         "max_turn_tokens": comprl.max_turn_tokens,
         "poll_interval": comprl.poll_interval,
         "search_and_ask.timeout": comprl.search_and_ask.timeout,
+        "actor_critic.max_tokens": comprl.actor_critic.max_tokens,
+        "actor_critic.timeout": comprl.actor_critic.timeout,
+        "self_distillation.every": comprl.self_distillation.every,
         "embedder.batch_size": comprl.embedder.batch_size,
         "embedder.timeout": comprl.embedder.timeout,
         "extractor.batch_size": comprl.extractor.batch_size,
@@ -115,6 +120,7 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         "warmup_steps": comprl.warmup_steps,
         "drain_timeout": comprl.drain_timeout,
         "search_and_ask.max_calls": comprl.search_and_ask.max_calls,
+        "self_distillation.weight": comprl.self_distillation.weight,
         "extractor.alpha": comprl.extractor.alpha,
         "extractor.cooldown": comprl.extractor.cooldown,
         "merge.every": comprl.merge.every,
@@ -136,6 +142,37 @@ def _comprl(comprl: DictConfig) -> Iterator[str]:
         yield "comprl.initial_bank must name a snapshot, as comprl.extractor.distill=False leaves the bank empty"
     yield from _settings("bank", BankConfig, comprl.bank)
     yield from _settings("queue", QueueConfig, comprl.queue)
+
+
+def _variants(config: DictConfig) -> Iterator[str]:
+    """Check what is off by default and what it cannot be combined with."""
+    comprl = config.comprl
+    if not _is_number(comprl.exploration) or not 0 <= comprl.exploration <= 1:
+        yield f"comprl.exploration={comprl.exploration!r} is no share of the guided episodes; allowed: 0 to 1"
+    if comprl.extractor.utility not in UTILITIES:
+        yield f"comprl.extractor.utility={comprl.extractor.utility!r} is unknown; allowed: {', '.join(UTILITIES)}"
+    elif comprl.extractor.utility == "relative" and comprl.guided_fraction == 1:
+        yield "comprl.extractor.utility=relative compares with the free half, but comprl.guided_fraction=1 has none"
+    if comprl.actor_critic.train and not comprl.actor_critic.enabled:
+        yield "comprl.actor_critic.train=true needs comprl.actor_critic.enabled=true"
+    several = {
+        "comprl.actor_critic.train=true": comprl.actor_critic.train,
+        "comprl.self_distillation.weight": _is_number(comprl.self_distillation.weight)
+        and comprl.self_distillation.weight > 0,
+    }
+    for name in (name for name, used in several.items() if used):
+        if config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
+            yield (
+                f"{name} needs algorithm.adv_estimator={ADVANTAGE_ESTIMATOR}, which tells the outputs of a rollout "
+                f"apart; it is {config.algorithm.adv_estimator}"
+            )
+    correction = config.algorithm.get("rollout_correction") or {}
+    wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
+    if several["comprl.self_distillation.weight"] and wrong:
+        yield (
+            f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "
+            "log-probs of a distilled episode are those with experience"
+        )
 
 
 def _settings(group: str, settings: type, given: DictConfig) -> Iterator[str]:

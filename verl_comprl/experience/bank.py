@@ -7,17 +7,18 @@ operations ``changes``, the ranking ``retrieval``. Knows nothing of models, queu
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from verl_comprl.experience.bank_config import BankConfig
 from verl_comprl.experience.changes import ApplyReport, plan_changes
-from verl_comprl.experience.embedded_store import EmbeddedStore
 from verl_comprl.experience.embedding import Embedder
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.ledger import Ledger, load_repaired
 from verl_comprl.experience.no_embedder import NoEmbedder
+from verl_comprl.experience.open_store import open_store
 from verl_comprl.experience.operations import Operation, cleaned
 from verl_comprl.experience.quality import bad_records, duplicates
 from verl_comprl.experience.retriever import Retrieval, Retriever
@@ -74,13 +75,7 @@ class ExperienceBank:
             StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
         """
         identity = embedder.identity if embedder else None
-        store: ExperienceStore
-        if config.url:
-            from verl_comprl.experience.server_store import ServerStore  # the client takes a second to import
-
-            store = await ServerStore.open(config, embedding=identity, read_only=read_only)
-        else:
-            store = await EmbeddedStore.open(config.path, embedding=identity)
+        store = await open_store(config, identity, read_only=read_only)
         try:
             entries = await load_repaired(store, read_only=read_only)
         except BaseException:
@@ -152,8 +147,7 @@ class ExperienceBank:
             source_success: Its outcome.
 
         Raises:
-            StoreError: If the store failed; readers see the old state and the call can be applied again. What the
-                embedder raises is passed on, likewise before anything has changed.
+            StoreError: If the store failed. Nothing has changed then, nor if the embedder raises, which is passed on.
         """
         clean = [cleaned(operation, self._clean) for operation in operations]
         texts = {
@@ -276,6 +270,8 @@ class ExperienceBank:
         read_only: bool = False,
         exclude: Iterable[str] = (),
         max_step: int | None = None,
+        at_random: Random | None = None,
+        rehearsal: str = "",
     ) -> Retrieval:
         """Return the entry that Eq. 6 puts first for ``query``; never raises.
 
@@ -286,6 +282,8 @@ class ExperienceBank:
             read_only: Leave all counters alone (evaluation).
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
+            at_random: Draws any entry of the scope instead (exploration).
+            rehearsal: Name of an evaluation: what is retrieved counts for its later queries (Eq. 6), and nowhere else.
         """
         start = time.perf_counter()
         entry, status = await self._retriever.retrieve(
@@ -294,6 +292,8 @@ class ExperienceBank:
             exclude=frozenset(exclude),
             max_step=max_step,
             count=not (read_only or self._read_only),
+            at_random=at_random,
+            rehearsal=rehearsal,
         )
         seconds = time.perf_counter() - start
         if not read_only:

@@ -6,10 +6,14 @@ vectors by text ``query_cache``'s.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from random import Random
 from typing import NamedTuple
+
+from cachetools import LRUCache
 
 from verl_comprl.experience.bank_config import BankConfig
 from verl_comprl.experience.embedding import Embedder
@@ -24,6 +28,7 @@ from verl_comprl.experience.store import SearchRequest
 _log = logging.getLogger(__name__)
 
 _MAX_POOLS = 4096
+_MAX_REHEARSALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Retriever:
         self._pools: dict[_Query, list[str]] = {}
         self._pools_version = 0
         self._degraded_logged = False
+        self._rehearsals: LRUCache[str, Counter[str]] = LRUCache(_MAX_REHEARSALS)
         self.use(embedder)
 
     def use(self, embedder: Embedder) -> None:
@@ -70,6 +76,8 @@ class Retriever:
         exclude: frozenset[str],
         max_step: int | None,
         count: bool,
+        at_random: Random | None = None,
+        rehearsal: str = "",
     ) -> tuple[Experience | None, Status]:
         """Return the entry that Eq. 6 puts first, and how that went; never raises.
 
@@ -79,12 +87,17 @@ class Retriever:
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
             count: Whether the retrieval counts.
+            at_random: Draw any entry instead of searching.
+            rehearsal: Retrievals of the same name count among themselves.
         """
         if not self._ledger.table.by_id:
             return None, "nothing"
         try:
             query = _Query(self._clean(text), *scope, max_step, exclude)
-            entry = await self._batcher.submit((query, count))
+            if at_random:
+                entry = self._draw(query, at_random, count)
+            else:
+                entry = await self._batcher.submit((query, count, rehearsal))
         except Exception:  # whatever store or embedder raise, an actor goes on without experience
             if not self._degraded_logged:
                 _log.exception("retrieval is degraded: actors get no experience; further failures are only counted")
@@ -110,9 +123,9 @@ class Retriever:
             self._pools_version = self._ledger.version
         return self._pools.get(query)
 
-    async def _answer(self, queries: list[tuple[_Query, bool]]) -> list[Experience | None]:
+    async def _answer(self, queries: list[tuple[_Query, bool, str]]) -> list[Experience | None]:
         """Answer a micro-batch: embed, then search and choose under the read lock; identical queries once."""
-        distinct = list(dict.fromkeys(query for query, _ in queries))
+        distinct = list(dict.fromkeys(query for query, *_ in queries))
         vectors = dict(zip(distinct, await self.queries.embed([query.text for query in distinct]), strict=True))
         async with self._ledger.reading():
             pools = {query: self._known_pool(query) for query in distinct}
@@ -130,21 +143,40 @@ class Retriever:
             ]
             for query, hits in zip(unknown, await self._ledger.store.search(requests), strict=True):
                 self._pools[query] = pools[query] = [hit.id for hit in hits if hit.id in self._ledger.table.by_id]
-            return [self._choose(pools[query] or [], count) for query, count in queries]
+            return [self._choose(pools[query] or [], count, rehearsal) for query, count, rehearsal in queries]
 
-    def _choose(self, pool: Sequence[str], count: bool) -> Experience | None:
+    def _draw(self, query: _Query, random: Random, count: bool) -> Experience | None:
+        """Draw an entry of the query's scope, each as likely as any other."""
+        entries = [entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)]
+        return self._taken(random.choice(entries), time.time(), count) if entries else None
+
+    def _choose(self, pool: Sequence[str], count: bool, rehearsal: str) -> Experience | None:
         """Choose by Eq. 6; no await, so that a count moves before the next query looks at it."""
-        table = self._ledger.table
-        by_id = table.by_id
+        by_id = self._ledger.table.by_id
         now = time.time()
-        best = diversified_rank(
-            pool,
-            lambda id: (by_id[id].retrievals, by_id[id].last_retrieved_at),
-            now,
-            lam=self._config.diversity,
-            recency=self._config.recency_seconds,
-        )
-        if not best:
-            return None
-        entry = by_id[best[0]]
-        return table.count(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now) if count else entry
+        rehearsed = self._rehearsals.setdefault(rehearsal, Counter()) if rehearsal else Counter()
+
+        def history(id: str) -> tuple[int, float]:
+            times = rehearsed[id]
+            return by_id[id].retrievals + times, now if times else by_id[id].last_retrieved_at
+
+        best = diversified_rank(pool, history, now, lam=self._config.diversity, recency=self._config.recency_seconds)
+        if best and rehearsal:
+            rehearsed[best[0]] += 1
+        return self._taken(by_id[best[0]], now, count) if best else None
+
+    def _taken(self, entry: Experience, now: float, count: bool) -> Experience:
+        if not count:
+            return entry
+        return self._ledger.table.count(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)
+
+
+def _may_answer(entry: Experience, query: _Query) -> bool:
+    """Whether a search for ``query`` could find ``entry``."""
+    return (
+        not entry.quarantined
+        and entry.id not in query.exclude
+        and query.task in (None, entry.task)
+        and query.environment in (None, entry.environment)
+        and (query.max_step is None or entry.created_step <= query.max_step)
+    )

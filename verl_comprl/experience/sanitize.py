@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-_TAGS = "tool_call|tool_response|tools|experience|answer|think|action"
+_TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
 _BAR = r"[|\uff5c]"  # some templates use the full-width bar
 # Template markers like <|im_end|>, tool tags and our own.
 _MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)

@@ -126,6 +126,27 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     return Snapshot(entries, vectors, stored)
 
 
+def entries_checksum(entries: Sequence[Experience]) -> str:
+    """Return the SHA-256 of entries with all their counters: the one that a snapshot of them has in its manifest."""
+    return hashlib.sha256(to_parquet(entries)).hexdigest()
+
+
+def snapshot_checksum(address: str) -> str:
+    """Return :func:`entries_checksum` of the entries of a snapshot.
+
+    Args:
+        address: As for :func:`snapshot_folder`.
+
+    Raises:
+        SnapshotError: If there is none.
+    """
+    try:
+        manifest = json.loads((snapshot_folder(address) / _MANIFEST).read_bytes())
+        return manifest["sha256"][ENTRIES_FILE]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise SnapshotError(f"{address} is no snapshot: {error!r}") from error
+
+
 def snapshot_folder(address: str) -> Path:
     """Return the folder of a snapshot: ``address`` itself, or where it lies if it is on the Hugging Face hub.
 

@@ -1,11 +1,14 @@
 """The rollout worker hook: plays one episode for verl.
 
-The path of an episode, top to bottom: guide → turns with the environment and the tool → (a) tokens and reward to verl,
-(b) the episode to the experience manager. An error anywhere costs this rollout and nothing else.
+Top to bottom: guide (→ critic) → turns with environment and tool → (a) tokens and reward
+to verl, (b) the episode to the experience manager. An error anywhere costs this rollout and nothing else.
 """
 
+import asyncio
 import json
 import logging
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,11 +16,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.utils.profiler import simple_timer
 
+from verl_comprl.exchange import Judgement
 from verl_comprl.experience.schema import Turn
 from verl_comprl.plugin import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
+from verl_comprl.rollout.critic import judging_messages, read_judgement
 from verl_comprl.rollout.environment_pool import EnvironmentPool, EnvironmentSession
-from verl_comprl.rollout.episode import EVALUATION_KEY, Episode
+from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, Episode, OutputKind
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
@@ -62,30 +67,26 @@ class ComplementaryAgentLoop(AgentLoopBase):
             _log_once(type(error), str(error))
             return []
 
-    async def _play_episode(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> AgentLoopOutput:
+    async def _play_episode(
+        self, sampling_params: dict[str, Any], row: dict[str, Any]
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
         episode = Episode(row, slot_guided=self._is_guided_slot(row))
+        outputs: list[AgentLoopOutput] = []
         async with environment_pool().session(episode.environment, episode.environment_options) as environment:
             observation, episode.info = await environment.reset(episode.seed)
             if episode.slot_guided:
                 await self._guide(episode)
+            if episode.guided and self._settings.actor_critic.enabled:
+                outputs += await self._judge(episode, observation, sampling_params)
             conversation = await self._begin(episode, observation)
             await self._take_turns(episode, conversation, environment, observation, sampling_params)
         if self._settings.experience and not episode.evaluation:
             await guidance().report(episode.report())
-        return AgentLoopOutput(
-            prompt_ids=conversation.prompt_ids,
-            response_ids=conversation.response_ids,
-            response_mask=conversation.mask,
-            response_logprobs=conversation.log_probs or None,
-            reward_score=episode.reward,
-            num_turns=len(conversation.messages),
-            metrics=AgentLoopMetrics.model_validate(episode.timing),
-            extra_fields={
-                "min_global_steps": min(conversation.weight_versions),
-                "max_global_steps": max(conversation.weight_versions),
-                "reward_extra_info": episode.details(),
-            },
-        )
+        if self._is_to_be_distilled(episode):
+            outputs.append(await self._without_experience(episode, conversation))
+        # The episode comes last: verl takes outcome and metrics from there.
+        outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def _is_guided_slot(self, row: dict[str, Any]) -> bool:
         if not self._settings.experience:
@@ -111,6 +112,49 @@ class ComplementaryAgentLoop(AgentLoopBase):
             )
         if episode.guide.record_id:
             episode.record_ids.append(episode.guide.record_id)
+
+    async def _judge(
+        self, episode: Episode, observation: str, sampling_params: dict[str, Any]
+    ) -> list[AgentLoopOutput]:
+        """Let the actor accept, refine or reject what it was given (Eq. 8); returns its words if they are trained."""
+        settings, guide = self._settings.actor_critic, episode.guide
+        experience = guide.text or ""
+        critic = Conversation(self, f"{episode.id}_critic", settings.max_tokens, None)
+        answer: str | None = None
+        with simple_timer("critic", episode.timing):
+            await critic.begin(judging_messages(episode.info["goal"], observation, experience))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(settings.timeout):
+                    answer = await critic.generate(sampling_params, settings.max_tokens)
+        if answer is None:
+            episode.judgement = Judgement("late", guide.record_id)
+            return []
+        episode.judgement, text = read_judgement(answer, experience, guide.record_id)
+        episode.guide = replace(guide, text=text)
+        trained = settings.train and not episode.evaluation
+        return [_output(critic, OutputKind.JUDGEMENT, episode)] if trained else []
+
+    def _is_to_be_distilled(self, episode: Episode) -> bool:
+        settings = self._settings.self_distillation
+        return (
+            settings.weight > 0
+            and int(episode.row["global_steps"]) % settings.every == 0
+            and episode.guided
+            and not episode.evaluation
+            and bool(episode.info["success"])
+        )
+
+    async def _without_experience(self, episode: Episode, played: Conversation) -> AgentLoopOutput:
+        """Return the episode as a free actor would have lived it: no experience, no tool, no questions."""
+        told = Conversation(self, episode.id, self.rollout_config.response_length, None)
+        await told.begin(initial_messages(episode.row["raw_prompt"], episode.turns[0].observation))
+        for turn, (ids, log_probs) in zip(episode.turns, episode.generated, strict=True):
+            if told.mask and not await told.append(observation_message(turn.observation)):
+                break
+            await told.put(ids, log_probs)
+            told.messages.append({"role": "assistant", "content": turn.response})
+        told.weight_versions = played.weight_versions
+        return _output(told, OutputKind.DISTILLATION, episode)
 
     async def _begin(self, episode: Episode, observation: str) -> Conversation:
         # The free half has neither entry nor tool: it must not read the bank.
@@ -142,6 +186,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             seen = observation
             observation, reward, terminated, truncated, episode.info = await environment.step(text)
             episode.turns.append(Turn(observation=seen, response=text))
+            episode.generated.append((conversation.last_turn_ids, conversation.last_turn_log_probs))
             episode.reward += reward
             episode.invalid_actions += not episode.info["action_valid"]
             if terminated or truncated or not await conversation.append(observation_message(observation)):
@@ -172,3 +217,24 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if details["record_id"]:
             episode.record_ids.append(details["record_id"])
         return response.text or ""
+
+
+def _output(
+    conversation: Conversation, kind: OutputKind, episode: Episode, reward: float | None = None
+) -> AgentLoopOutput:
+    """Return a conversation as verl takes it."""
+    return AgentLoopOutput(
+        prompt_ids=conversation.prompt_ids,
+        response_ids=conversation.response_ids,
+        response_mask=conversation.mask,
+        response_logprobs=conversation.log_probs or None,
+        reward_score=reward,
+        num_turns=len(conversation.messages),
+        metrics=AgentLoopMetrics.model_validate(episode.timing),
+        extra_fields={
+            "min_global_steps": min(conversation.weight_versions),
+            "max_global_steps": max(conversation.weight_versions),
+            "reward_extra_info": episode.details(),
+            OUTPUT_KEY: kind.value,
+        },
+    )

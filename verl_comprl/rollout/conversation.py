@@ -34,6 +34,7 @@ class Conversation:
         self.mask: list[int] = []
         self.log_probs: list[float] = []
         self.last_turn_ids: list[int] = []
+        self.last_turn_log_probs: list[float] | None = None
         self.weight_versions: list[int] = []
 
     @property
@@ -55,16 +56,20 @@ class Conversation:
             prompt_ids=self.ids,
             sampling_params={**sampling_params, "max_tokens": budget},
         )
-        merged, self.mask, log_probs = await self._loop.ct_merge_assistant_token(
-            self.ids, output.token_ids, self.mask, self.log_probs, assistant_logprobs=output.log_probs
-        )
-        self.ids, self.log_probs = merged.token_ids, log_probs or []
+        await self.put(output.token_ids, output.log_probs)
         versions = (output.extra_fields.get(key) for key in ("min_global_steps", "max_global_steps"))
         self.weight_versions += [version for version in versions if version is not None]
-        self.last_turn_ids = output.token_ids
         text = self._loop.tokenizer.decode(output.token_ids, skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": text})
         return text
+
+    async def put(self, token_ids: list[int], log_probs: list[float] | None) -> None:
+        """Add a turn that the actor has generated, here or in another conversation."""
+        merged, self.mask, all_log_probs = await self._loop.ct_merge_assistant_token(
+            self.ids, token_ids, self.mask, self.log_probs, assistant_logprobs=log_probs
+        )
+        self.ids, self.log_probs = merged.token_ids, all_log_probs or []
+        self.last_turn_ids, self.last_turn_log_probs = token_ids, log_probs
 
     async def append(self, message: Message) -> bool:
         """Put a context message after the last turn; ``False`` (and nothing changed) if no further turn would fit."""

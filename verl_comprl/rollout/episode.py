@@ -2,13 +2,27 @@
 
 import json
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
+from verl_comprl.exchange import EpisodeReport, Guide, Judgement
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
-from verl_comprl.service import EpisodeReport, Guide
 
 EVALUATION_KEY = "comprl_evaluation"
 """Field that the trainer puts on every submitted prompt: whether it is evaluated or trained on."""
+
+OUTPUT_KEY = "comprl_output"
+"""Extra field by which the trainer tells the outputs of a rollout apart."""
+
+
+class OutputKind(StrEnum):
+    """What an output of a rollout is."""
+
+    EPISODE = "episode"
+    JUDGEMENT = "judgement"
+    """What the actor as critic wrote before the episode."""
+    DISTILLATION = "distillation"
+    """The episode without its experience and its questions."""
 
 
 @dataclass
@@ -18,7 +32,10 @@ class Episode:
     row: dict[str, Any]
     slot_guided: bool
     guide: Guide = field(default_factory=lambda: Guide("free"))
+    judgement: Judgement | None = None
     turns: list[Turn] = field(default_factory=list)
+    generated: list[tuple[list[int], list[float] | None]] = field(default_factory=list)
+    """Tokens and log-probs of those turns."""
     record_ids: list[str] = field(default_factory=list)
     """Generation records whose text the episode used: the entry's first, then those of the answers."""
     tool_calls: int = 0
@@ -60,7 +77,7 @@ class Episode:
 
     @property
     def guided(self) -> bool:
-        """A guided slot that got nothing is trained as free."""
+        """A guided slot that got nothing, or whose critic rejected what it got, is trained as free."""
         return self.guide.text is not None
 
     def report(self) -> EpisodeReport:
@@ -72,10 +89,10 @@ class Episode:
             goal=self.info["goal"],
             turns=tuple(self.turns),
             outcome=Outcome(success=bool(self.info["success"]), score=float(self.info["score"])),
-            experience_ids=(self.guide.experience_id,) if self.guide.experience_id else (),
+            experience_ids=(self.guide.experience_id,) if self.guided and self.guide.experience_id else (),
             step=int(self.row["global_steps"]),
         )
-        return EpisodeReport(request, self.guided, tuple(self.record_ids))
+        return EpisodeReport(request, self.guided, tuple(self.record_ids), self.judgement)
 
     def details(self) -> dict[str, float]:
         """Return what the trainer needs of the episode beside tokens and reward."""

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from verl_comprl.service import UNAVAILABLE, Answer, EpisodeReport, Guide
+from verl_comprl.exchange import UNAVAILABLE, Answer, EpisodeReport, Guide
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,14 @@
 Reading only; a bank has one writer. The caller is ``cli.bank_live``.
 """
 
+import asyncio
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience import ExperienceBank
+from verl_comprl.experience.snapshot import entries_checksum
 
 MANAGER_FILE = "manager.json"
 """In the bank's folder while a run holds it."""
@@ -34,6 +36,10 @@ class BankDesk:
     async def bank_snapshot(self, folder: str) -> None:
         """Write a snapshot of the bank."""
         await self._bank.save(folder)
+
+    async def bank_checksum(self) -> str:
+        """Return the checksum of the entries as of now, with their counters."""
+        return await asyncio.to_thread(entries_checksum, self._bank.entries())
 
     async def bank_verify(self) -> list[str]:
         """Return what is wrong between memory and store."""

@@ -38,6 +38,9 @@ class NoComplement:
     def stop(self) -> None:
         """Let a running update finish, then learn no more."""
 
+    def bank_checksum(self) -> str | None:
+        """Return the checksum of the bank as it is now."""
+
     def save(self, step: int) -> None:
         """Write our part of a checkpoint."""
 
@@ -67,6 +70,8 @@ class Complement(NoComplement):
         """Restore from ``folder``, bring the weights to the server and connect it to the manager."""
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager)
+            if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
+                wait_for(self.manager.replace_bank.remote(self._config.comprl.initial_bank))
         self.extractor.publish_weights()
         wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
 
@@ -91,6 +96,10 @@ class Complement(NoComplement):
     def stop(self) -> None:
         """Let a running update finish, then learn no more."""
         self._learner.stop()
+
+    def bank_checksum(self) -> str:
+        """Return the checksum of the bank's entries with their counters."""
+        return wait_for(self.manager.bank_checksum.remote())
 
     def save(self, step: int) -> None:
         """Write extractor, bank, queue, buffer and counters."""

@@ -4,10 +4,9 @@ Owns the order of things in a run: what complements the actor, then the actor (v
 advantages; what is collected after a step; checkpoints of everything. The extractor learns beside it (``complement``).
 """
 
-import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,14 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
-from verl_comprl.algorithm.advantage import subgroup_weights
 from verl_comprl.plugin import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.checkpoint import resume_folder
 from verl_comprl.trainer.complement import Complement, NoComplement
-from verl_comprl.trainer.estimator import subgroup_uid
-from verl_comprl.trainer.evaluation import evaluation_metrics
+from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
 from verl_comprl.trainer.progress import Progress
-
-EVALUATIONS = "evaluations.jsonl"
-"""In the run's folder: a line of metrics per evaluation."""
+from verl_comprl.trainer.rollout_batch import RolloutBatch
 
 
 class RunInterrupted(Exception):
@@ -58,20 +53,6 @@ class _MarkedAgentLoops:
         return getattr(self._manager, name)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rollouts of a batch: where they are, which prompt they belong to, what their episodes say of themselves."""
-
-    partition: str
-    keys: list[str]
-    prompts: list[str]
-    details: list[dict[str, float]]
-
-    @property
-    def guided(self) -> list[bool]:
-        return [bool(details["guided"]) for details in self.details]
-
-
 class ComplementaryLayer(PPOTrainer):
     """Goes in front of one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
@@ -88,11 +69,15 @@ class ComplementaryLayer(PPOTrainer):
         self.progress = Progress()
         self._stop_requested = False
         self._saved_step = -1
+        self._stretch = 1
+        """Mini-batches are so many times as large as verl's, because rollouts have several outputs."""
 
     # ---- start and end ----
 
     def _setup(self) -> None:
         folder = resume_folder(self.config)
+        step = int(folder.name.rpartition("_")[2]) if folder else -1
+        begin_evaluations(Path(self.config.trainer.default_local_dir), step)
         if self.config.comprl.experience:
             self.complement = Complement(self.config, keep_content=folder is not None)
         # Two models start at the same time: most of it is waiting for one process after the other.
@@ -123,48 +108,73 @@ class ComplementaryLayer(PPOTrainer):
     # ---- one actor step ----
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Let verl compute advantages with the half in the uid, then apply the weights of Eq. 5.
+        """Let verl compute advantages with half and rollout in the uid, then apply the weights of Eq. 5.
 
         With any other estimator than ours all rollouts of a prompt are compared, as verl does.
         """
-        rows = self._rows(batch)
-        metrics.update(comprl_metrics.rollout_metrics(rows.details))
+        rows = RolloutBatch.read(batch)
+        metrics.update(comprl_metrics.rollout_metrics([rows.details[row] for row in rows.episodes]))
         if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
-        uids = [subgroup_uid(uid, guided) for uid, guided in zip(rows.prompts, rows.guided, strict=True)]
-        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": uids}))
+        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))
         batch = super()._compute_advantage(batch, metrics)
         advantages = self._advantages(rows)
-        outcomes = [float(row[row.abs().argmax()]) for row in advantages]
-        metrics.update(comprl_metrics.advantage_metrics(outcomes, rows.guided))
-        self._weigh(rows, advantages)
+        outcomes = [float(advantages[row][advantages[row].abs().argmax()]) for row in rows.episodes]
+        metrics.update(comprl_metrics.advantage_metrics(outcomes, [rows.guided[row] for row in rows.episodes]))
+        self._weigh(rows, advantages, len(batch), metrics)
         return batch
 
-    def _rows(self, batch: KVBatchMeta) -> "_Rows":
-        """Return the real rows of a batch; padding rows are nobody's rollout."""
-        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-        partition: Any = batch.partition_id
-        data = tq.kv_batch_get(keys=keys, partition_id=partition, select_fields=["uid", "extra_fields"])
-        details = [extra["reward_extra_info"] for extra in tu.get(data, "extra_fields")]
-        return _Rows(partition, keys, [str(uid) for uid in tu.get(data, "uid")], details)
-
-    def _advantages(self, rows: "_Rows") -> list[torch.Tensor]:
+    def _advantages(self, rows: RolloutBatch) -> list[torch.Tensor]:
         """Return the advantages per token; those of tokens that are not the actor's are 0."""
         data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition, select_fields=["advantages"])
         return list(data["advantages"].unbind(0))
 
-    def _weigh(self, rows: "_Rows", advantages: list[torch.Tensor]) -> None:
-        """Scale advantages so that verl's mean over K rollouts becomes ``½ Σ_c (1/K_c) Σ_k`` (Eq. 5).
+    def _weigh(self, rows: RolloutBatch, advantages: list[torch.Tensor], size: int, metrics: dict) -> None:
+        """Replace verl's equal weights by those of Eq. 5, and add the loss of self-distillation.
 
-        Losses are positively homogeneous in the advantage, so a weight on a rollout's loss is a factor on it.
+        That one is ``weight · mean over its outputs of −mean log π`` and needs no loss of its own: where new and old
+        policy are the same, as in the first mini-batch, the gradient of a policy loss is ``−advantage · ∇ log π``.
         """
-        factors = subgroup_weights(rows.prompts, rows.guided) * self.config.actor_rollout_ref.rollout.n
+        self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
+        factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
+        distilled = rows.distilled()
+        if self.config.comprl.self_distillation.weight > 0:
+            metrics["comprl/distilled"] = float(distilled.sum())
         if np.allclose(factors, 1.0):
             return
-        scaled = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
-        nested = torch.nested.as_nested_tensor(scaled, layout=torch.jagged)
+        constant = self.config.comprl.self_distillation.weight * size / max(1, distilled.sum())
+        changed = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
+        for row in np.flatnonzero(distilled):
+            changed[row] = torch.full_like(advantages[row], constant)
+        nested = torch.nested.as_nested_tensor(changed, layout=torch.jagged)
         fields = TensorDict({"advantages": nested}, batch_size=len(rows.keys))
         tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=fields)
+
+    # ---- rollouts with several outputs ----
+
+    @property
+    def _several_outputs(self) -> bool:
+        return self.config.comprl.self_distillation.weight > 0 or self.config.comprl.actor_critic.train
+
+    @property
+    def _planned_rollouts(self) -> int:
+        """Rollouts of one batch, if none failed."""
+        prompts = self.config.data.train_batch_size // self.parameter_sync_step
+        return prompts * self.config.actor_rollout_ref.rollout.n
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        multiple = super()._get_required_batch_multiple(dp_size)
+        return math.lcm(multiple, self._planned_rollouts) if self._several_outputs else multiple
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Make as many optimizer steps as if every rollout had one output: mini-batches grow with the outputs."""
+        actor = self.config.actor_rollout_ref.actor
+        size = actor.ppo_mini_batch_size
+        actor.ppo_mini_batch_size = size * self._stretch
+        try:
+            return super()._update_actor(batch, metrics)
+        finally:
+            actor.ppo_mini_batch_size = size
 
     def on_step_end(self) -> None:
         """After the actor's step: outcomes become samples, the bank is merged on its schedule."""
@@ -190,10 +200,8 @@ class ComplementaryLayer(PPOTrainer):
         kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
-        folder = Path(self.config.trainer.default_local_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / EVALUATIONS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": self.global_steps, **ours}) + "\n")
+        measured = {"step": self.global_steps, "bank": self.complement.bank_checksum(), **ours}
+        write_evaluation(Path(self.config.trainer.default_local_dir), measured)
         return result
 
     def _saved_paths(self) -> dict[str, str]:

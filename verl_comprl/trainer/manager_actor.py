@@ -55,6 +55,8 @@ class _ManagerActor(BankDesk, ExperienceManager):
                 format_failure_reward=extractor["format_failure_reward"],
                 distillation_workers=extractor["distillation_workers"],
                 distill=extractor["distill"],
+                relative_utility=extractor["utility"] == "relative",
+                exploration=settings["exploration"],
                 merge_chunk=settings["merge"]["chunk"],
                 merge_workers=settings["merge"]["workers"],
                 answer_timeout=settings["search_and_ask"]["timeout"],
@@ -71,6 +73,11 @@ class _ManagerActor(BankDesk, ExperienceManager):
         """Replace the state by what ``save`` wrote."""
         await super().restore(folder)
         spare_collector()
+
+    async def replace_bank(self, address: str) -> None:
+        """Put a snapshot in the place of the bank's content, unless ``address`` is empty."""
+        if address:
+            await self._bank.restore(snapshot_folder(address))
 
     async def close(self) -> None:
         """Stop, close the bank, and say no longer that it is here."""

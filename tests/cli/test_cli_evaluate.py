@@ -1,0 +1,69 @@
+"""``comprl evaluate``: bad input, and the shape of its result. The real thing is in tests/trainer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.cli import evaluation_result
+from verl_comprl.cli.main import main
+from verl_comprl.config.record import save_config
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    config = OmegaConf.create({"comprl": {"experience": False, "arm": "baseline"}, "trainer": {"device": "cpu"}})
+    save_config(config, tmp_path / "run")
+    (tmp_path / "run" / "global_step_2").mkdir()
+    return tmp_path / "run" / "global_step_2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--checkpoint", "{run}/global_step_9"], "global_step_9 does not exist; it is a folder RUN/global_step_<N>"),
+        (["--checkpoint", "{run}"], "is no folder of verl's, which are called global_step_<N>"),
+        (["--checkpoint", "{run}/global_step_2", "--samples", "0"], "--samples 0 must be at least 1"),
+        (["--checkpoint", "{run}/global_step_2", "--bank", "b"], "--bank b: the run had no experience; add comprl.ex"),
+        (["--checkpoint", "{run}/global_step_2", "comprl.arn=x"], "'comprl.arn=x' cannot be applied to"),
+    ],
+)
+def test_bad_input_is_one_line(checkpoint: Path, capsys: Any, arguments: list[str], message: str) -> None:
+    given = [argument.format(run=checkpoint.parent) for argument in arguments]
+    assert main(["evaluate", *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("comprl evaluate: ") and message in error and error.count("\n") == 1
+
+
+def test_a_checkpoint_of_no_run_is_one_line(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "global_step_1").mkdir()
+    assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_1")]) == 2
+    assert "config.yaml does not exist: it is written when a run starts" in capsys.readouterr().err
+
+
+def test_measures_are_nested_by_task_and_arm() -> None:
+    metrics = {
+        "comprl/eval/success_with": 0.5,
+        "comprl/eval/success_with_low": 0.2,
+        "comprl/eval/minihack/room/success_with": 0.5,
+        "comprl/eval/minihack/room/invalid_rate_without": 0.1,
+    }
+    assert evaluation_result.arms(metrics) == {
+        "average": {"with": {"success": 0.5, "success_low": 0.2}},
+        "tasks": {"minihack/room": {"with": {"success": 0.5}, "without": {"invalid_rate": 0.1}}},
+    }
+
+
+def test_a_bank_that_changed_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(evaluation_result, "snapshot_checksum", lambda address: "before")
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps({"step": 1, "bank": "after"}))
+    config = OmegaConf.create(
+        {
+            "comprl": {"experience": True, "arm": "a", "initial_bank": "b"},
+            "actor_rollout_ref": {"rollout": {"val_kwargs": {"temperature": 1.0, "top_p": 1.0, "top_k": -1}}},
+        }
+    )
+    with pytest.raises(evaluation_result.EvaluationError, match="changed its bank: entries of b were before, are aft"):
+        evaluation_result.result(config, tmp_path, tmp_path)

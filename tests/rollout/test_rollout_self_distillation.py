@@ -1,0 +1,85 @@
+"""What self-distillation is taught: the exact tokens of a successful guided episode, without its experience."""
+
+from typing import Any
+
+import pytest
+from scripted import TOOL_TURN, ScriptedManager, ScriptedServer
+from test_rollout_agent_loop import ANSWER, GUIDE, play, row
+
+import env_adapters
+from env_adapters.minihack.expert import ScriptedPolicy
+from verl_comprl.rollout.episode import OUTPUT_KEY
+from verl_comprl.rollout.messages import initial_messages, observation_message
+
+MAX_TURNS = 30
+
+
+@pytest.fixture(scope="module")
+def solution() -> tuple[list[str], list[str]]:
+    """Turns that solve the episode of ``row``, and what is seen before each."""
+    columns = row(0, max_turns=MAX_TURNS)
+    environment = env_adapters.make("minihack", variant="room-ultimate", max_turns=MAX_TURNS)
+    observation, _ = environment.reset(seed=columns["extra_info"]["seed"])
+    policy, turns, seen, over = ScriptedPolicy(), [], [], False
+    while not over:
+        seen.append(observation)
+        turns.append(f"<think>There.</think>\n<action>{policy.act(observation)}</action>")
+        observation, _, terminated, truncated, info = environment.step(turns[-1])
+        over = terminated or truncated
+    environment.close()
+    assert info["success"]
+    return turns, seen
+
+
+def distilling_loop(make_loop: Any, server: ScriptedServer, every: int = 1) -> Any:
+    loop = make_loop(server, ScriptedManager(GUIDE, ANSWER), response_length=8192)
+    loop._settings.self_distillation.weight, loop._settings.self_distillation.every = 0.1, every
+    return loop
+
+
+async def test_the_episode_is_told_without_experience_and_questions(
+    make_loop: Any, tokenizer: Any, solution: tuple[list[str], list[str]]
+) -> None:
+    turns, seen = solution
+    server = ScriptedServer(tokenizer, [turns[0], TOOL_TURN, *turns[1:]])
+    outputs = await play(distilling_loop(make_loop, server), **row(0, max_turns=MAX_TURNS))
+    told, played = outputs
+    assert [output.extra_fields[OUTPUT_KEY] for output in outputs] == ["distillation", "episode"]
+    assert str(GUIDE.text) in tokenizer.decode(played.prompt_ids)
+
+    # The chat template, applied to what a free actor would have seen, is the independent truth.
+    messages = initial_messages(row(0, max_turns=MAX_TURNS)["raw_prompt"], seen[0])
+    assert told.prompt_ids == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    for number, turn in enumerate(turns):
+        messages += [observation_message(seen[number])] if number else []
+        messages.append({"role": "assistant", "content": turn})
+    ids = told.prompt_ids + told.response_ids
+    assert ids == tokenizer.apply_chat_template(messages, return_dict=False)[: len(ids)]
+
+    # Targets are the turns as they were generated, in order, without the question.
+    targets = [token for token, kept in zip(told.response_ids, told.response_mask, strict=True) if kept]
+    generated = [server.generated[0], *server.generated[2:]]
+    assert targets == [token for turn in generated for token in turn]
+
+
+@pytest.mark.parametrize(
+    ("columns", "every"),
+    [
+        ({"session_id": 2}, 1),  # the free half
+        ({"session_id": 0, "evaluation": True}, 1),
+        ({"session_id": 0}, 2),  # not at step 5
+    ],
+)
+async def test_nothing_else_is_distilled(
+    make_loop: Any, tokenizer: Any, solution: tuple[list[str], list[str]], columns: dict[str, Any], every: int
+) -> None:
+    server = ScriptedServer(tokenizer, list(solution[0]))
+    output = await play(distilling_loop(make_loop, server, every), **row(**columns, max_turns=MAX_TURNS))
+    assert output.extra_fields[OUTPUT_KEY] == "episode"
+    assert output.extra_fields["reward_extra_info"]["success"] == 1.0
+
+
+async def test_a_failed_episode_teaches_nothing(make_loop: Any, tokenizer: Any) -> None:
+    server = ScriptedServer(tokenizer, ["no action"] * 3)
+    output = await play(distilling_loop(make_loop, server), **row(0))
+    assert output.extra_fields[OUTPUT_KEY] == "episode"

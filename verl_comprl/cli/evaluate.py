@@ -1,0 +1,90 @@
+"""``comprl evaluate``: a checkpoint on the run's evaluation tasks, with experience and without; the result is JSON.
+
+Starts the run's own trainer in a folder of its own, so that nothing of the run is touched, and lets it evaluate only.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.cli.evaluation_result import result
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("evaluate", help="evaluate a checkpoint with experience and without")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="its folder, RUN/global_step_N")
+    parser.add_argument("--bank", default="", help="a snapshot (folder or hf://datasets/…); default: the checkpoint's")
+    parser.add_argument("--samples", type=int, default=1, help="episodes of each task in each arm (default 1)")
+    parser.add_argument("--greedy", action="store_true", help="temperature 0 instead of the run's sampling")
+    parser.add_argument("--output", type=Path, help="file to write; default: standard output only")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of the run's configuration")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate and print the result.
+
+    Raises:
+        ValueError: If checkpoint, bank or overrides do not fit.
+        FileNotFoundError: If there is no such checkpoint.
+    """
+    from verl_comprl import train
+
+    checkpoint = options.checkpoint.resolve()
+    if not checkpoint.is_dir():
+        raise FileNotFoundError(f"checkpoint {options.checkpoint} does not exist; it is a folder RUN/global_step_<N>")
+    if not checkpoint.name.startswith("global_step_"):
+        raise ValueError(f"checkpoint {options.checkpoint} is no folder of verl's, which are called global_step_<N>")
+    if options.samples < 1:
+        raise ValueError(f"--samples {options.samples} must be at least 1")
+    with tempfile.TemporaryDirectory(prefix="comprl-evaluate-") as folder:
+        config = _config(checkpoint, options, Path(folder))
+        if config.trainer.device == "cpu":  # as recipes/quickstart_cpu/run.sh has it
+            for name, value in (("VERL_PLATFORM", "cpu"), ("VLLM_CPU_OMP_THREADS_BIND", "nobind")):
+                os.environ.setdefault(name, value)
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        train.prepare_environment()
+        if code := train.run(config):
+            return code
+        found = result(config, checkpoint, Path(folder))
+    text = json.dumps(found, indent=1)
+    print(text)
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
+    """Return the run's configuration, changed so that it evaluates ``checkpoint`` and writes into ``folder`` only."""
+    from omegaconf import open_dict
+
+    from verl_comprl.config.record import load_config
+
+    config = load_config(checkpoint.parent, options.overrides)
+    if options.bank and not config.comprl.experience:
+        raise ValueError(f"--bank {options.bank}: the run had no experience; add comprl.experience=true to use a bank")
+    sampling = config.actor_rollout_ref.rollout.val_kwargs
+    with open_dict(config):
+        config.trainer.update(
+            resume_mode="resume_path",
+            resume_from_path=str(checkpoint),
+            val_before_train=True,
+            val_only=True,
+            logger=["console"],
+            default_local_dir=str(folder),
+        )
+        sampling.n = options.samples * (2 if config.comprl.experience else 1)
+        if options.greedy:
+            sampling.update(temperature=0.0, top_p=1.0, top_k=-1)
+        if config.comprl.experience:
+            config.comprl.initial_bank = options.bank or str(checkpoint / "comprl" / "bank")
+            config.comprl.bank.update(path=str(folder / "bank"), url="")
+            config.comprl.queue.folder = str(folder / "queue")
+            config.comprl.extractor.update(train=False, distill=False)
+            config.comprl.drain_timeout = 0  # the checkpoint's queue stays as it is
+    return config

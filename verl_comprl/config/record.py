@@ -1,0 +1,59 @@
+"""The configuration of a run as it was, kept in its folder: what ``comprl evaluate`` starts from."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+FILE = "config.yaml"
+
+_SECRET = re.compile(r"oc\.env:\s*\w*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
+
+
+def save_config(config: DictConfig, folder: Path) -> None:
+    """Write ``config`` into ``folder``, resolved, except what is taken from the environment's secrets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    resolved = OmegaConf.to_container(config, resolve=True)
+    plain = _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
+    OmegaConf.save(OmegaConf.create(plain), folder / FILE)
+
+
+def _without_secrets(resolved: Any, given: Any) -> Any:
+    if isinstance(given, str) and _SECRET.search(given):
+        return given
+    if isinstance(resolved, dict) and isinstance(given, dict):
+        return {key: _without_secrets(value, given.get(key)) for key, value in resolved.items()}
+    if isinstance(resolved, list) and isinstance(given, list):
+        return [_without_secrets(*pair) for pair in zip(resolved, given, strict=True)]
+    return resolved
+
+
+def load_config(folder: Path, overrides: Sequence[str] = ()) -> Any:
+    """Return the configuration of the run in ``folder`` with ``overrides``.
+
+    Args:
+        folder: The run's.
+        overrides: ``key=value``; only keys that are there.
+
+    Raises:
+        FileNotFoundError: If the folder has none.
+        ValueError: If an override is not of that form or names an unknown key.
+    """
+    file = folder / FILE
+    if not file.exists():
+        raise FileNotFoundError(f"{file} does not exist: it is written when a run starts (comprl train)")
+    config: Any = OmegaConf.load(file)
+    OmegaConf.set_struct(config, True)
+    for override in overrides:
+        _, assigned, _ = override.partition("=")
+        try:
+            if not assigned:
+                raise ValueError("it must be key=value")
+            config = OmegaConf.merge(config, OmegaConf.from_dotlist([override]))
+        except (OmegaConfBaseException, ValueError) as error:
+            raise ValueError(f"{override!r} cannot be applied to {file}: {str(error).splitlines()[0]}") from error
+    OmegaConf.set_struct(config, False)
+    return config

@@ -1,0 +1,62 @@
+"""What rollouts and the experience manager hand each other: plain data, sent between processes."""
+
+from dataclasses import dataclass
+
+from verl_comprl.algorithm.utility import CRITIC_SCORES
+from verl_comprl.experience.schema import DistillationRequest
+
+NOTHING_FOUND = "Nothing found: there is no experience about this yet."
+MAX_CHARS = 8000
+"""Longest text that goes into an actor's context. Experience is untrusted: it is cleaned on its way in, too."""
+
+UNAVAILABLE = "No answer: the experience service did not respond in time."
+
+
+@dataclass(frozen=True)
+class Guide:
+    """One retrieved entry, as a rollout gets it."""
+
+    status: str
+    text: str | None = None
+    experience_id: str | None = None
+    record_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The reply to one ``search_and_ask`` query."""
+
+    status: str
+    text: str
+    record_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A critic's verdict on an entry (Eq. 8) and the entry's generation record, if it has one."""
+
+    verdict: str
+    """``accept``, ``refine`` or ``reject``; ``unreadable`` and ``late`` leave the entry as if accepted."""
+    record_id: str | None = None
+
+    @property
+    def score(self) -> float:
+        """``s`` of Eq. 8."""
+        return CRITIC_SCORES.get(self.verdict, CRITIC_SCORES["accept"])
+
+
+@dataclass(frozen=True)
+class EpisodeReport:
+    """What a rollout tells the manager when its episode has ended."""
+
+    request: DistillationRequest
+    guided: bool
+    record_ids: tuple[str, ...] = ()
+    """Generation records whose text the episode used: the entry's, then those of the answers."""
+    judgement: Judgement | None = None
+    """What the actor as critic said of the entry, if it was asked."""
+
+    @property
+    def prompt(self) -> str:
+        """Which prompt the episode is a rollout of; verl's ids are ``{uid}_{session}``."""
+        return self.request.id.rpartition("_")[0]

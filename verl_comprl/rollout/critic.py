@@ -1,0 +1,50 @@
+"""Actor-critic (App. B.1, Eq. 8): before its first turn the actor judges the entry it was given.
+
+Accepted text is used as it is, refined text in the actor's own words, rejected text not at all. An answer that cannot
+be read, or that comes too late, leaves the entry as it is. Pure functions; generating is the agent loop's.
+"""
+
+import re
+
+from verl_comprl.exchange import MAX_CHARS, Judgement
+from verl_comprl.experience.sanitize import sanitize
+from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, OBSERVATION_BLOCK, Message
+
+INSTRUCTIONS = """You are about to work on a task and have been given experience from earlier episodes. Judge it \
+before you begin. Reason briefly, then answer with one of:
+<verdict>accept</verdict> if it fits this task as it is.
+<verdict>refine</verdict> followed by <experience>your better version</experience> if only part of it fits.
+<verdict>reject</verdict> if it does not fit or would mislead you."""
+
+_VERDICT = re.compile(r"<verdict>\s*(accept|refine|reject)\s*</verdict>", re.IGNORECASE)
+_REFINED = re.compile(r"<experience>(.*?)</experience>", re.DOTALL)
+
+
+def judging_messages(goal: str, observation: str, experience: str) -> list[Message]:
+    """Ask for a verdict on ``experience``, with what is known before the first turn."""
+    parts = [goal, OBSERVATION_BLOCK.format(observation=observation), EXPERIENCE_BLOCK.format(experience=experience)]
+    return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": "\n\n".join(parts)}]
+
+
+def read_judgement(answer: str, experience: str, record_id: str | None) -> tuple[Judgement, str | None]:
+    """Return the verdict and the text that the actor will get.
+
+    Args:
+        answer: What the critic wrote; its last verdict counts.
+        experience: The text that it judged.
+        record_id: Generation record of the text.
+
+    Returns:
+        The judgement, and ``experience``, the refined text, or ``None`` if it was rejected.
+    """
+    found = list(_VERDICT.finditer(answer))
+    verdict = found[-1][1].lower() if found else "unreadable"
+    if verdict == "reject":
+        return Judgement(verdict, record_id), None
+    if verdict == "refine":
+        refined = _REFINED.search(answer, found[-1].end())
+        text = sanitize(refined[1], MAX_CHARS) if refined else ""
+        if text:
+            return Judgement(verdict, record_id), text
+        verdict = "unreadable"
+    return Judgement(verdict, record_id), experience
