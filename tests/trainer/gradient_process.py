@@ -2,7 +2,8 @@
 
 ``python gradient_process.py SPECIFICATION OUTPUT``: the specification is JSON with ``overrides`` of the quickstart's
 config, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``, ``response``, ``mask``,
-``old_log_probs`` and ``advantage``, and ``settings`` of this update. Gradients go to ``OUTPUT-<n>.safetensors``.
+``old_log_probs`` and ``advantage``, and ``settings`` of this update. Gradients go to ``OUTPUT-<n>.safetensors``. One of
+several processes (``RANK``, ``WORLD_SIZE``) takes its equal share of the rows, as verl's dispatch hands them out.
 """
 
 import json
@@ -48,6 +49,7 @@ def main() -> None:
     from verl_comprl.trainer.extractor_runtime import extractor_view
 
     specification = json.loads(Path(sys.argv[1]).read_text())
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with initialize_config_dir(str(ROOT / "recipes/quickstart_cpu"), version_base=None):
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
         config = compose("quickstart", overrides=[search, *specification["overrides"]])
@@ -65,28 +67,32 @@ def main() -> None:
 
     engine.optimizer_step = keep_gradient  # every update starts from the same weights
     for update in specification["updates"]:
-        rows = update["rows"]
+        every = update["rows"]
+        share = len(every) // ranks
+        rows = every[rank * share : (rank + 1) * share]
         data = tensordict(rows)
+        settings = update["settings"]
+        if "micro_batch_size_per_gpu" in settings:
+            settings["micro_batch_size_per_gpu"] = min(settings["micro_batch_size_per_gpu"], share)
         tu.assign_non_tensor(
             data,
             calculate_entropy=False,
             distillation_use_topk=False,
             distillation_only=False,
-            global_batch_size=len(rows),
-            mini_batch_size=len(rows),
+            global_batch_size=len(every),
+            mini_batch_size=len(every),
             epochs=1,
             seed=1,
             dataloader_kwargs={"shuffle": False},
             temperature=1.0,
             global_token_num=[len(row["prompt"]) + len(row["response"]) for row in rows],
-            **update["settings"],
+            **settings,
         )
         worker.update_actor(data)
-    for number, gradient in enumerate(taken):
+    for number, gradient in enumerate(taken if rank == 0 else ()):
         save_file(gradient, f"{sys.argv[2]}-{number}.safetensors")
 
 
 if __name__ == "__main__":
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "VERL_PLATFORM": "cpu"}
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ |= {"LOCAL_RANK": os.environ["RANK"], "VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1"}
     main()

@@ -2,10 +2,13 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
@@ -15,9 +18,30 @@ MARKER = "COMPRL_TEST_RUN"
 START_SECONDS = 600
 
 
+def undocumented(metrics: Iterable[str]) -> list[str]:
+    """Return those of our metrics that no pattern in the first column of docs/metrics.md names."""
+    rows = [line.split(" | ")[0] for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line[:1] == "|"]
+    patterns = [f"comprl/{name}" for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    ours = [name for name in metrics if name.startswith("comprl/")]
+    return [name for name in ours if not any(fnmatch(name, pattern) for pattern in patterns)]
+
+
 def comprl_bank(folder: Path, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "verl_comprl.cli.main", "bank", action, "--path", str(folder / "run" / "bank")]
     return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def run_environment(folder: Path) -> dict[str, str]:
+    """The environment that recipes/quickstart_cpu/run.sh makes, for models and data in ``folder``."""
+    return os.environ | {
+        "COMPRL_QUICKSTART": str(folder),
+        "TENSORBOARD_DIR": str(folder / "tensorboard"),
+        "VERL_PLATFORM": "cpu",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 class Run:
@@ -29,15 +53,7 @@ class Run:
         self.beside: list[subprocess.CompletedProcess[str]] = []
         self.probe = folder / "probe.jsonl"
         self.output = folder / f"output-{self.marker}.txt"
-        environment = os.environ | {
-            MARKER: self.marker,
-            "COMPRL_QUICKSTART": str(folder),
-            "TENSORBOARD_DIR": str(folder / "tensorboard"),
-            "VERL_PLATFORM": "cpu",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "HF_HUB_OFFLINE": "1",
-        }
+        environment = run_environment(folder) | {MARKER: self.marker}
         command = [
             sys.executable,
             *([str(ROOT / "tests/trainer" / script), str(self.probe)] if script else ["-m", "verl_comprl.train"]),

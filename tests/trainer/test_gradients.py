@@ -87,7 +87,9 @@ def sampled_rows(model: Qwen3ForCausalLM, advantages: list[float], *, multi_turn
     return rows
 
 
-def gradients(folder: Path, tmp_path: Path, subtree: str, rows: list[Row], *overrides: str) -> list[dict[str, Any]]:
+def gradients(
+    folder: Path, tmp_path: Path, subtree: str, rows: list[Row], *overrides: str, ranks: int = 1
+) -> list[dict[str, Any]]:
     """Return the gradients of real updates with the same rows, one for each of ``SETTINGS``."""
     specification = {
         "overrides": [f"{subtree}.model.path={folder}", *overrides],
@@ -99,15 +101,16 @@ def gradients(folder: Path, tmp_path: Path, subtree: str, rows: list[Row], *over
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     command = [sys.executable, str(ROOT / "tests/trainer/gradient_process.py")]
+    command += [str(tmp_path / "specification.json"), str(tmp_path / "gradient")]
     environment = os.environ | {"MASTER_PORT": port, "COMPRL_QUICKSTART": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, str(tmp_path / "specification.json"), str(tmp_path / "gradient")],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    errors = [(tmp_path / f"errors-{rank}.txt") for rank in range(ranks)]
+    processes = []
+    for rank, file in enumerate(errors):
+        place = environment | {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        with file.open("w") as output:
+            processes.append(subprocess.Popen(command, env=place, cwd=ROOT, stdout=output, stderr=output))
+    codes = [process.wait() for process in processes]
+    assert codes == [0] * ranks, "\n".join(file.read_text() for file in errors)
     return [load_file(tmp_path / f"gradient-{number}.safetensors") for number in range(len(SETTINGS))]
 
 
@@ -137,20 +140,30 @@ def sequence_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
     return torch.exp(mean).expand_as(now)
 
 
-@pytest.mark.parametrize(("loss_mode", "ratio"), [("vanilla", token_ratio), ("gspo", sequence_ratio)])
+@pytest.mark.parametrize(
+    ("loss_mode", "ratio", "ranks", "packed"),
+    [
+        ("vanilla", token_ratio, 1, False),
+        ("vanilla", token_ratio, 2, True),
+        ("gspo", sequence_ratio, 2, False),
+    ],
+)
 def test_an_actor_update_is_equation_5(
     model_folder: Path,
     model: Qwen3ForCausalLM,
     tmp_path: Path,
     loss_mode: str,
     ratio: Callable[[torch.Tensor, Row], torch.Tensor],
+    ranks: int,
+    packed: bool,
 ) -> None:
     advantages = subgroup_advantages(np.array(REWARDS), PROMPTS, GUIDED)
     factors = subgroup_weights(PROMPTS, GUIDED) * 4  # as the layer hands them to verl, which divides by K
     rows = sampled_rows(model, (advantages * factors).tolist(), multi_turn=True)
     overrides = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}"]
     overrides += [f"actor_rollout_ref.actor.clip_ratio_{side}={CLIP}" for side in ("low", "high")]
-    real = gradients(model_folder, tmp_path, "actor_rollout_ref", rows, *overrides)
+    overrides += [f"actor_rollout_ref.model.use_remove_padding={packed}"]
+    real = gradients(model_folder, tmp_path, "actor_rollout_ref", rows, *overrides, ranks=ranks)
 
     objective = torch.zeros(())
     for prompt in ("p", "q"):
@@ -217,10 +230,14 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
     check(model, -objective, real)
 
 
-def test_an_extractor_update_is_equation_3(model_folder: Path, model: Qwen3ForCausalLM, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ranks", "packed"), [(1, False), (2, True)])
+def test_an_extractor_update_is_equation_3(
+    model_folder: Path, model: Qwen3ForCausalLM, tmp_path: Path, ranks: int, packed: bool
+) -> None:
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     rows = sampled_rows(model, extractor_advantages(rewards, weights).tolist(), multi_turn=False)
-    real = gradients(model_folder, tmp_path, "extractor", rows)
+    packing = f"extractor.model.use_remove_padding={packed}"
+    real = gradients(model_folder, tmp_path, "extractor", rows, packing, ranks=ranks)
 
     baseline = sum(rewards) / len(rewards)
     tokens = sum(len(row["response"]) for row in rows)

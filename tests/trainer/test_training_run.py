@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import START_SECONDS, Run, comprl_bank
+from running import ROOT, START_SECONDS, Run, comprl_bank, run_environment, undocumented
+
+from verl_comprl.experience.snapshot import snapshot_checksum
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -111,3 +113,24 @@ def test_trainer_and_rollout_agree_and_the_method_is_at_work(interrupted, resume
     assert float(metrics["comprl/bank/size"]) > 0
     assert float(metrics["comprl/operations/added"]) > 0
     assert any(float(step.get("comprl/extractor/grad_norm", 0)) > 0 for step in steps)
+    assert undocumented({name for step in steps for name in step}) == []
+
+
+def test_a_checkpoint_is_evaluated_and_nothing_of_the_run_changes(folder, resumed):
+    step = int((folder / "run" / "latest_checkpointed_iteration.txt").read_text())
+    before = {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")}
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "evaluate", "--greedy"]
+    command += ["--checkpoint", str(folder / "run" / f"global_step_{step}"), "--output", str(folder / "result.json")]
+    environment = {name: value for name, value in run_environment(folder).items() if "VERL" not in name}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((folder / "result.json").read_text())
+    assert json.loads(done.stdout) == result
+    assert (result["step"], result["sampling"]["temperature"]) == (step, 0.0)
+    assert result["tasks"].keys() == {"minihack/room-ultimate"}
+    for arm in ("with", "without"):
+        measured = result["average"][arm]
+        assert measured["success_low"] <= measured["success"] <= measured["success_high"]
+    # The command fails if the bank that it was given is not what it was; here it is the checkpoint's.
+    assert result["bank"]["sha256"] == snapshot_checksum(result["bank"]["snapshot"])
+    assert {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")} == before

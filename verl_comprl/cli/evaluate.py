@@ -6,7 +6,9 @@ Starts the run's own trainer in a folder of its own, so that nothing of the run 
 import argparse
 import json
 import os
+import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,9 @@ def run(options: argparse.Namespace) -> int:
                 os.environ.setdefault(name, value)
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         train.prepare_environment()
-        if code := train.run(config):
-            return code
+        with redirect_stdout(sys.stderr):  # standard output is the result's
+            if code := train.run(config):
+                return code
         found = result(config, checkpoint, Path(folder))
     text = json.dumps(found, indent=1)
     print(text)
