@@ -1,11 +1,12 @@
 """One experience from episode to reward, and answers in the middle of an episode."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
-from verl_comprl.exchange import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
+from verl_comprl.exchange import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide, Judgement
 from verl_comprl.experience.schema import derive_id
 
 
@@ -195,3 +196,56 @@ async def test_reading_for_an_evaluation_changes_nothing(running: Setup, extract
     assert (await running.manager.search_and_ask("open the door", *WHERE, read_only=True)).status == "malformed"
     assert running.bank.entries() == entries and counted(await running.manager.metrics()) == before
     assert (await running.manager.collect(1))["extractor/samples"] == 0
+
+
+async def test_a_share_of_guides_is_drawn_at_random_and_counted(open_manager: Open) -> None:
+    setup = await open_manager(exploration=1.0, bank_settings={"retrieval_pool": 1})
+    ids = await setup.seed("open the door", "dig a hole", "pray")
+    drawn = {(await setup.manager.guide("open the door", *WHERE)).experience_id for _ in range(60)}
+    assert drawn == set(ids)
+    assert (await setup.manager.metrics())["guides/explored"] == 60
+    # An evaluation never explores.
+    best = (await setup.manager.guide("open the door", *WHERE, read_only=True)).experience_id
+    assert best == ids[0] and (await setup.manager.metrics())["guides/explored"] == 60
+
+
+async def test_a_critics_verdict_is_counted_and_its_score_added(running: Setup, make_request: MakeRequest) -> None:
+    await running.seed("open the door")
+    entry = str((await running.manager.search_and_ask("x", *WHERE)).record_id)
+    answer = str((await running.manager.search_and_ask("y", *WHERE)).record_id)
+    rejected = EpisodeReport(
+        make_request("p_0", success=True), guided=False, record_ids=(entry,), judgement=Judgement("reject", entry)
+    )
+    await running.manager.report(rejected)
+    await running.manager.collect(1)
+    batch = await running.manager.next_batch()
+    assert batch and batch.rewards == [1.0]  # Eq. 8: 0 + 1
+    await running.manager.trained()
+    refined = EpisodeReport(
+        make_request("p_1", success=False),
+        guided=True,
+        record_ids=(entry, answer),
+        judgement=Judgement("refine", entry),
+    )
+    await running.manager.report(refined)
+    await running.manager.collect(2)
+    rewards = {}
+    while batch := await running.manager.next_batch():
+        rewards[batch.records[0].id] = batch.rewards[0]
+        await running.manager.trained()
+    assert rewards == {entry: -0.5, answer: -1.0}  # the verdict is about the entry, not about the answer
+    metrics = await running.manager.metrics()
+    assert (metrics["verdicts/reject"], metrics["verdicts/refine"]) == (1, 1)
+
+
+async def test_a_manager_that_does_not_distil_leaves_a_restored_queue_alone(
+    open_manager: Open, make_request: MakeRequest, extractor: Extractor, tmp_path: Path
+) -> None:
+    first = await open_manager("first")
+    await first.manager.report(EpisodeReport(make_request("waiting"), guided=False))
+    await first.manager.save(str(tmp_path / "saved"))
+    second = await open_manager("second", distill=False)
+    await second.manager.restore(str(tmp_path / "saved"))
+    second.start()
+    assert not await second.manager.drain(0.2)
+    assert extractor.prompts == [] and (await second.manager.metrics())["queue/depth"] == 1

@@ -80,12 +80,12 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 outputs += await self._judge(episode, observation, sampling_params)
             conversation = await self._begin(episode, observation)
             await self._take_turns(episode, conversation, environment, observation, sampling_params)
-        if self._settings.experience and not episode.evaluation:
-            await guidance().report(episode.report())
         if self._is_to_be_distilled(episode):
             outputs.append(await self._without_experience(episode, conversation))
         # The episode comes last: verl takes outcome and metrics from there.
         outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))
+        if self._settings.experience and not episode.evaluation:
+            await guidance().report(episode.report())
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _is_guided_slot(self, row: dict[str, Any]) -> bool:

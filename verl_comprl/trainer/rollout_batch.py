@@ -44,7 +44,7 @@ class RolloutBatch:
             keys=keys,
             prompts=[str(uid) for uid in tu.get(data, "uid")],
             details=[extra["reward_extra_info"] for extra in extras],
-            kinds=[OutputKind(extra[OUTPUT_KEY]) for extra in extras],
+            kinds=[OutputKind(extra.get(OUTPUT_KEY, OutputKind.EPISODE)) for extra in extras],
             tokens=[int(mask.sum()) for mask in data["response_mask"].unbind(0)],
             partition=partition,
         )
