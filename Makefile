@@ -21,7 +21,8 @@ quickstart: setup  ## Train actor and extractor of a small model on this machine
 	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
 
 test: lint  ## Run the linters and every test, slow ones included.
-	@$(BIN)/pytest
+	@$(BIN)/pytest -m "not slow" -n 2
+	@$(BIN)/pytest -m slow
 
 lint: setup  ## Run ruff and pyright.
 	@$(BIN)/ruff check

@@ -63,6 +63,7 @@ setup(
             "pytest",
             "pytest-asyncio",
             "pytest-timeout",
+            "pytest-xdist",
             "ruff",
             # The REST double of a Qdrant server, and the embedding endpoint of the tests.
             "starlette",

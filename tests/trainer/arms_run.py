@@ -9,6 +9,7 @@ The specification is JSON: ``common`` overrides and those of each arm, in ``arms
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,22 @@ def lend_engines() -> None:
     complement.ExtractorRuntime = extractor  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def run_arm(name: str, config: Any, results: Path) -> None:
+def agent_loops(config: Any, trainer: Any) -> Any:
+    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+
+    return AgentLoopManagerTQ.create(
+        config=config,
+        llm_client=trainer.get_llm_client(),
+        teacher_client=trainer.get_teacher_client(),
+        reward_loop_worker_handles=trainer.get_reward_handles(),
+    )
+
+
+def run_arm(name: str, config: Any, results: Path, lender: Any) -> Any:
+    """Train one arm with the engines of ``lender``, if there is one yet; returns the trainer."""
     import ray
     from omegaconf import OmegaConf
-    from verl.trainer.ppo.v1 import AgentLoopManagerTQ, get_trainer_cls
+    from verl.trainer.ppo.v1 import get_trainer_cls
 
     from verl_comprl.config.validation import validate
     from verl_comprl.trainer.progress import Progress
@@ -65,18 +78,20 @@ def run_arm(name: str, config: Any, results: Path) -> None:
     OmegaConf.resolve(config)
     trainer: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
     trainer.progress = Recorder()
-    trainer.init()
-    loops: Any = AgentLoopManagerTQ.create(
-        config=config,
-        llm_client=trainer.get_llm_client(),
-        teacher_client=trainer.get_teacher_client(),
-        reward_loop_worker_handles=trainer.get_reward_handles(),
-    )
+    if lender:  # its clients are known already: workers and manager can start at the same time
+        with ThreadPoolExecutor(1) as background:
+            starting = background.submit(agent_loops, config, lender)
+            trainer.init()
+            loops = starting.result()
+    else:
+        trainer.init()
+        loops = agent_loops(config, trainer)
     trainer.fit(loops)
     trainer.close()
     ray.kill(trainer.complement.manager)
     for worker in loops.agent_loop_workers:
         ray.kill(worker)
+    return trainer
 
 
 def main() -> None:
@@ -100,9 +115,10 @@ def main() -> None:
     first = next(iter(configs.values()))
     train._start_ray(first)
     tq.init(first.transfer_queue)
+    lender = None
     try:
         for name, config in configs.items():
-            run_arm(name, config, Path(sys.argv[2]))
+            lender = run_arm(name, config, Path(sys.argv[2]), lender)
     finally:
         tq.close()
         ray.shutdown()

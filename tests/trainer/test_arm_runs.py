@@ -111,7 +111,12 @@ def steps(folder: Path, initial_bank: Path) -> dict[str, list[Step]]:
     common = ["trainer.total_training_steps=2", "trainer.val_before_train=false", "trainer.test_freq=-1"]
     common += ["trainer.save_freq=-1", "trainer.logger=[console]", "trainer.resume_mode=disable"]
     common += ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
-    common += ["comprl.warmup_steps=0", "comprl.extractor.batch_size=8", f"comprl.initial_bank={initial_bank}"]
+    common += [
+        "comprl.drain_timeout=0",
+        "comprl.warmup_steps=0",
+        "comprl.extractor.batch_size=8",
+        f"comprl.initial_bank={initial_bank}",
+    ]
     arms = {name: [*overrides, places[name]] for name, overrides in ARMS.items()}
     (folder / "arms.json").write_text(json.dumps({"common": common, "arms": arms}))
     command = [sys.executable, str(ROOT / "tests/trainer/arms_run.py"), str(folder / "arms.json")]
