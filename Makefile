@@ -20,9 +20,9 @@ $(STAMP):
 quickstart: setup  ## Train actor and extractor of a small model on this machine's CPU.
 	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
 
-test: lint  ## Run the linters and every test, slow ones included.
+test: lint  ## Run the linters and the tests, real training runs included (more: pytest -m long).
 	@$(BIN)/pytest -m "not slow" -n 2
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m "slow and not long"
 
 lint: setup  ## Run ruff and pyright.
 	@$(BIN)/ruff check

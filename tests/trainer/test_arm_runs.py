@@ -64,10 +64,10 @@ def test_the_baseline_is_verls_grpo_bit_for_bit(folder: Path) -> None:
     assert any(not torch.equal(before[name], same[name]) for name in before), "nothing was learnt"
 
 
+# Beside the baseline, and the method itself, which is in test_training_run.
 ARMS: dict[str, list[str]] = {
-    "complementary": ["comprl.merge.every=1"],
     "offline": ["arm=offline"],
-    "static_online": ["arm=static_online"],
+    "static_online": ["arm=static_online", "comprl.merge.every=1"],
     "experience_only": ["arm=experience_only"],
     "all_guided": ["arm=all_guided"],
     "shared_baseline": ["arm=shared_baseline"],
@@ -137,6 +137,7 @@ def steps(folder: Path, initial_bank: Path) -> dict[str, list[Step]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_runs(steps: dict[str, list[Step]], arm: str) -> None:
     last = steps[arm][-1]
@@ -150,24 +151,28 @@ def test_every_arm_runs(steps: dict[str, list[Step]], arm: str) -> None:
     assert last["comprl/bank/size"] == 4 if arm == "offline" else last["comprl/operations/added"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arm", ["offline", "static_online"])
 def test_a_frozen_extractor_does_not_learn(steps: dict[str, list[Step]], arm: str) -> None:
     assert len({step["comprl/extractor/updates"] for step in steps[arm]}) == 1
 
 
+@pytest.mark.long
 def test_nobody_asks_where_there_is_no_tool(steps: dict[str, list[Step]]) -> None:
     assert [step["comprl/guided/tool_calls"] for step in steps["no_search_and_ask"]] == [0.0, 0.0]
     asked = {arm: sum(step["comprl/guided/tool_calls"] for step in lines) for arm, lines in steps.items()}
     assert max(asked.values()) > 0
 
 
+@pytest.mark.long
 def test_the_bank_is_merged_but_for_the_arm_that_does_not(steps: dict[str, list[Step]]) -> None:
     assert steps["no_merge"][-1]["comprl/merge/passes"] == 0
     touched = [f"comprl/operations/{kind}" for kind in ("retained", "merged", "discarded")]
-    merged = steps["complementary"][-1]
+    merged = steps["static_online"][-1]
     assert merged["comprl/merge/passes"] + sum(merged.get(name, 0) for name in touched) > 0
 
 
+@pytest.mark.long
 def test_what_is_off_by_default_is_at_work(steps: dict[str, list[Step]]) -> None:
     last = steps["variants"][-1]
     verdicts = {name: count for name, count in last.items() if name.startswith("comprl/verdicts/")}
@@ -175,4 +180,4 @@ def test_what_is_off_by_default_is_at_work(steps: dict[str, list[Step]]) -> None
     assert sum(verdicts.values()) == sum(step["comprl/guided/rollouts"] for step in steps["variants"])
     assert last["comprl/guides/explored"] > 0
     assert sum(step["comprl/distilled"] for step in steps["variants"]) > 0
-    assert not any("comprl/distilled" in step for step in steps["complementary"])
+    assert not any("comprl/distilled" in step for step in steps["static_online"])

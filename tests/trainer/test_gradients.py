@@ -144,8 +144,7 @@ def sequence_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
     ("loss_mode", "ratio", "ranks", "packed"),
     [
         ("vanilla", token_ratio, 1, False),
-        ("vanilla", token_ratio, 2, True),
-        ("gspo", sequence_ratio, 2, False),
+        ("gspo", sequence_ratio, 2, True),
     ],
 )
 def test_an_actor_update_is_equation_5(

@@ -116,6 +116,7 @@ def test_trainer_and_rollout_agree_and_the_method_is_at_work(interrupted, resume
     assert undocumented({name for step in steps for name in step}) == []
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_evaluated_and_nothing_of_the_run_changes(folder, resumed):
     step = int((folder / "run" / "latest_checkpointed_iteration.txt").read_text())
     before = {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")}
