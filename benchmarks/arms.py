@@ -4,7 +4,8 @@ Every run is a training run of its own from the same warm-started models, with t
 episodes; they run one after the other. Evaluations use ``--tasks`` held-out tasks in each arm. A run whose folder holds
 a finished run already is not run again.
 
-    python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
+    python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms] \\
+        [key=value …]
 """
 
 import argparse
@@ -37,7 +38,7 @@ def prepare(output: Path, tasks: int) -> None:
         subprocess.run([*command, "--output", str(output / "data" / f"{split}.parquet")], cwd=ROOT, check=True)
 
 
-def train(output: Path, arm: str, seed: int, steps: int) -> dict[str, Any]:
+def train(output: Path, arm: str, seed: int, steps: int, overrides: list[str]) -> dict[str, Any]:
     """Run one arm with one seed, unless it has been run; returns its evaluations and its wall clock in seconds."""
     folder = output / f"{arm}-{seed}"
     finished = folder / "finished.json"
@@ -48,6 +49,7 @@ def train(output: Path, arm: str, seed: int, steps: int) -> dict[str, Any]:
         command += [f"data.seed={seed}", f"actor_rollout_ref.rollout.seed={seed}", f"extractor.rollout.seed={seed}"]
         command += [f"trainer.total_training_steps={steps}", f"trainer.test_freq={max(1, steps // 3)}"]
         command += ["trainer.save_freq=-1", "trainer.logger=[console]", f"trainer.default_local_dir={folder}"]
+        command += overrides
         folder.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         with (folder / "output.txt").open("w") as log:
@@ -84,13 +86,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--tasks", type=int, default=128)
     parser.add_argument("--output", type=Path, default=ROOT / "outputs" / "arms")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of every run's configuration")
     options = parser.parse_args()
     output = options.output.resolve()
     prepare(output, options.tasks)
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
     for seed in options.seeds:  # arms alternate, so that whatever slows the machine down slows them all
         for arm in options.arms:
-            results[arm].append(train(output, arm, seed, options.steps))
+            results[arm].append(train(output, arm, seed, options.steps, options.overrides))
             print(f"{arm} seed {seed}: {results[arm][-1]['seconds']:.0f} s", flush=True)
     steps = [line["step"] for line in results[options.arms[0]][0]["evaluations"]]
     header = ["arm", "experience", *(f"step {step}" for step in steps), "last, by seed"]
