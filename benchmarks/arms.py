@@ -4,8 +4,8 @@ Every run is a training run of its own from the same warm-started models, with t
 episodes; they run one after the other. Evaluations use ``--tasks`` held-out tasks in each arm. A run whose folder holds
 a finished run already is not run again.
 
-    python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms] \\
-        [key=value …]
+    python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
+    … [key=value …]
 """
 
 import argparse
