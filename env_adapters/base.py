@@ -8,10 +8,13 @@ timeouts, respawn) is left to the host.
 import operator
 import secrets
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from env_adapters.parsing import extract_action, match_action
+
+Step = tuple[str, float, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info."""
 
 INFO_KEYS = frozenset({"success", "score", "action_valid", "action_effective", "admissible_actions", "task_id", "goal"})
 
@@ -41,7 +44,8 @@ class TextEnvironment(ABC):
     """An episodic environment that speaks text both ways.
 
     A family implements ``_start``, ``_play`` and ``close``, and ``_read`` where its actions are not a fixed list. It
-    sets ``instructions``, ``goal``, ``task_id`` and ``admissible_actions`` by the end of ``_start``.
+    sets ``instructions``, ``goal``, ``task_id`` and ``admissible_actions`` by the end of ``_start``. Where being cut
+    off has consequences it implements ``_settle``.
 
     The same seed and the same actions give the same texts in any process.
     """
@@ -51,6 +55,9 @@ class TextEnvironment(ABC):
 
     dataset: ClassVar[str | None] = None
     """Import path ``module:function`` of the family's dataset builder, if it has one."""
+
+    tools: ClassVar[tuple[dict[str, Any], ...]] = ()
+    """Function schemas (OpenAI's form) that the model is offered, if its actions are tool calls."""
 
     instructions: str
     """System prompt: rules, answer format, number of turns."""
@@ -100,7 +107,7 @@ class TextEnvironment(ABC):
         self._state = Transition(observation)
         return observation, self._info(action_valid=True, action_effective=False)
 
-    def step(self, action_text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action_text: str) -> Step:
         """Take one turn.
 
         No text makes this raise. An invalid action leaves the environment as it is, is answered with the allowed
@@ -115,23 +122,39 @@ class TextEnvironment(ABC):
         Raises:
             RuntimeError: If ``reset`` was never called.
         """
-        if self._state is None:
-            raise RuntimeError("step() was called before reset()")
+        state = self._running("step")
         if self._over:
-            info = self._info(action_valid=False, action_effective=False)
-            return "The episode is over.", 0.0, self._state.terminated, not self._state.terminated, info
+            return self._after_the_end(state)
         self._turns += 1
         action = self._read(action_text)
         if action is None:
-            observation = (
-                "Invalid action, nothing happened. Answer with one allowed action inside <action> </action>. "
-                f"Allowed actions: {', '.join(self.admissible_actions)}.\n{self._state.observation}"
-            )
-            info = self._info(action_valid=False, action_effective=False)
-            return observation, 0.0, False, self._over, info
-        self._state = state = self._play(action)
-        info = self._info(action_valid=True, action_effective=state.effective)
-        return state.observation, state.reward, state.terminated, self._over and not state.terminated, info
+            state = replace(state, observation=f"{self._refusal()}\n{state.observation}", reward=0.0, effective=False)
+        else:
+            self._state = state = self._play(action)
+        truncated = self._over and not state.terminated
+        if truncated:
+            state = self._cut_off(state)
+        info = self._info(action_valid=action is not None, action_effective=state.effective)
+        return state.observation, state.reward, state.terminated, truncated, info
+
+    def truncate(self) -> Step:
+        """End the episode as the turn limit does, without a turn.
+
+        For a caller whose own budget (tokens, time) is used up before the episode is over.
+
+        Returns:
+            As ``step``.
+
+        Raises:
+            RuntimeError: If ``reset`` was never called.
+        """
+        state = self._running("truncate")
+        if self._over:
+            return self._after_the_end(state)
+        self._turns = self.max_turns
+        state = self._cut_off(replace(state, observation="The episode is over.", reward=0.0))
+        info = self._info(action_valid=False, action_effective=False)
+        return state.observation, state.reward, False, True, info
 
     @abstractmethod
     def close(self) -> None:
@@ -148,6 +171,37 @@ class TextEnvironment(ABC):
     def _read(self, action_text: str) -> str | None:
         """Return the action that a message names, or None if it is not valid now; must not raise for any text."""
         return match_action(extract_action(action_text), self.admissible_actions)
+
+    def _refusal(self) -> str:
+        """Return the answer to an invalid action; the last observation is shown below it."""
+        return (
+            "Invalid action, nothing happened. Answer with one allowed action inside <action> </action>. "
+            f"Allowed actions: {', '.join(self.admissible_actions)}."
+        )
+
+    def _settle(self) -> Transition | None:
+        """Return what being cut off leads to; its reward is added to the last step's. Default: nothing more.
+
+        Called once, when an episode is truncated. A family whose outcome is not known before (a patch to be graded) or
+        that punishes being late finds it out here; the observation is not shown to anybody.
+        """
+        return None
+
+    def _cut_off(self, state: Transition) -> Transition:
+        settled = self._settle()
+        if settled is not None:
+            self._state = replace(settled, terminated=False)
+            state = replace(state, reward=state.reward + settled.reward)
+        return state
+
+    def _running(self, method: str) -> Transition:
+        if self._state is None:
+            raise RuntimeError(f"{method}() was called before reset()")
+        return self._state
+
+    def _after_the_end(self, state: Transition) -> Step:
+        info = self._info(action_valid=False, action_effective=False)
+        return "The episode is over.", 0.0, state.terminated, not state.terminated, info
 
     @property
     def _over(self) -> bool:

@@ -15,7 +15,14 @@ from env_adapters.base import TextEnvironment
 ENTRY_POINT_GROUP = "verl_comprl.environments"
 
 # A shipped family is called like the extra of the distribution that installs its dependencies.
-_SHIPPED = {"minihack": "env_adapters.minihack.environment:MiniHackEnvironment"}
+_SHIPPED = {
+    "alfworld": "env_adapters.alfworld.environment:ALFWorldEnvironment",
+    "frozenlake": "env_adapters.frozenlake.environment:FrozenLakeEnvironment",
+    "minihack": "env_adapters.minihack.environment:MiniHackEnvironment",
+    "sokoban": "env_adapters.sokoban.environment:SokobanEnvironment",
+    "swebench": "env_adapters.swebench.environment:SWEBenchEnvironment",
+    "webshop": "env_adapters.webshop.environment:WebShopEnvironment",
+}
 _registered: dict[str, str | type[TextEnvironment]] = {}
 
 
@@ -50,7 +57,7 @@ def make(name: str, **options: Any) -> TextEnvironment:
     """Make an environment.
 
     Args:
-        name: One of ``list_environments()``.
+        name: One of ``list_environments()``, or the import path ``module:Class`` of a ``TextEnvironment``.
         **options: The family's options, such as ``variant`` and ``max_turns``.
 
     Returns:
@@ -60,7 +67,7 @@ def make(name: str, **options: Any) -> TextEnvironment:
         ValueError: If the name, an option or its value is unknown.
         ImportError: If the family's dependencies are missing.
     """
-    target = _load_environment(name)
+    target = environment_class(name)
     parameters = inspect.signature(target).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = sorted(options.keys() - parameters.keys())
@@ -73,7 +80,7 @@ def dataset_builder(name: str) -> Callable[..., list[dict[str, Any]]]:
     """Return the function that builds a family's dataset rows.
 
     Args:
-        name: One of ``list_environments()``.
+        name: As for ``make``.
 
     Returns:
         A function of at least ``split``, ``count`` and ``seed`` whose other parameters are the family's options.
@@ -82,7 +89,7 @@ def dataset_builder(name: str) -> Callable[..., list[dict[str, Any]]]:
         ValueError: If the name is unknown or the family has no dataset builder.
         ImportError: If the family's dependencies are missing.
     """
-    path = _load_environment(name).dataset
+    path = environment_class(name).dataset
     if path is None:
         raise ValueError(f"environment {name!r} has no dataset builder; set the class attribute 'dataset'")
     return _load(path)
@@ -93,22 +100,44 @@ def _targets() -> dict[str, str | type[TextEnvironment]]:
     return {**announced, **_SHIPPED, **_registered}
 
 
-def _load_environment(name: str) -> type[TextEnvironment]:
-    targets = _targets()
-    if name not in targets:
-        raise ValueError(
-            f"unknown environment {name!r}; known: {', '.join(sorted(targets))}. Add one with "
-            f"env_adapters.register(name, 'module:Class') or an entry point in group {ENTRY_POINT_GROUP!r}"
-        )
-    target = targets[name]
+def environment_class(name: str) -> type[TextEnvironment]:
+    """Return the class behind a name, imported if it was not yet.
+
+    Args:
+        name: As for ``make``.
+
+    Raises:
+        ValueError: If the name is unknown.
+        ImportError: If the family's dependencies are missing.
+        TypeError: If it is not a ``TextEnvironment``.
+    """
+    target = _resolve(name)
     if isinstance(target, str):
         try:
             target = _load(target)
         except ImportError as error:
             hint = f'; install it with: pip install "verl-comprl[{name}]"' if name in _SHIPPED else ""
             raise ImportError(f"environment {name!r} cannot be imported ({error}){hint}") from error
-        _check_class(name, target)
+    _check_class(name, target)
     return target
+
+
+def portable_name(name: str) -> str:
+    """Return a name by which another process finds the same environment; it knows nothing that was registered here."""
+    target = _registered.get(name, name)
+    return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
+
+
+def _resolve(name: str) -> str | type[TextEnvironment]:
+    targets = _targets()
+    if name in targets:
+        return targets[name]
+    if all(name.partition(":")):
+        return name
+    raise ValueError(
+        f"unknown environment {name!r}; known: {', '.join(sorted(targets))}. Give an import path 'module:Class', or "
+        f"add one with env_adapters.register(name, 'module:Class') or an entry point in group {ENTRY_POINT_GROUP!r}"
+    )
 
 
 def _load(path: str) -> Any:

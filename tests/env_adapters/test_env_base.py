@@ -94,6 +94,44 @@ def test_nothing_happens_after_the_end(action: str, flags: tuple[bool, bool]) ->
     assert info["success"] is (action == "down")
 
 
+class Late(Countdown):
+    """Being cut off costs what is left."""
+
+    def _settle(self) -> Transition:
+        return Transition("too late", reward=-float(self.left), score=-1.0)
+
+
+@pytest.mark.parametrize(("last", "reward"), [("down", -2.0), ("wait", -3.0), ("nonsense", -3.0)])
+def test_what_being_cut_off_leads_to_is_added_to_the_last_step(last: str, reward: float) -> None:
+    environment = Late(max_turns=2)
+    environment.reset(seed=0)
+    assert environment.step("wait")[1] == 0.0
+    observation, got, terminated, truncated, info = environment.step(last)
+    assert (got, terminated, truncated, info["score"]) == (reward, False, True, -1.0)
+    assert observation != "too late" and info["action_valid"] is (last != "nonsense")
+    assert environment.step("down")[1] == 0.0, "it is settled once"
+
+
+def test_a_caller_can_end_an_episode() -> None:
+    environment = Late(max_turns=5)
+    environment.reset(seed=0)
+    environment.step("down")
+    observation, reward, terminated, truncated, info = environment.truncate()
+    assert (observation, reward, terminated, truncated) == ("The episode is over.", -2.0, False, True)
+    assert info["score"] == -1.0 and info.keys() == INFO_KEYS
+    assert environment.truncate()[1:4] == (0.0, False, True)
+    assert environment.step("down")[1:4] == (0.0, False, True) and environment.left == 2
+
+
+def test_an_episode_that_is_over_is_not_cut_off() -> None:
+    environment = Late(max_turns=5)
+    environment.reset(seed=0)
+    for _ in range(3):
+        environment.step("down")
+    assert environment.truncate()[1:4] == (0.0, True, False)
+    assert not environment.step("down")[1]
+
+
 def test_reset_starts_over() -> None:
     environment = Countdown(max_turns=1)
     environment.reset(seed=0)
@@ -111,6 +149,8 @@ def test_without_a_seed_one_is_drawn() -> None:
 def test_step_before_reset_is_refused() -> None:
     with pytest.raises(RuntimeError, match="before reset"):
         Countdown().step("down")
+    with pytest.raises(RuntimeError, match="before reset"):
+        Countdown().truncate()
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_adapters.parsing import extract_action, match_action
+from env_adapters.parsing import extract_action, extract_tool_call, match_action
 
 ALLOWED = ["move north", "move northeast", "pickup"]
 
@@ -58,3 +58,27 @@ def test_a_megabyte_is_read_in_linear_time(unit: str) -> None:
     started = time.perf_counter()
     assert match_action(extract_action(message), ALLOWED) is None
     assert time.perf_counter() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ('<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>', ("bash", {"command": "ls"})),
+        ('<think><tool_call>{}</tool_call></think>\n<tool_call>\n{"name": "submit"}\n', ("submit", {})),
+        ('<tool_call>{"name": "a"}</tool_call> or <tool_call>{"name": "b"}</tool_call>', ("b", {})),
+        ('{"name": "bash", "arguments": {}}', None),
+        ('<tool_call>{"name": "bash", "arguments": "ls"}</tool_call>', None),
+        ('<tool_call>{"name": ["bash"]}</tool_call>', None),
+        ('<tool_call>["bash"]</tool_call>', None),
+        ("<tool_call>ls</tool_call>", None),
+        ("<tool_call>" + "[" * 100_000, None),
+        ("", None),
+    ],
+)
+def test_a_tool_call_is_found(message: str, call: tuple[str, dict] | None) -> None:
+    assert extract_tool_call(message) == call
+
+
+@given(st.text())
+def test_no_text_makes_reading_a_tool_call_raise(text: str) -> None:
+    extract_tool_call(f"<tool_call>{text}")

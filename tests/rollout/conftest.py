@@ -1,5 +1,6 @@
 """A worker's surroundings without Ray: a small real tokenizer, the rest scripted."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, sett
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 
 from env_adapters import make
+from env_adapters.host import EnvironmentHost
 from recipes.quickstart_cpu.tokenizer import train_tokenizer
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
@@ -38,6 +40,7 @@ def make_loop(tokenizer, monkeypatch):
         guidance = Guidance(manager)
         monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls: guidance))
         tool = SearchAndAskTool()
+        monkeypatch.setattr(agent_loop, "environment_host", cache(EnvironmentHost))
         monkeypatch.setattr(agent_loop, "guidance", lambda: guidance)
         monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda: tool)
         surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}

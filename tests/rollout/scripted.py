@@ -77,6 +77,13 @@ def settings(**rollout: Any) -> DictConfigWrap:
                 "guided_fraction": 0.5,
                 "warmup_steps": 0,
                 "max_turn_tokens": 64,
+                "environments": {
+                    "isolation": "auto",
+                    "reset_timeout": 60,
+                    "step_timeout": 60,
+                    "episode_timeout": 60,
+                    "max_idle": 4,
+                },
                 "search_and_ask": {"max_calls": 1},
                 "actor_critic": {"enabled": False, "train": False, "timeout": 1.0, "max_tokens": 64},
                 "self_distillation": {"weight": 0.0, "every": 1},

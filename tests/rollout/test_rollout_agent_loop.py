@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import os
+import signal
+from typing import ClassVar
 
 import pytest
 from ray.exceptions import RayActorError
 from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
 
+from env_adapters import TextEnvironment, Transition
 from env_adapters.minihack.dataset import build_rows
+from env_adapters.parsing import extract_tool_call
 from verl_comprl.exchange import UNAVAILABLE, Answer, Guide
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -188,3 +193,70 @@ async def test_a_failing_environment_costs_this_rollout_only(make_loop, tokenize
     failed, played = await asyncio.gather(play(loop, **broken), play(loop, **row(3)))
     assert failed == []
     assert played.response_ids
+
+
+class Unfinished(TextEnvironment):
+    """Offers a tool, hangs or dies on request, and is worth something only when it is cut off."""
+
+    tools: ClassVar[tuple[dict, ...]] = (
+        {"type": "function", "function": {"name": "dig", "description": "Dig.", "parameters": {"type": "object"}}},
+    )
+
+    def close(self) -> None:
+        pass
+
+    def _start(self, seed: int, options: dict) -> str:
+        self.instructions, self.goal, self.task_id, self.admissible_actions = "", "Dig.", str(seed), []
+        return "earth"
+
+    def _read(self, action_text: str) -> str | None:
+        call = extract_tool_call(action_text)
+        return call[0] if call else None
+
+    def _play(self, action: str) -> Transition:
+        if action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Transition("more earth, " * 40)
+
+    def _settle(self) -> Transition:
+        return Transition("", reward=0.5, score=0.5)
+
+
+def call(name: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"query": "?"}}}}\n</tool_call>'
+
+
+def unfinished(session_id: int) -> dict:
+    columns = row(session_id)
+    extra = {"environment": f"{__name__}:Unfinished", "environment_options": "{}"}
+    return columns | {"extra_info": columns["extra_info"] | extra}
+
+
+async def test_an_episode_that_no_longer_fits_is_settled_by_its_environment(make_loop, tokenizer):
+    loop = make_loop(ScriptedServer(tokenizer, [call("dig")] * 9), ScriptedManager(GUIDE, ANSWER), response_length=300)
+    output = await play(loop, **unfinished(2))
+    assert output.reward_score == 0.5
+    assert output.extra_fields["reward_extra_info"]["score"] == 0.5
+    assert output.extra_fields["reward_extra_info"]["actions"] < 9
+
+
+async def test_both_halves_are_offered_the_environments_tools_and_each_call_goes_where_it_belongs(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [call("search_and_ask"), call("dig")] + [call("dig")] * 9)
+    manager = ScriptedManager(GUIDE, ANSWER)
+    guided = await play(make_loop(server, manager, response_length=500), **unfinished(0))
+    assert '"dig"' in tokenizer.decode(guided.prompt_ids) and "search_and_ask" in tokenizer.decode(guided.prompt_ids)
+    assert guided.extra_fields["reward_extra_info"]["tool_calls"] == 1.0
+    assert guided.extra_fields["reward_extra_info"]["invalid_actions"] == 0.0
+    server = ScriptedServer(tokenizer, [call("dig")] * 9)
+    free = await play(make_loop(server, manager, response_length=300), **unfinished(2))
+    assert '"dig"' in tokenizer.decode(free.prompt_ids) and "search_and_ask" not in tokenizer.decode(free.prompt_ids)
+    assert free.extra_fields["reward_extra_info"]["invalid_actions"] == 0.0
+
+
+async def test_an_environment_that_dies_costs_its_own_rollout(make_loop, tokenizer):
+    loops = [
+        make_loop(ScriptedServer(tokenizer, [call("dig"), call(last)] + [call("dig")] * 9), ScriptedManager(GUIDE))
+        for last in ("die", "dig")
+    ]
+    lost, kept = await asyncio.gather(*(play(loop, **unfinished(2)) for loop in loops))
+    assert lost == [] and kept.reward_score == 0.5

@@ -4,10 +4,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig
 
+from env_adapters.host.host import Isolation
 from verl_comprl.experience import BankConfig
 from verl_comprl.experience.snapshot import HUB_PREFIX
 from verl_comprl.extractor.queue import QueueConfig
@@ -26,7 +27,7 @@ def validate(config: DictConfig) -> None:
     Raises:
         ConfigError: With one line per mistake.
     """
-    mistakes = [*_trainer(config), *_models(config), *_data(config)]
+    mistakes = [*_trainer(config), *_models(config), *_data(config), *_hosting(config.comprl.environments)]
     if config.comprl.experience:
         mistakes += [*_halves(config), *_comprl(config.comprl), *_variants(config), *_extractor(config)]
     if mistakes:
@@ -220,6 +221,15 @@ def _extractor(config: DictConfig) -> Iterator[str]:
 
 def _looks_local(path: str) -> bool:
     return path.startswith(("/", "./", "../", "~"))
+
+
+def _hosting(environments: DictConfig) -> Iterator[str]:
+    allowed = get_args(Isolation)
+    if environments.isolation not in allowed:
+        yield f"comprl.environments.isolation={environments.isolation!r} is unknown; allowed: {', '.join(allowed)}"
+    for name in ("reset_timeout", "step_timeout", "episode_timeout", "max_idle"):
+        if not _is_number(environments[name]) or environments[name] <= 0:
+            yield f"comprl.environments.{name}={environments[name]!r} must be a number greater than 0"
 
 
 def _data(config: DictConfig) -> Iterator[str]:

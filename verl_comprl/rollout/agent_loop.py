@@ -16,12 +16,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.utils.profiler import simple_timer
 
+from env_adapters.host import EnvironmentHost, Limits, Session
 from verl_comprl.exchange import Judgement
 from verl_comprl.experience.schema import Turn
 from verl_comprl.plugin import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
-from verl_comprl.rollout.environment_pool import EnvironmentPool, EnvironmentSession
 from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, Episode, OutputKind
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 # One of each per worker process: verl makes a new agent loop for every episode.
-environment_pool = cache(EnvironmentPool)
+environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
 search_and_ask_tool = cache(SearchAndAskTool)
 
@@ -72,13 +72,13 @@ class ComplementaryAgentLoop(AgentLoopBase):
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
         episode = Episode(row, slot_guided=self._is_guided_slot(row))
         outputs: list[AgentLoopOutput] = []
-        async with environment_pool().session(episode.environment, episode.environment_options) as environment:
+        async with self._environments().session(episode.environment, episode.environment_options) as environment:
             observation, episode.info = await environment.reset(episode.seed)
             if episode.slot_guided:
                 await self._guide(episode)
             if episode.guided and self._settings.actor_critic.enabled:
                 outputs += await self._judge(episode, observation, sampling_params)
-            conversation = await self._begin(episode, observation)
+            conversation = await self._begin(episode, observation, environment.tools)
             await self._take_turns(episode, conversation, environment, observation, sampling_params)
         if self._is_to_be_distilled(episode):
             outputs.append(await self._without_experience(episode, conversation))
@@ -87,6 +87,11 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if self._settings.experience and not episode.evaluation:
             await guidance().report(episode.report())
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def _environments(self) -> EnvironmentHost:
+        settings = self._settings.environments
+        limits = Limits(settings.reset_timeout, settings.step_timeout, settings.episode_timeout)
+        return environment_host(isolation=settings.isolation, limits=limits, max_idle=settings.max_idle)
 
     def _is_guided_slot(self, row: dict[str, Any]) -> bool:
         if not self._settings.experience:
@@ -156,11 +161,11 @@ class ComplementaryAgentLoop(AgentLoopBase):
         told.weight_versions = played.weight_versions
         return _output(told, OutputKind.DISTILLATION, episode)
 
-    async def _begin(self, episode: Episode, observation: str) -> Conversation:
+    async def _begin(self, episode: Episode, observation: str, tools: list[dict[str, Any]]) -> Conversation:
         # The free half has neither entry nor tool: it must not read the bank.
-        offers_tool = episode.guided and self._settings.search_and_ask.max_calls > 0
-        tools = [search_and_ask_tool().schema()] if offers_tool else None
-        conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools)
+        if episode.guided and self._settings.search_and_ask.max_calls > 0:
+            tools = [*tools, search_and_ask_tool().schema()]
+        conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
         await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, episode.guide.text))
         return conversation
 
@@ -168,20 +173,20 @@ class ComplementaryAgentLoop(AgentLoopBase):
         self,
         episode: Episode,
         conversation: Conversation,
-        environment: EnvironmentSession,
+        environment: Session,
         observation: str,
         sampling_params: dict[str, Any],
     ) -> None:
         """Alternate between actor and environment until the episode ends or no further turn fits."""
-        while True:
+        fits = True
+        while fits:
             with simple_timer("generate_sequences", episode.timing):
                 text = await conversation.generate(sampling_params, self._settings.max_turn_tokens)
-            call = await self._tool_call(episode, conversation, text)
+            call = await self._tool_call(episode, conversation, text, environment)
             if call is not None:
                 with simple_timer("tool_calls", episode.timing):
                     reply = await self._ask(episode, call)
-                if not await conversation.append({"role": "tool", "content": reply}):
-                    return
+                fits = await conversation.append({"role": "tool", "content": reply})
                 continue
             seen = observation
             observation, reward, terminated, truncated, episode.info = await environment.step(text)
@@ -189,17 +194,25 @@ class ComplementaryAgentLoop(AgentLoopBase):
             episode.generated.append((conversation.last_turn_ids, conversation.last_turn_log_probs))
             episode.reward += reward
             episode.invalid_actions += not episode.info["action_valid"]
-            if terminated or truncated or not await conversation.append(observation_message(observation)):
+            if terminated or truncated:
                 return
+            fits = await conversation.append(observation_message(observation))
+        # What the environment makes of an unfinished episode, a patch or a punishment, counts here too.
+        _, reward, _, _, episode.info = await environment.truncate()
+        episode.reward += reward
 
-    async def _tool_call(self, episode: Episode, conversation: Conversation, text: str) -> FunctionCall | None:
-        """Return the tool call of the last turn, if the actor may make one."""
+    async def _tool_call(
+        self, episode: Episode, conversation: Conversation, text: str, environment: Session
+    ) -> FunctionCall | None:
+        """Return the tool call of the last turn, if the actor may make one and it is not the environment's."""
         if not episode.guided or episode.tool_calls >= self._settings.search_and_ask.max_calls:
             return None
         if "<tool_call>" not in text:  # spares the parser, which decodes in a thread
             return None
         _, calls = await self._parser.extract_tool_calls(conversation.last_turn_ids)
-        return calls[0] if calls else None
+        if not calls or (environment.tools and calls[0].name != search_and_ask_tool().name):
+            return None
+        return calls[0]
 
     async def _ask(self, episode: Episode, call: FunctionCall) -> str:
         episode.tool_calls += 1

@@ -1,0 +1,98 @@
+"""Rows of a prompt dataset for verl's ``RLHFDataset``, and which seed belongs to which split.
+
+Owns the form of a row and the rule that holds in every family: even seeds are training episodes, odd ones held out, so
+that no choice of seed and count makes the splits meet. Which task a seed stands for is the family's. Writing files is
+left to the caller.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+SPLITS = ("train", "val")
+_MAX_COUNT = 2**20
+_MAX_SEED = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row's task: the seed of the environment's reset and what the environment reports for it."""
+
+    seed: int
+    task_id: str
+    goal: str
+
+
+def split_seeds(split: str, count: int, *, seed: int = 0) -> list[int]:
+    """Return the environment seeds of ``count`` episodes of a split.
+
+    Args:
+        split: ``train`` or ``val``.
+        count: At most 2**20.
+        seed: Chooses the episodes, in [0, 2**40); different values give different ones.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+    if not 1 <= count <= _MAX_COUNT:
+        raise ValueError(f"count must be in [1, {_MAX_COUNT}], got {count}")
+    if not 0 <= seed < _MAX_SEED:
+        raise ValueError(f"seed must be in [0, {_MAX_SEED}), got {seed}")
+    first = seed * _MAX_COUNT
+    return [2 * (first + index) + SPLITS.index(split) for index in range(count)]
+
+
+def split_of(seed: int) -> tuple[str, int]:
+    """Return the split that an environment seed belongs to and its number there; inverse of ``split_seeds``."""
+    return SPLITS[seed % 2], seed // 2
+
+
+def build_rows(
+    environment: str,
+    name: str,
+    tasks: Iterable[Task],
+    *,
+    split: str,
+    options: dict[str, Any],
+    instructions: str,
+) -> list[dict[str, Any]]:
+    """Build the rows of one split.
+
+    Args:
+        environment: Name for ``env_adapters.make``.
+        name: Name of the group of tasks, for metrics; the rows' data source.
+        tasks: What the rows stand for, in order.
+        split: ``train`` or ``val``.
+        options: The environment's options, the same for all rows; ``max_turns`` among them.
+        instructions: The system prompt.
+
+    Returns:
+        A row per task, with ``agent_name`` of the rollout worker and everything that it needs in ``extra_info``.
+
+    Raises:
+        ValueError: If ``max_turns`` is not a positive integer.
+    """
+    if options["max_turns"] < 1:
+        raise ValueError(f"max_turns must be a positive integer, got {options['max_turns']!r}")
+    encoded = json.dumps(options)
+    return [
+        {
+            "data_source": name,
+            "prompt": [{"role": "system", "content": instructions}, {"role": "user", "content": task.goal}],
+            "ability": "agent",
+            "reward_model": {"style": "environment", "ground_truth": ""},
+            "agent_name": "comprl_agent",
+            "extra_info": {
+                "index": index,
+                "split": split,
+                "environment": environment,
+                "environment_options": encoded,
+                "seed": task.seed,
+                "task_id": task.task_id,
+            },
+        }
+        for index, task in enumerate(tasks)
+    ]

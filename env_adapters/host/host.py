@@ -1,0 +1,194 @@
+"""Lends environments to episodes and survives whatever they do.
+
+Owns which worker an episode gets, the time limits, and what happens to a worker afterwards: after a clean episode it is
+kept for the next one with the same options, after any failure it is given up and the next episode gets a fresh one.
+"""
+
+import asyncio
+import json
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from env_adapters.base import Step
+from env_adapters.host.process import ProcessWorker, Zygote
+from env_adapters.host.thread import ThreadWorker
+from env_adapters.host.worker import EnvironmentFailure, Worker
+from env_adapters.registry import environment_class, portable_name
+
+Isolation = Literal["auto", "thread", "process"]
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a host waits, in seconds.
+
+    Attributes:
+        reset: For making and for resetting an environment.
+        step: For a step.
+        episode: For all of a session, what the caller does between the steps included.
+    """
+
+    reset: float = 300.0
+    step: float = 120.0
+    episode: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("reset", "step", "episode"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"time limit {name} must be positive, got {getattr(self, name)!r}")
+
+
+class Session:
+    """One episode's environment."""
+
+    def __init__(
+        self, worker: Worker, tools: list[dict[str, Any]], limits: Limits, running: AbstractAsyncContextManager[Any]
+    ) -> None:
+        """Borrow a worker whose environment is made."""
+        self.tools = tools
+        """Function schemas that the model is to be offered."""
+        self._worker = worker
+        self._limits = limits
+        self._running = running
+
+    async def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
+        """Start the episode that ``seed`` names.
+
+        Raises:
+            EnvironmentFailure: If the environment raised, died or took too long; so do the other methods.
+        """
+        return tuple(await self._call(self._limits.reset, "reset", seed))
+
+    async def step(self, action_text: str) -> Step:
+        """Play the model's message."""
+        return tuple(await self._call(self._limits.step, "step", action_text))
+
+    async def truncate(self) -> Step:
+        """End the episode early."""
+        return tuple(await self._call(self._limits.step, "truncate"))
+
+    async def _call(self, seconds: float, method: str, *arguments: Any) -> Any:
+        async with self._running:
+            return await call_within(self._worker, seconds, method, *arguments)
+
+
+async def call_within(worker: Worker, seconds: float, method: str, *arguments: Any) -> Any:
+    """Call a worker with a time limit.
+
+    Raises:
+        EnvironmentFailure: If the environment raised, died or took too long.
+    """
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await worker.call(method, *arguments)
+    except TimeoutError as error:
+        if not deadline.expired():  # somebody else's time limit
+            raise
+        raise EnvironmentFailure(f"{method}() did not return within {seconds:g} s") from error
+
+
+class EnvironmentHost:
+    """Runs the environments of one event loop."""
+
+    def __init__(
+        self, *, isolation: Isolation = "auto", limits: Limits | None = None, max_idle: int = 64, max_threads: int = 4
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            isolation: ``process`` gives every running episode a process of its own, ``thread`` a thread; ``auto``
+                takes threads for the families that say they may share a process.
+            limits: Time limits.
+            max_idle: Workers that are kept for later episodes; the longest unused go first.
+            max_threads: Threads that step at the same time; more would keep the event loop waiting for the
+                interpreter's lock.
+
+        Raises:
+            ValueError: If ``isolation`` is unknown.
+        """
+        if isolation not in get_args(Isolation):
+            raise ValueError(f"unknown isolation {isolation!r}; known: {', '.join(get_args(Isolation))}")
+        self.counts: Counter[str] = Counter()
+        """``made``, ``reused`` and ``failed`` workers so far."""
+        self._isolation = isolation
+        self._limits = limits or Limits()
+        self._max_idle = max_idle
+        self._idle: OrderedDict[Worker, tuple[_Key, list[dict[str, Any]]]] = OrderedDict()
+        self._threads = asyncio.Semaphore(max_threads)
+        self._zygote = Zygote()
+
+    @asynccontextmanager
+    async def session(self, name: str, options: dict[str, Any]) -> AsyncIterator[Session]:
+        """Lend an environment for one episode.
+
+        Args:
+            name: As in ``env_adapters.make``.
+            options: The environment's options, JSON values.
+
+        Raises:
+            EnvironmentFailure: If the environment cannot be made, or the episode took too long.
+            ValueError: If the name is unknown.
+            ImportError: If the family's dependencies are missing.
+        """
+        key = (name, json.dumps(options, sort_keys=True))
+        worker, tools = self._take(key) or await self._make(name, options)
+        running = self._threads if isinstance(worker, ThreadWorker) else nullcontext()
+        deadline = asyncio.timeout(self._limits.episode)
+        try:
+            async with deadline:
+                yield Session(worker, tools, self._limits, running)
+        except BaseException as error:
+            self.counts["failed"] += 1
+            worker.stop()
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise EnvironmentFailure(f"the episode was not over within {self._limits.episode:g} s") from error
+            raise
+        self._idle[worker] = key, tools
+        if len(self._idle) > self._max_idle:
+            await self._retire(next(iter(self._idle)))
+
+    async def close(self) -> None:
+        """Stop everything that is idle; sessions must be over."""
+        for worker in list(self._idle):
+            await self._retire(worker)
+        self._zygote.close()
+
+    def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
+        # The latest first: its memory is warm, and what is left over ages.
+        for worker in reversed(self._idle):
+            if self._idle[worker][0] == key:
+                self.counts["reused"] += 1
+                return worker, self._idle.pop(worker)[1]
+        return None
+
+    async def _make(self, name: str, options: dict[str, Any]) -> tuple[Worker, list[dict[str, Any]]]:
+        worker = await self._start_worker(name)
+        self.counts["made"] += 1
+        # Another process knows what is installed, not what was registered in this one.
+        known_as = name if isinstance(worker, ThreadWorker) else portable_name(name)
+        try:
+            return worker, await call_within(worker, self._limits.reset, "make", known_as, options)
+        except BaseException:
+            self.counts["failed"] += 1
+            worker.stop()
+            raise
+
+    async def _start_worker(self, name: str) -> ThreadWorker | ProcessWorker:
+        isolation = self._isolation
+        if isolation == "auto":
+            # Importing takes seconds, which the loop must not wait.
+            family = await asyncio.to_thread(environment_class, name)
+            isolation = "thread" if family.thread_safe else "process"
+        return ThreadWorker() if isolation == "thread" else await self._zygote.fork(portable_name(name))
+
+    async def _retire(self, worker: Worker) -> None:
+        del self._idle[worker]
+        with suppress(EnvironmentFailure):
+            await call_within(worker, 5.0, "close")
+        worker.stop()

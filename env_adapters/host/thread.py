@@ -1,0 +1,59 @@
+"""An environment in a thread of its own, for families whose instances may share a process.
+
+Cheaper than a process, but what hangs cannot be killed: it is left behind, and what crashes takes the process along.
+"""
+
+import asyncio
+import queue
+import threading
+from contextlib import suppress
+from typing import Any
+
+from env_adapters.host.worker import EnvironmentFailure, Slot
+
+_Request = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", str, tuple[Any, ...]]
+
+
+class ThreadWorker:
+    """One daemon thread, always the same for an environment."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="environment", daemon=True).start()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Send a request and wait for its answer, as ``Worker``."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._requests.put((loop, answer, method, arguments))
+        return await answer
+
+    def stop(self) -> None:
+        """Let the thread end when it is done with what it is doing, if ever."""
+        self._requests.put(None)
+
+    def _serve(self) -> None:
+        slot = Slot()
+        while (request := self._requests.get()) is not None:
+            loop, answer, method, arguments = request
+            try:
+                result: Any = slot.handle(method, *arguments)
+                error = None
+            except Exception as raised:
+                result, error = None, EnvironmentFailure(f"{type(raised).__name__}: {raised}")
+            try:
+                loop.call_soon_threadsafe(_settle, answer, result, error)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                break
+        with suppress(Exception):
+            slot.handle("close")
+
+
+def _settle(answer: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    if answer.done():  # given up in the meantime
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)

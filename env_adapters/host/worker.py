@@ -1,0 +1,59 @@
+"""What holds one environment for a host: the interface of the thread and the process, and how they fail.
+
+Owns what a request means, so that an environment cannot tell where it runs.
+"""
+
+from typing import Any, Protocol
+
+from env_adapters.base import TextEnvironment
+from env_adapters.registry import make
+
+METHODS = ("make", "reset", "step", "truncate", "close")
+
+
+class EnvironmentFailure(Exception):
+    """An environment raised, died or did not answer in time; its episode is lost and nothing else."""
+
+
+class Worker(Protocol):
+    """One environment, used by one episode at a time."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Send a request and wait for its answer; the caller sets the time limit.
+
+        Args:
+            method: One of ``METHODS``.
+            *arguments: JSON values, see ``Slot``.
+
+        Raises:
+            EnvironmentFailure: If the environment raised or died.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Give it up, whatever it is doing; returns at once."""
+        ...
+
+
+class Slot:
+    """Carries out requests on the one environment that it holds."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._environment: TextEnvironment | None = None
+
+    def handle(self, method: str, *arguments: Any) -> Any:
+        """Carry out one request: ``make(name, options)``, ``reset(seed)``, ``step(text)``, ``truncate()``, ``close()``.
+
+        Returns:
+            What the environment returned; its ``tools`` for ``make``.
+        """
+        if method == "make":
+            name, options = arguments
+            self._environment = make(name, **options)
+            return list(self._environment.tools)
+        if self._environment is None:
+            raise RuntimeError(f"{method}() was called before make()")
+        if method == "reset":
+            return self._environment.reset(seed=arguments[0])
+        return getattr(self._environment, method)(*arguments)

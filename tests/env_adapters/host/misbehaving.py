@@ -1,0 +1,56 @@
+"""An environment that does what it is told, to the worse."""
+
+import os
+import time
+from typing import Any
+
+from env_adapters import TextEnvironment, Transition
+
+
+class Misbehaving(TextEnvironment):
+    """Actions: fine, raise, hang (for good), sleep (0.3 s), die, pid, huge."""
+
+    instructions = goal = "Misbehave."
+    task_id = "misbehaving"
+
+    def __init__(self, *, max_turns: int = 30, fails: str = "") -> None:
+        super().__init__(max_turns=max_turns)
+        self.admissible_actions = []
+        self._fails = fails
+        if fails == "make":
+            raise ValueError("I do not want to be made")
+
+    def close(self) -> None:
+        if self._fails == "close":
+            time.sleep(1000)
+
+    def _start(self, seed: int, options: dict[str, Any]) -> str:
+        if self._fails == "reset":
+            time.sleep(1000)
+        return f"seed {seed}"
+
+    def _read(self, action_text: str) -> str:
+        return action_text
+
+    def _play(self, action: str) -> Transition:
+        match action:
+            case "raise":
+                raise RuntimeError("as I was told")
+            case "hang":
+                while True:
+                    pass
+            case "sleep":
+                time.sleep(0.3)
+            case "die":
+                os.kill(os.getpid(), 11)
+            case "pid":
+                return Transition(str(os.getpid()))
+            case "huge":
+                return Transition("\udc80x" * 2**20)
+        return Transition(action)
+
+
+class Sharing(Misbehaving):
+    """The same, allowed to share a process."""
+
+    thread_safe = True

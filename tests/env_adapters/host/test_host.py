@@ -1,0 +1,242 @@
+"""The host against environments that raise, hang, die and lie about; real processes, real threads."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+
+import psutil
+import pytest
+
+import env_adapters
+from env_adapters import registry
+from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+
+PROCESS = "misbehaving:Misbehaving"
+THREAD = "misbehaving:Sharing"
+BOTH = pytest.mark.parametrize("name", [PROCESS, THREAD])
+SHORT = Limits(reset=20.0, step=0.6, episode=60.0)
+
+MakeHost = Callable[..., EnvironmentHost]
+
+
+@pytest.fixture
+async def make_host() -> AsyncIterator[MakeHost]:
+    hosts: list[EnvironmentHost] = []
+
+    def make(limits: Limits = SHORT, **options) -> EnvironmentHost:
+        hosts.append(EnvironmentHost(limits=limits, **options))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        await host.close()
+
+
+async def play(host: EnvironmentHost, name: str, *actions: str, seed: int = 1, **options) -> list[str]:
+    async with host.session(name, options) as session:
+        texts = [(await session.reset(seed))[0]]
+        texts += [(await session.step(action))[0] for action in actions]
+    return texts
+
+
+@BOTH
+async def test_an_episode_is_that_of_the_environment_itself(make_host: MakeHost, name: str) -> None:
+    host = make_host()
+    here = env_adapters.make(name)
+    async with host.session(name, {}) as session:
+        assert await session.reset(7) == here.reset(seed=7)
+        for action in ("fine", "", "\udc80\x00", '{"a": [1]}', "x" * 2**20):
+            assert await session.step(action) == here.step(action)
+        assert await session.truncate() == here.truncate()
+    assert session.tools == []
+
+
+@BOTH
+async def test_a_worker_is_used_again_but_never_by_two_at_once(make_host: MakeHost, name: str) -> None:
+    host = make_host()
+    for _ in range(3):
+        await play(host, name, "fine")
+    assert host.counts == {"made": 1, "reused": 2}
+    await asyncio.gather(*(play(host, name, "sleep") for _ in range(3)))
+    assert host.counts["made"] == 3
+    await play(host, name, max_turns=7)
+    assert host.counts["made"] == 4, "other options are another environment"
+
+
+async def test_only_those_that_may_share_a_process_do(make_host: MakeHost) -> None:
+    host = make_host()
+    assert (await play(host, THREAD, "pid"))[-1] == str(os.getpid())
+    assert (await play(host, PROCESS, "pid"))[-1] != str(os.getpid())
+    assert (await play(make_host(isolation="process"), THREAD, "pid"))[-1] != str(os.getpid())
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("action", "message"), [("raise", "RuntimeError: as I was told"), ("hang", r"step\(\) did not return within 0.6 s")]
+)
+async def test_a_failure_costs_its_episode_and_no_other(
+    make_host: MakeHost, name: str, action: str, message: str
+) -> None:
+    host = make_host()
+    if (name, action) == (THREAD, "hang"):
+        action = "sleep"  # a busy thread would be left behind in the tests' own process
+        host = make_host(Limits(step=0.1))
+        message = r"step\(\) did not return within 0.1 s"
+    others = [play(host, name, *["fine"] * 20, seed=seed) for seed in range(4)]
+    bad = play(host, name, "fine", action, "fine")
+    *good, failure = await asyncio.gather(*others, bad, return_exceptions=True)
+    assert isinstance(failure, EnvironmentFailure)
+    with pytest.raises(EnvironmentFailure, match=message):
+        raise failure
+    assert good == [[f"seed {seed}", *["fine"] * 20] for seed in range(4)]
+    assert host.counts["failed"] == 1
+    assert await play(host, name, "fine") == ["seed 1", "fine"]
+
+
+async def test_a_process_that_dies_costs_its_episode_and_no_other(make_host: MakeHost) -> None:
+    host = make_host()
+    other = asyncio.create_task(play(host, PROCESS, *["sleep"] * 3))
+    with pytest.raises(EnvironmentFailure, match=r"process \d+ died in step"):
+        await play(host, PROCESS, "die")
+    assert (await other)[-1] == "sleep"
+    assert (await play(host, PROCESS, "fine"))[-1] == "fine"
+
+
+async def test_a_process_killed_from_outside_is_replaced(make_host: MakeHost) -> None:
+    host = make_host()
+    pid = int((await play(host, PROCESS, "pid"))[-1])
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFailure, match="died"):
+        await play(host, PROCESS, "fine")
+    assert (await play(host, PROCESS, "pid"))[-1] != str(pid)
+
+
+async def test_a_zygote_that_died_is_replaced(make_host: MakeHost) -> None:
+    host = make_host()
+    pid = int((await play(host, PROCESS, "pid"))[-1])
+    zygote = psutil.Process(pid).parent()
+    assert zygote is not None and "env_adapters.host.zygote" in zygote.cmdline()
+    zygote.kill()
+    assert gone(pid), "its processes end with it"
+    with pytest.raises(EnvironmentFailure):
+        await play(host, PROCESS, "fine")
+    assert (await play(host, PROCESS, "fine"))[-1] == "fine"
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+async def test_a_hanging_process_is_killed(make_host: MakeHost) -> None:
+    host = make_host()
+    async with host.session(PROCESS, {}) as session:
+        await session.reset(1)
+        pid = int((await session.step("pid"))[0])
+    with pytest.raises(EnvironmentFailure, match="did not return"):
+        await play(host, PROCESS, "hang")
+    assert host.counts == {"made": 1, "reused": 1, "failed": 1}
+    assert gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"), [("make", "ValueError: I do not want to be made"), ("reset", r"reset\(\) did not return")]
+)
+@BOTH
+async def test_what_cannot_begin_fails_cleanly(make_host: MakeHost, name: str, fails: str, message: str) -> None:
+    if (name, fails) == (THREAD, "reset"):
+        pytest.skip("would leave a thread behind that never ends")
+    host = make_host(Limits(reset=3.0))
+    with pytest.raises(EnvironmentFailure, match=message):
+        await play(host, name, fails=fails)
+    assert host.counts["failed"] == 1
+
+
+async def test_closing_does_not_wait_for_an_environment_that_will_not_close(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host()
+    pid = int((await play(host, PROCESS, "pid", fails="close"))[-1])
+    started = time.monotonic()
+    await host.close()
+    assert time.monotonic() - started < 10 and gone(pid)
+
+
+async def test_an_episode_has_a_time_limit_of_its_own(make_host: MakeHost) -> None:
+    host = make_host(Limits(episode=0.5))
+    with pytest.raises(EnvironmentFailure, match=r"episode was not over within 0.5 s"):
+        async with host.session(THREAD, {}) as session:
+            await session.reset(1)
+            await asyncio.sleep(10)  # the model
+    assert host.counts["failed"] == 1
+
+
+async def test_a_timeout_of_the_caller_stays_what_it_is(make_host: MakeHost) -> None:
+    host = make_host()
+    with pytest.raises(TimeoutError):
+        async with host.session(THREAD, {}), asyncio.timeout(0.05):
+            await asyncio.sleep(10)
+
+
+async def test_the_longest_unused_goes_first(make_host: MakeHost) -> None:
+    host = make_host(max_idle=2)
+    pids = {turns: int((await play(host, PROCESS, "pid", max_turns=turns))[-1]) for turns in (5, 6)}
+    await play(host, PROCESS, max_turns=5)
+    await play(host, PROCESS, max_turns=7)
+    assert gone(pids[6]) and psutil.pid_exists(pids[5])
+    assert (await play(host, PROCESS, "pid", max_turns=5))[-1] == str(pids[5])
+
+
+async def test_large_observations_travel(make_host: MakeHost) -> None:
+    assert (await play(make_host(Limits()), PROCESS, "huge"))[-1] == "\udc80x" * 2**20
+
+
+async def test_what_was_registered_here_is_found_there(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    from misbehaving import Misbehaving
+
+    monkeypatch.setattr(registry, "_registered", {})
+    env_adapters.register("by-class", Misbehaving)
+    env_adapters.register("by-path", PROCESS)
+    host = make_host()
+    for name in ("by-class", "by-path"):
+        assert (await play(host, name, "fine"))[-1] == "fine"
+
+
+@pytest.mark.parametrize("isolation", ["auto", "process"])
+async def test_an_unknown_name_is_an_error_that_names_the_known_ones(make_host: MakeHost, isolation) -> None:
+    with pytest.raises((ValueError, EnvironmentFailure), match=r"unknown environment 'minihak'; known: .*minihack"):
+        await play(make_host(isolation=isolation), "minihak")
+
+
+@pytest.mark.parametrize("changes", [{"step": 0}, {"reset": -1.0}, {"episode": float("nan")}])
+def test_a_bad_limit_is_refused(changes: dict[str, float]) -> None:
+    (name,) = changes
+    with pytest.raises(ValueError, match=f"time limit {name} must be positive"):
+        Limits(**changes)
+
+
+def test_an_unknown_isolation_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown isolation 'docker'; known: auto, thread, process"):
+        EnvironmentHost(isolation="docker")  # pyright: ignore[reportArgumentType]
+
+
+async def test_the_loop_goes_on_while_environments_work(make_host: MakeHost) -> None:
+    host = make_host(Limits())
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.gather(*(play(host, name, "sleep") for name in (PROCESS, THREAD)))
+    ticking.cancel()
+    assert ticks > 10
