@@ -75,8 +75,9 @@ def build_rows(
     Raises:
         ValueError: If ``max_turns`` is not a positive integer.
     """
-    if options["max_turns"] < 1:
-        raise ValueError(f"max_turns must be a positive integer, got {options['max_turns']!r}")
+    max_turns = options["max_turns"]
+    if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
+        raise ValueError(f"max_turns must be a positive integer, got {max_turns!r}")
     encoded = json.dumps(options)
     return [
         {

@@ -17,6 +17,9 @@ from env_adapters.host.worker import EnvironmentFailure
 
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
+_IMPORT_SECONDS = 300.0
+"""Longest that importing a family may take."""
+
 
 class ProcessWorker:
     """The host's end of one process."""
@@ -107,6 +110,7 @@ class Zygote:
 
     def _start(self) -> None:
         self._control, theirs = socket.socketpair()
+        self._control.settimeout(_IMPORT_SECONDS)
         # What can be imported here can be imported there.
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs:

@@ -61,6 +61,38 @@ def test_a_bad_value_is_one_line_and_writes_nothing(
     assert not output.exists()
 
 
+def test_options_of_the_environment_are_given_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "train.parquet"
+    given = ["data", "minihack", "-o", "variant=room", "--split", "val", "--count", "2", "--option", "max_turns=9"]
+    assert main([*given, "--output", str(output)]) == 0
+    details = pq.read_table(output).to_pylist()[0]["extra_info"]
+    assert json.loads(details["environment_options"]) == {"variant": "room", "max_turns": 9}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            ["-o", "size=5"],
+            "environment 'minihack' has no option 'size'; its options: variant, split, count, seed, max_turns",
+        ),
+        (["-o", "size"], "option 'size' must look like name=value"),
+        (["-o", "max_turns=many"], "max_turns must be a positive integer, got 'many'"),
+    ],
+)
+def test_a_bad_option_is_one_line(
+    tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path / "x", *more)) == 2
+    shown = capsys.readouterr().err
+    assert message in shown and shown.count("\n") == 1
+
+
+def test_an_environment_without_an_end_needs_a_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "minihack", "--variant", "room", "--split", "val", "--output", str(tmp_path / "x")]) == 2
+    assert "needs --count" in capsys.readouterr().err
+
+
 def test_a_variant_that_is_needed_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "train.parquet"
     assert main(["data", "minihack", "--split", "train", "--count", "1", "--output", str(output)]) == 2

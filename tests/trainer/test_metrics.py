@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_comprl.trainer.metrics import advantage_metrics
+from verl_comprl.trainer.metrics import advantage_metrics, rollout_metrics
 
 
 def test_advantages_per_half() -> None:
@@ -19,3 +19,24 @@ def test_advantages_per_half() -> None:
 
 def test_a_half_that_is_not_there_has_no_metrics() -> None:
     assert all("guided" not in name for name in advantage_metrics([1.0], [False]))
+
+
+def episode(guided: bool, success: float, actions: float = 4.0) -> dict[str, float]:
+    numbers = {"guided": float(guided), "success": success, "actions": actions}
+    return numbers | {"invalid_actions": 1.0, "tool_calls": 2.0 * guided, "degraded": 0.0}
+
+
+def test_halves_of_all_tasks_and_of_each() -> None:
+    rows = [episode(True, 1.0), episode(False, 0.0), episode(True, 0.0, 8.0), episode(False, 1.0)]
+    tasks = ["shop", "shop", "room", "house"]
+    metrics = rollout_metrics(rows, tasks)
+    assert (metrics["comprl/guided/success"], metrics["comprl/free/success"], metrics["comprl/gap"]) == (0.5, 0.5, 0.0)
+    assert metrics["comprl/guided/actions"] == 6.0
+    assert (metrics["comprl/task/shop/gap"], metrics["comprl/task/shop/guided/tool_calls"]) == (1.0, 2.0)
+    assert metrics["comprl/task/room/guided/actions"] == 8.0
+    assert metrics["comprl/task/room/free/rollouts"] == 0.0 and "comprl/task/room/gap" not in metrics
+    assert metrics["comprl/task/house/free/success"] == 1.0
+
+
+def test_one_task_is_not_shown_twice() -> None:
+    assert not [name for name in rollout_metrics([episode(True, 1.0)], ["room"]) if "task" in name]

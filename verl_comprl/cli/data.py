@@ -4,38 +4,61 @@ import argparse
 import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("data", help="make a dataset of an environment's tasks")
-    parser.add_argument("environment", help="name of the environment, such as minihack")
-    parser.add_argument("--variant", help="variant of it, such as room-ultimate")
+    parser.add_argument("environment", help="name of the environment, such as minihack, or its module:Class")
     parser.add_argument("--split", required=True, choices=("train", "val"), help="their tasks are disjoint")
-    parser.add_argument("--count", type=int, required=True, help="number of tasks")
+    parser.add_argument("--count", type=int, help="number of tasks; default: all, where an environment has an end")
     parser.add_argument("--seed", type=int, default=0, help="another seed gives other tasks (default 0)")
-    parser.add_argument("--max-turns", type=int, default=30, help="turns per episode (default 30)")
+    parser.add_argument("--max-turns", type=int, help="turns per episode (default: the environment's)")
+    parser.add_argument("--variant", help="short for -o variant=…, such as room-ultimate")
     parser.add_argument("--output", type=Path, required=True, help="parquet file to write")
+    chosen = "another option of the environment; the value is JSON or a bare word"
+    parser.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=chosen)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file."""
+    """Write the file.
+
+    Raises:
+        ValueError: If an option is missing, unknown or has a bad value.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from env_adapters import dataset_builder
 
-    choices = {"split": options.split, "count": options.count, "seed": options.seed, "max_turns": options.max_turns}
-    if options.variant is not None:
-        choices["variant"] = options.variant
+    given = {"count": options.count, "max_turns": options.max_turns, "variant": options.variant}
+    choices = {name: value for name, value in given.items() if value is not None}
+    choices |= {"split": options.split, "seed": options.seed} | dict(map(_option, options.option))
     builder = dataset_builder(options.environment)
-    parameters = inspect.signature(builder).parameters.values()
-    missing = [item.name for item in parameters if item.default is item.empty and item.name not in choices]
+    parameters = inspect.signature(builder).parameters
+    if unknown := sorted(choices.keys() - parameters.keys()):
+        raise ValueError(
+            f"environment {options.environment!r} has no option {unknown[0]!r}; its options: {', '.join(parameters)}"
+        )
+    missing = [item.name for item in parameters.values() if item.default is item.empty and item.name not in choices]
     if missing:
-        raise ValueError(f"environment {options.environment!r} needs --{missing[0].replace('_', '-')}")
+        name = missing[0].replace("_", "-")
+        flag = f"--{name}" if name in ("variant", "count", "max-turns") else f"-o {missing[0]}=…"
+        raise ValueError(f"environment {options.environment!r} needs {flag}")
     rows = builder(**choices)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), options.output)
     print(json.dumps({"rows": len(rows), "data_source": rows[0]["data_source"], "output": str(options.output)}))
     return 0
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"option {text!r} must look like name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # a bare word

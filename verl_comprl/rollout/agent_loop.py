@@ -22,7 +22,7 @@ from verl_comprl.experience.schema import Turn
 from verl_comprl.plugin import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
-from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, Episode, OutputKind
+from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, Episode, OutputKind
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
@@ -249,5 +249,6 @@ def _output(
             "max_global_steps": max(conversation.weight_versions),
             "reward_extra_info": episode.details(),
             OUTPUT_KEY: kind.value,
+            TASK_KEY: episode.task,
         },
     )

@@ -15,6 +15,10 @@ OUTPUT_KEY = "comprl_output"
 """Extra field by which the trainer tells the outputs of a rollout apart."""
 
 
+TASK_KEY = "comprl_task"
+"""Extra field with the row's data source."""
+
+
 class OutputKind(StrEnum):
     """What an output of a rollout is."""
 

@@ -15,6 +15,7 @@ import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
@@ -32,6 +33,7 @@ from verl_comprl.trainer.complement import Complement, NoComplement
 from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
 from verl_comprl.trainer.progress import Progress
 from verl_comprl.trainer.rollout_batch import RolloutBatch
+from verl_comprl.trainer.task_sampler import TaskSampler
 
 
 class RunInterrupted(Exception):
@@ -87,6 +89,22 @@ class ComplementaryLayer(PPOTrainer):
             starting.result()
         self.complement.connect(folder)
 
+    def _init_dataloader(self) -> None:
+        """Let the tasks of a mix have equal shares of every batch; one task alone is drawn as verl draws it."""
+        super()._init_dataloader()
+        frame: Any = getattr(self.train_dataset, "dataframe", None)  # a user's own dataset may have none
+        tasks = frame["data_source"] if frame is not None else []
+        if len(set(tasks)) > 1 and self.config.data.shuffle:
+            loader = self.train_dataloader
+            self.train_dataloader = StatefulDataLoader(
+                dataset=loader.dataset,
+                batch_size=loader.batch_size,
+                num_workers=loader.num_workers,
+                drop_last=loader.drop_last,
+                collate_fn=loader.collate_fn,
+                sampler=TaskSampler(tasks, seed=self.config.data.get("seed") or 0),
+            )
+
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; the extractor learns in the background for as long as the actor does."""
         self.complement.begin()
@@ -113,7 +131,9 @@ class ComplementaryLayer(PPOTrainer):
         With any other estimator than ours all rollouts of a prompt are compared, as verl does.
         """
         rows = RolloutBatch.read(batch)
-        metrics.update(comprl_metrics.rollout_metrics([rows.details[row] for row in rows.episodes]))
+        episodes = rows.episodes
+        measured = [rows.details[row] for row in episodes], [rows.tasks[row] for row in episodes]
+        metrics.update(comprl_metrics.rollout_metrics(*measured))
         if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
         tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))

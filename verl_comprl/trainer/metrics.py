@@ -11,22 +11,36 @@ def _mean(rows: Sequence[Details], key: str) -> float:
     return float(np.mean([row[key] for row in rows]))
 
 
-def rollout_metrics(details: Sequence[Details]) -> dict[str, float]:
-    """Return success, length and tool use of the guided and the free half, and their gap."""
+def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[str, float]:
+    """Return success, length and tool use of the guided and the free half, and their gap.
+
+    Args:
+        details: What each episode says of itself.
+        tasks: Task of each; if there are several, the same is returned for each of them.
+    """
+    result = _half_metrics(details, "comprl")
+    names = sorted(set(tasks))
+    for name in names if len(names) > 1 else []:
+        rows = [row for row, task in zip(details, tasks, strict=True) if task == name]
+        result |= _half_metrics(rows, f"comprl/task/{name}")
+    result["comprl/degraded"] = float(sum(row["degraded"] for row in details))
+    return result
+
+
+def _half_metrics(details: Sequence[Details], prefix: str) -> dict[str, float]:
     halves = {
         "guided": [row for row in details if row["guided"]],
         "free": [row for row in details if not row["guided"]],
     }
     result: dict[str, float] = {}
     for half, rows in halves.items():
-        result[f"comprl/{half}/rollouts"] = float(len(rows))
+        result[f"{prefix}/{half}/rollouts"] = float(len(rows))
         if rows:
-            result |= {f"comprl/{half}/{key}": _mean(rows, key) for key in ("success", "actions", "invalid_actions")}
+            result |= {f"{prefix}/{half}/{key}": _mean(rows, key) for key in ("success", "actions", "invalid_actions")}
     if halves["guided"]:
-        result["comprl/guided/tool_calls"] = _mean(halves["guided"], "tool_calls")
+        result[f"{prefix}/guided/tool_calls"] = _mean(halves["guided"], "tool_calls")
     if halves["guided"] and halves["free"]:
-        result["comprl/gap"] = result["comprl/guided/success"] - result["comprl/free/success"]
-    result["comprl/degraded"] = float(sum(row["degraded"] for row in details))
+        result[f"{prefix}/gap"] = result[f"{prefix}/guided/success"] - result[f"{prefix}/free/success"]
     return result
 
 

@@ -13,7 +13,7 @@ from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
 from verl_comprl.algorithm.advantage import better_than_free, output_shares, subgroup_weights
-from verl_comprl.rollout.episode import OUTPUT_KEY, OutputKind
+from verl_comprl.rollout.episode import OUTPUT_KEY, TASK_KEY, OutputKind
 from verl_comprl.trainer.estimator import subgroup_uid
 
 
@@ -29,6 +29,8 @@ class RolloutBatch:
     kinds: list[OutputKind]
     tokens: list[int]
     """Tokens that the actor generated."""
+    tasks: list[str] = field(default_factory=list)
+    """The dataset's name of each output's task."""
     partition: Any = field(default="train")
 
     @classmethod
@@ -46,6 +48,7 @@ class RolloutBatch:
             details=[extra["reward_extra_info"] for extra in extras],
             kinds=[OutputKind(extra.get(OUTPUT_KEY, OutputKind.EPISODE)) for extra in extras],
             tokens=[int(mask.sum()) for mask in data["response_mask"].unbind(0)],
+            tasks=[str(extra[TASK_KEY]) for extra in extras],
             partition=partition,
         )
 
