@@ -45,7 +45,7 @@ def train(output: Path, arm: str, seed: int, steps: int, overrides: list[str]) -
     if not finished.exists():
         environment = os.environ | ENVIRONMENT | {"COMPRL_QUICKSTART": str(output)}
         command = [sys.executable, "-m", "verl_comprl.train"]
-        command += ["--config-dir", "recipes/quickstart_cpu", "--config-name", "quickstart", f"arm={arm}"]
+        command += ["--config-dir", "recipes", "--config-name", "quickstart_cpu/quickstart", f"arm={arm}"]
         command += [f"data.seed={seed}", f"actor_rollout_ref.rollout.seed={seed}", f"extractor.rollout.seed={seed}"]
         command += [f"trainer.total_training_steps={steps}", f"trainer.test_freq={max(1, steps // 3)}"]
         command += ["trainer.save_freq=-1", "trainer.logger=[console]", f"trainer.default_local_dir={folder}"]

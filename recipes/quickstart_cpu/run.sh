@@ -24,5 +24,5 @@ run="$COMPRL_QUICKSTART/run"
 if [ "$(cat "$run/latest_checkpointed_iteration.txt" 2>/dev/null)" = "$STEPS" ]; then
   mv "$run" "$run-$(date +%Y%m%d-%H%M%S)"
 fi
-exec python -m verl_comprl.train --config-dir recipes/quickstart_cpu --config-name quickstart \
+exec python -m verl_comprl.train --config-dir recipes --config-name quickstart_cpu/quickstart \
   trainer.total_training_steps="$STEPS" "$@"

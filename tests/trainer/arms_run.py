@@ -106,10 +106,10 @@ def main() -> None:
     plugin.verify()
     lend_engines()
     configs: dict[str, Any] = {}
-    with initialize_config_dir(str(ROOT / "recipes/quickstart_cpu"), version_base=None):
+    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
         for name, overrides in specification["arms"].items():
-            configs[name] = compose("quickstart", overrides=[search, *specification["common"], *overrides])
+            configs[name] = compose("quickstart_cpu/quickstart", overrides=[search, *specification["common"], *overrides])
             configs[name].transfer_queue.enable = True
             auto_set_device(configs[name])
     first = next(iter(configs.values()))

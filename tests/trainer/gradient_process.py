@@ -50,9 +50,9 @@ def main() -> None:
 
     specification = json.loads(Path(sys.argv[1]).read_text())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with initialize_config_dir(str(ROOT / "recipes/quickstart_cpu"), version_base=None):
+    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        config = compose("quickstart", overrides=[search, *specification["overrides"]])
+        config = compose("quickstart_cpu/quickstart", overrides=[search, *specification["overrides"]])
     OmegaConf.resolve(config)
     view: Any = extractor_view(config) if specification["subtree"] == "extractor" else config
     worker = ActorRolloutRefWorker(config=view.actor_rollout_ref, role="actor")

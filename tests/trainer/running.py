@@ -57,7 +57,7 @@ class Run:
         command = [
             sys.executable,
             *([str(ROOT / "tests/trainer" / script), str(self.probe)] if script else ["-m", "verl_comprl.train"]),
-            *("--config-dir", str(ROOT / "recipes/quickstart_cpu"), "--config-name", "quickstart"),
+            *("--config-dir", str(ROOT / "recipes"), "--config-name", "quickstart_cpu/quickstart"),
             *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
             *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
             *("comprl.warmup_steps=1", "comprl.extractor.batch_size=8"),

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Make a recipe's tasks (once) and train on them: run.sh RECIPE [SETTING] [key=value …]
+#
+#   bash recipes/run.sh mix3          the paper's setting (16 GPUs)
+#   bash recipes/run.sh mix3 cpu      tiny models, two CPU cores, a few steps
+#
+# COMPRL_RECIPES is where data and runs go (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+recipe="${1:-}"
+if [ ! -f "recipes/$recipe/tasks.sh" ]; then
+  echo "run.sh: no recipe '$recipe'; there are: $(cd recipes && printf '%s\n' */tasks.sh | xargs -n1 dirname | xargs)" >&2
+  exit 2
+fi
+setting="${2:-paper}"
+if [[ "$setting" == *=* ]]; then setting=paper; else set -- "$recipe" "${@:3}"; fi
+if [ ! -f "recipes/$recipe/$setting.yaml" ]; then
+  echo "run.sh: no setting '$setting' of $recipe; there are: $(cd "recipes/$recipe" && basename -s .yaml -a -- *.yaml | xargs)" >&2
+  exit 2
+fi
+overrides=("${@:2}")
+
+root="${COMPRL_RECIPES:-$PWD/outputs/recipes}"
+export COMPRL_TASKS="$root/tasks-$setting"
+export COMPRL_RUN="$root/$recipe-$setting"
+export TENSORBOARD_DIR="$COMPRL_RUN/tensorboard"
+
+# task NAME TRAIN VAL …: rows of a task, as `comprl data …` makes them; TRAIN and VAL are numbers of tasks, or all.
+task() {
+  local name=$1 train=$2 val=$3
+  shift 3
+  [ "$setting" != cpu ] || set -- "$@" --max-turns 4
+  [ "$setting" != cpu ] || train=24 val=2
+  for split in "train:$train" "val:$val"; do
+    local file="$COMPRL_TASKS/$name-${split%:*}.parquet" count=()
+    [ "${split#*:}" = all ] || count=(--count "${split#*:}")
+    if [ ! -f "$file" ]; then
+      comprl data "$@" --split "${split%:*}" "${count[@]}" --output "$file"
+    fi
+  done
+}
+
+if [ "$setting" = cpu ]; then
+  export COMPRL_QUICKSTART="${COMPRL_QUICKSTART:-$PWD/outputs/quickstart}"
+  export VERL_PLATFORM=cpu
+  export VLLM_CPU_KVCACHE_SPACE=1          # GiB per server
+  export VLLM_CPU_OMP_THREADS_BIND=nobind  # two servers share the cores
+  export HF_HUB_OFFLINE=1
+  python -m recipes.quickstart_cpu.prepare --output "$COMPRL_QUICKSTART/models"
+fi
+source "recipes/$recipe/tasks.sh"
+exec python -m verl_comprl.train --config-dir recipes --config-name "$recipe/$setting" "${overrides[@]}"

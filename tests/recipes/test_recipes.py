@@ -1,0 +1,89 @@
+"""Every recipe's tasks can be made, and both of its settings compose and pass the checks of a start."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.cli.main import main
+from verl_comprl.config.validation import validate
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAMES = sorted(path.parent.name for path in RECIPES.glob("*/tasks.sh"))
+SEQUENCE = {"webshop": 16384, "alfworld": 16384}
+
+
+def tasks(recipe: str) -> dict[str, list[str]]:
+    """What the recipe's tasks.sh says: arguments of ``comprl data`` by name."""
+    script = f'task() {{ printf "%s\\n" "$*"; }}; source {RECIPES / recipe / "tasks.sh"}'
+    lines = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {name: rest for name, _, _, *rest in map(str.split, lines)}
+
+
+@pytest.fixture(scope="session")
+def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few rows of every task of every recipe."""
+    folder = tmp_path_factory.mktemp("tasks")
+    wanted = {name: arguments for recipe in NAMES for name, arguments in tasks(recipe).items()}
+    for name, arguments in wanted.items():
+        for split in ("train", "val"):
+            output = str(folder / f"{name}-{split}.parquet")
+            assert main(["data", *arguments, "--split", split, "--count", "2", "--output", output]) == 0
+    return folder
+
+
+@pytest.fixture
+def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, place in {"TASKS": task_folder, "RUN": tmp_path / "run", "QUICKSTART": tmp_path}.items():
+        monkeypatch.setenv(f"COMPRL_{name}", str(place))
+    for model in ("actor", "extractor"):
+        (tmp_path / "models" / model).mkdir(parents=True)
+        (tmp_path / "models" / model / "config.json").write_text("{}")
+
+    def make(recipe: str, setting: str) -> DictConfig:
+        search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
+        with initialize_config_dir(str(RECIPES), version_base=None):
+            config = compose(f"{recipe}/{setting}", overrides=[search, "data.train_batch_size=2"])
+        OmegaConf.resolve(config)
+        return config
+
+    return make
+
+
+def test_there_is_a_recipe_for_each_family_and_mix() -> None:
+    assert NAMES == ["alfworld", "frozenlake", "minihack", "mix3", "mix6", "sokoban", "swebench", "webshop"]
+    assert len(tasks("mix3")) == 3 and len(tasks("mix6")) == 6
+    assert tasks("mix3").items() <= tasks("mix6").items()
+
+
+@pytest.mark.parametrize("setting", ["paper", "cpu"])
+@pytest.mark.parametrize("recipe", NAMES)
+def test_a_recipe_composes_and_passes_the_checks(composed, recipe: str, setting: str) -> None:
+    config = composed(recipe, setting)
+    validate(config)
+    files = {Path(file).name for file in config.data.train_files}
+    assert files == {f"{name}-train.parquet" for name in tasks(recipe)}
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.prompt_length + rollout.response_length <= rollout.max_model_len
+    assert config.comprl.max_turn_tokens < rollout.response_length
+    assert (config.trainer.device == "cpu") == (setting == "cpu")
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_the_papers_numbers(composed, recipe: str) -> None:
+    config = composed(recipe, "paper")
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.n, rollout.temperature, rollout.top_p, rollout.top_k) == (8, 0.99, 0.99, 100)
+    assert rollout.max_model_len == SEQUENCE.get(recipe, 32768)
+    for model in (config.actor_rollout_ref.actor, config.extractor.actor):
+        assert (model.optim.lr, model.optim.weight_decay, model.grad_clip) == (1e-6, 0.0, 1.0)
+    assert config.extractor.rollout.max_model_len == 65536
+    assert (config.comprl.warmup_steps, config.comprl.merge.every) == (10 if recipe == "webshop" else 5, 5)
+
+
+def test_an_unknown_recipe_or_setting_names_the_known(tmp_path: Path) -> None:
+    for arguments, message in ((["chess"], "there are: alfworld "), (["mix3", "laptop"], "there are: cpu paper")):
+        done = subprocess.run(["bash", str(RECIPES / "run.sh"), *arguments], capture_output=True, text=True)
+        assert done.returncode == 2 and message in done.stderr
