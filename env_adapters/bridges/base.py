@@ -1,0 +1,140 @@
+"""What the bridges share: the prompt, how an action is read, how an outcome is reported, and dataset rows.
+
+Owns nothing of the wrapped object; how it is called is each bridge's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any, SupportsFloat
+
+from env_adapters import dataset
+from env_adapters.base import TextEnvironment, Transition
+from env_adapters.dataset import Task, split_seeds
+from env_adapters.parsing import extract_action, match_action
+
+Actions = Mapping[str, Any] | Callable[[str], Any]
+"""The wrapped object's action by its phrase; or a function from a text to it, which raises if the text is none."""
+
+IsSuccess = Callable[[float, Any], bool]
+"""Whether an episode that ended by its own rules was won, from its last reward and what else the object reported."""
+
+
+class Bridge(TextEnvironment):
+    """A text environment around another library's object, whose rewards it hands on.
+
+    ``thread_safe`` is False, as nothing is known of the object; a subclass that knows better sets it.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        goal: str,
+        rules: str,
+        actions: Actions,
+        forms: Sequence[str],
+        is_success: IsSuccess,
+        close: Callable[[], object],
+        max_turns: int,
+    ) -> None:
+        """Take over the words and the ways of reading.
+
+        Args:
+            name: Name of the task; the seed is added to it as the task id.
+            goal: The task in words.
+            rules: The first part of the system prompt: the game, what is observed, how it is won. The number of turns,
+                the actions and the form of an answer are added.
+            actions: See ``Actions``.
+            forms: Where ``actions`` is a function: the forms of actions that the model is told of.
+            is_success: See ``IsSuccess``.
+            close: Frees the object; called once.
+            max_turns: Turns after which the episode is truncated.
+
+        Raises:
+            ValueError: If there is no action or ``max_turns`` is not a positive integer.
+        """
+        super().__init__(max_turns=max_turns)
+        self.admissible_actions = list(forms if callable(actions) else actions)
+        if not self.admissible_actions:
+            raise ValueError(
+                f"environment {name!r} has no actions: give 'actions' by phrase, or a function and 'forms'"
+            )
+        self.name = name
+        self.goal = goal
+        self.instructions = "\n".join(
+            [
+                rules,
+                f"You have {max_turns} turns. A turn in which you answer with an invalid action is lost.",
+                "",
+                f"Allowed actions: {', '.join(self.admissible_actions)}.",
+                "First think inside <think> </think>, then answer with exactly one action inside <action> </action>, "
+                "for example:",
+                f"<think>My reasons.</think><action>{self.admissible_actions[0]}</action>",
+            ]
+        )
+        self._actions = actions
+        self._is_success = is_success
+        self._resources = ExitStack()
+        self._resources.callback(close)
+
+    def close(self) -> None:
+        """Close the wrapped object."""
+        self._resources.close()
+
+    def _read(self, action_text: str) -> str | None:
+        text = extract_action(action_text)
+        if not callable(self._actions):
+            return match_action(text, self.admissible_actions)
+        try:
+            self._actions(text)
+        except Exception:  # whatever a reader raises for a text means that the text is no action
+            return None
+        return text
+
+    def _action(self, text: str) -> Any:
+        """Return the wrapped object's action for a text that ``_read`` returned."""
+        return self._actions(text) if callable(self._actions) else self._actions[text]
+
+    def _report(
+        self, observation: str, reward: SupportsFloat | None, *, terminated: bool, truncated: bool, info: Any
+    ) -> Transition:
+        """Return the transition for what the wrapped object answered."""
+        value = 0.0 if reward is None else float(reward)
+        success = bool(terminated and self._is_success(value, info))
+        if truncated:
+            self._turns = self.max_turns  # its own limit ends the episode as ours does
+        return Transition(observation, value, bool(terminated), success, float(success))
+
+
+def small_seed(seed: int) -> int:
+    """Return a seed that NumPy's global generator takes, on the same side of the split."""
+    return seed % 2**32
+
+
+def bridged_rows(
+    environment: Callable[..., Bridge], split: str, count: int, *, seed: int = 0, max_turns: int = 30, **options: Any
+) -> list[dict[str, Any]]:
+    """Build the dataset rows of a subclass that can be imported; makes one instance, for its words.
+
+    Args:
+        environment: The class; its import path becomes the rows' environment.
+        split: ``train`` or ``val``; their seeds are disjoint.
+        count: Number of rows, at most 2**20.
+        seed: Chooses the episodes, in [0, 2**40).
+        max_turns: Turn limit of each episode.
+        **options: The other options of the class.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    options = {**options, "max_turns": max_turns}
+    with closing(environment(**options)) as instance:
+        name, goal, instructions = instance.name, instance.goal, instance.instructions
+    return dataset.build_rows(
+        f"{environment.__module__}:{environment.__qualname__}",
+        name,
+        [Task(number, f"{name}/{number}", goal) for number in split_seeds(split, count, seed=seed)],
+        split=split,
+        options=options,
+        instructions=instructions,
+    )

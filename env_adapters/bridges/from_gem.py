@@ -1,0 +1,89 @@
+"""A text environment around an environment of GEM (axon-rl/gem).
+
+Owns the calls of GEM's interface. Such an environment explains itself in its first observation and reads the model's
+whole message, so nothing is said here of the form of an answer.
+"""
+
+from typing import Any, Protocol, SupportsFloat
+
+from env_adapters.base import Transition
+from env_adapters.bridges.base import Bridge, IsSuccess, small_seed
+
+
+class GemLike(Protocol):
+    """The part of ``gem.Env`` that is used."""
+
+    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the first observation of an episode, and its info."""
+        ...
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Return observation, reward, terminated, truncated, info."""
+        ...
+
+
+def full_reward(reward: float, info: Any) -> bool:
+    """Whether the last reward was at least 1, which is GEM's for success; less is given for coming close."""
+    return reward >= 1
+
+
+class GemEnvironment(Bridge):
+    """Text around a GEM environment.
+
+    GEM seeds the global generators of Python and NumPy, so an instance must not share its process with others.
+    """
+
+    def __init__(
+        self,
+        env: GemLike,
+        *,
+        name: str,
+        goal: str,
+        rules: str = "The first message explains the task and how to answer.",
+        is_success: IsSuccess = full_reward,
+        max_turns: int = 30,
+    ) -> None:
+        """Wrap ``env``.
+
+        Args:
+            env: The environment; closed by ``close`` if it can be.
+            name: Name of the task; the seed is added to it as the task id.
+            goal: The task in words.
+            rules: The first part of the system prompt; the number of turns is added.
+            is_success: Whether an episode that terminated was won, from its last reward and info.
+            max_turns: Turns after which the episode is truncated, unless ``env`` ends it before.
+
+        Raises:
+            ValueError: If ``max_turns`` is not a positive integer.
+        """
+        super().__init__(
+            name=name,
+            goal=goal,
+            rules=rules,
+            actions=str,
+            forms=["any text"],
+            is_success=is_success,
+            close=getattr(env, "close", lambda: None),
+            max_turns=max_turns,
+        )
+        self.instructions = f"{rules}\nYou have {max_turns} turns."
+        self._env = env
+
+    def _start(self, seed: int, options: dict[str, Any]) -> str:
+        if options:
+            raise ValueError(f"a GEM environment has no reset option {next(iter(options))!r}; it has none")
+        self.task_id = f"{self.name}/{seed}"
+        return _join(*self._env.reset(seed=small_seed(seed)))
+
+    def _read(self, action_text: str) -> str | None:
+        return action_text.rpartition("</think>")[2]
+
+    def _play(self, action: str) -> Transition:
+        observation, reward, terminated, truncated, info = self._env.step(action)
+        return self._report(_join(observation, info), reward, terminated=terminated, truncated=truncated, info=info)
+
+
+def _join(observation: str, info: dict[str, Any]) -> str:
+    """Return what a model is to read; GEM leaves a part of it in the info, for its wrappers to add."""
+    parts = (info.get("prefix", ""), observation, info.get("suffix", ""))
+    return "\n".join(part.strip("\n") for part in parts if part)

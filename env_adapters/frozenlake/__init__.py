@@ -1,0 +1,1 @@
+"""FrozenLake: cross the ice without falling into a hole, as text."""

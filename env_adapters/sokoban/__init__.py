@@ -1,0 +1,1 @@
+"""Sokoban: push boxes onto targets in a small room, as text."""

@@ -1,0 +1,45 @@
+"""Dataset rows of the family; makes no level."""
+
+from typing import Any
+
+from env_adapters import dataset
+from env_adapters.dataset import split_seeds
+from env_adapters.sokoban.task import Task
+
+
+def build_rows(
+    split: str,
+    count: int,
+    *,
+    seed: int = 0,
+    size: int = 6,
+    boxes: int = 2,
+    difficulty: str = "medium",
+    max_turns: int = 30,
+) -> list[dict[str, Any]]:
+    """Build the rows of one split.
+
+    Args:
+        split: ``train`` or ``val``; no room of one is in the other.
+        count: Number of rows, at most 2**20.
+        seed: Chooses the episodes, in [0, 2**40).
+        size: Cells along each side of the room, walls included.
+        boxes: Number of boxes.
+        difficulty: ``easy``, ``medium`` or ``hard``.
+        max_turns: Turn limit of each episode.
+
+    Returns:
+        ``count`` rows; only ``extra_info`` differs between them.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    task = Task(size, boxes, difficulty)
+    return dataset.build_rows(
+        "sokoban",
+        task.name,
+        [dataset.Task(number, f"{task.name}/{number}", task.goal) for number in split_seeds(split, count, seed=seed)],
+        split=split,
+        options={"size": size, "boxes": boxes, "difficulty": difficulty, "max_turns": max_turns},
+        instructions=task.instructions(max_turns),
+    )

@@ -1,0 +1,64 @@
+"""Sokoban as a text environment.
+
+Owns an episode: its level, what a move is answered with, and when it is won. The rules are in ``level``, the words in
+``task`` and ``observation``.
+"""
+
+from typing import Any, ClassVar
+
+from env_adapters.base import TextEnvironment, Transition
+from env_adapters.sokoban.generator import generate
+from env_adapters.sokoban.level import ACTIONS, Level, move
+from env_adapters.sokoban.observation import render
+from env_adapters.sokoban.task import Task
+
+
+class SokobanEnvironment(TextEnvironment):
+    """Push every box onto a target; reward 1 for that, else 0. The score is the share of boxes on targets."""
+
+    thread_safe: ClassVar[bool] = True
+    dataset: ClassVar[str | None] = "env_adapters.sokoban.dataset:build_rows"
+
+    level: Level
+    """The current position."""
+
+    solution: list[str]
+    """A shortest solution of the position at the start."""
+
+    def __init__(self, *, size: int = 6, boxes: int = 2, difficulty: str = "medium", max_turns: int = 30) -> None:
+        """Choose the kind of levels.
+
+        Args:
+            size: Cells along each side of the room, walls included.
+            boxes: Number of boxes, and of targets.
+            difficulty: A key of ``env_adapters.sokoban.task.DIFFICULTIES``.
+            max_turns: Turns after which the episode is truncated.
+
+        Raises:
+            ValueError: If an option is out of range.
+        """
+        super().__init__(max_turns=max_turns)
+        self._task = Task(size, boxes, difficulty)
+        self.instructions = self._task.instructions(max_turns)
+        self.goal = self._task.goal
+        self.admissible_actions = list(ACTIONS)
+
+    def close(self) -> None:
+        """Do nothing; there is nothing to free."""
+
+    def _start(self, seed: int, options: dict[str, Any]) -> str:
+        if options:
+            raise ValueError(f"sokoban has no reset option {next(iter(options))!r}; it has none")
+        self.task_id = f"{self._task.name}/{seed}"
+        self.level, self.solution = generate(seed, self._task.size, self._task.boxes, self._task.lengths)
+        return render(self.level, "")
+
+    def _play(self, action: str) -> Transition:
+        before, self.level = self.level, move(self.level, action)
+        if self.level.solved:
+            return Transition("Every box is on a target. You won.", 1.0, terminated=True, success=True, score=1.0)
+        score = (self.level.boxes & self.level.targets).bit_count() / self.level.boxes.bit_count()
+        if self.level is before:
+            return Transition(render(before, "You are blocked; nothing moved."), score=score, effective=False)
+        verb = "moved" if self.level.boxes == before.boxes else "pushed a box"
+        return Transition(render(self.level, f"You {verb} {action}."), score=score)

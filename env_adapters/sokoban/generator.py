@@ -1,0 +1,81 @@
+"""Levels from seeds.
+
+Owns how rooms are drawn and on which side of the split they stand: even seeds get rooms that no odd seed gets.
+"""
+
+import hashlib
+import random
+from itertools import islice
+
+from env_adapters.sokoban.level import Level, steps
+from env_adapters.sokoban.search import descend, layers
+
+_FLOOR = (0.45, 0.9)  # least and greatest share of the cells inside the outer wall
+
+
+def generate(seed: int, size: int, boxes: int, lengths: tuple[int, int]) -> tuple[Level, list[str]]:
+    """Return the level of a seed and a shortest solution of it.
+
+    The length of the solution is drawn evenly from ``lengths``; then rooms are drawn until one has a start of exactly
+    this length, with no box on a target.
+
+    Args:
+        seed: Non-negative; its parity is the side of the split.
+        size: Cells along each side, walls included.
+        boxes: Number of boxes, and of targets.
+        lengths: Fewest and most moves of the shortest solution.
+    """
+    rng = random.Random(seed)
+    length = rng.randint(*lengths)
+    while True:
+        cells = _carve(rng, size)
+        floor = _mask(cells)
+        targets = _mask(rng.sample(cells, boxes))
+        if side(size, floor, targets) != seed % 2:
+            continue
+        *below, starts = islice(layers(size, floor, targets), length + 1)
+        starts = [state for state in starts if not state[1] & targets]
+        if len(below) == length and starts:
+            player, placed = rng.choice(starts)
+            level = Level(size, floor, targets, placed, player)
+            return level, descend(level, below)
+
+
+def side(size: int, floor: int, targets: int) -> int:
+    """Return on which side of the split a room with its targets stands: 0 for even seeds, 1 for odd ones.
+
+    Rooms that can be brought together by shifting, turning or mirroring stand on the same side.
+    """
+    cells = ["#_."[(floor >> cell & 1) + (targets >> cell & 1)] for cell in range(size * size)]
+    rows = ["".join(cells[start : start + size]) for start in range(0, size * size, size)]
+    rows = _without_walls(_turned(_without_walls(rows)))
+    looks: list[list[str]] = []
+    for _ in range(4):
+        rows = _turned(rows)
+        looks += [rows, [row[::-1] for row in rows]]
+    return hashlib.sha256("\n".join(min(looks)).encode()).digest()[0] % 2
+
+
+def _without_walls(rows: list[str]) -> list[str]:
+    return [row for row in rows if row.strip("#")]
+
+
+def _turned(rows: list[str]) -> list[str]:
+    return ["".join(column) for column in zip(*reversed(rows), strict=True)]
+
+
+def _carve(rng: random.Random, size: int) -> list[int]:
+    """Return the cells of a connected floor, grown from a random cell."""
+    least, most = (round(share * (size - 2) ** 2) for share in _FLOOR)
+    count = rng.randint(least, most)
+    cells = [rng.randint(1, size - 2) * size + rng.randint(1, size - 2)]
+    while len(cells) < count:
+        cell = rng.choice(cells) + rng.choice(steps(size))
+        row, column = divmod(cell, size)
+        if 0 < row < size - 1 and 0 < column < size - 1 and cell not in cells:
+            cells.append(cell)
+    return cells
+
+
+def _mask(cells: list[int]) -> int:
+    return sum(1 << cell for cell in cells)

@@ -1,0 +1,109 @@
+"""WebShop as a text environment.
+
+Owns the options, the reading of actions and what a purchase is worth to the learner. The shop is in ``shop``, the way
+through it in ``session``.
+"""
+
+from typing import Any, ClassVar
+
+from env_adapters.base import TextEnvironment, Transition
+from env_adapters.parsing import extract_action, match_action
+from env_adapters.webshop.actions import SEARCH_FORM
+from env_adapters.webshop.goal import Goal
+from env_adapters.webshop.pages import OBSERVATION_MODES, list_actions, render
+from env_adapters.webshop.prompt import build_instructions
+from env_adapters.webshop.records import resolve_data
+from env_adapters.webshop.session import Session
+from env_adapters.webshop.shop import load_shop
+
+REWARDS = ("binary", "graded")
+
+
+class WebShopEnvironment(TextEnvironment):
+    """One visit to a shop: buy a product that meets an instruction.
+
+    Attributes:
+        target: The goal of the episode with what the model is not told; for a scripted buyer.
+    """
+
+    thread_safe: ClassVar[bool] = True  # the shop is shared and only read
+    dataset: ClassVar[str | None] = "env_adapters.webshop.dataset:build_rows"
+
+    target: Goal
+
+    def __init__(
+        self,
+        *,
+        data: str | None = None,
+        observation_mode: str = "text_rich",
+        reward: str = "binary",
+        max_turns: int = 30,
+    ) -> None:
+        """Open the shop; the first time in a process it is loaded.
+
+        Args:
+            data: ``synthetic``, a folder with upstream's files, or None for the folder in ``$WEBSHOP_DATA`` and
+                ``synthetic`` if that is unset.
+            observation_mode: ``text`` or ``text_rich``.
+            reward: ``binary`` gives 1 for a purchase that meets all of the goal, else 0; ``graded`` gives its score.
+            max_turns: Turns after which the episode is truncated.
+
+        Raises:
+            ValueError: If an option is out of range or the folder lacks files.
+        """
+        super().__init__(max_turns=max_turns)
+        _check("observation_mode", observation_mode, OBSERVATION_MODES)
+        _check("reward", reward, REWARDS)
+        self.data = resolve_data(data)
+        self.observation_mode = observation_mode
+        self.reward = reward
+        self.shop = load_shop(self.data)
+        self.instructions = build_instructions(observation_mode, max_turns)
+        self._session: Session | None = None
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _start(self, seed: int, options: dict[str, Any]) -> str:
+        if options:
+            raise ValueError(f"webshop has no reset option {next(iter(options))!r}; it has none")
+        self.target = self.shop.goal_of(seed)
+        self.task_id = self.target.task_id
+        self.goal = self.target.instruction
+        self._session = Session(self.shop, self.target)
+        return self._show(self._session)
+
+    def _read(self, action_text: str) -> str | None:
+        name, _, argument = extract_action(action_text).partition("[")
+        name, argument = name.strip().lower(), argument.rstrip()
+        if not argument.endswith("]"):
+            return None
+        argument = argument[:-1].strip()
+        if name == "search":
+            return f"search[{argument}]" if argument and SEARCH_FORM in self.admissible_actions else None
+        return match_action(f"{name}[{argument}]", self.admissible_actions)
+
+    def _play(self, action: str) -> Transition:
+        session = self._session
+        assert session is not None
+        before = session.page
+        name, _, argument = action[:-1].partition("[")
+        if name == "search":
+            session.search(argument)
+        else:
+            session.click(argument)
+        observation = self._show(session)
+        if session.score is None:
+            return Transition(observation, effective=session.page != before)
+        success = session.score == 1
+        reward = session.score if self.reward == "graded" else float(success)
+        return Transition(observation, reward, True, success=success, score=session.score)
+
+    def _show(self, session: Session) -> str:
+        self.admissible_actions = list_actions(session.page)
+        return render(session.page, self.observation_mode)
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"unknown {name} {value!r}; known: {', '.join(allowed)}")

@@ -1,0 +1,99 @@
+"""The shop: products, goals and search.
+
+Owns how they are put together from records, and that a process does so once. A shop is never changed, so that all
+instances share it.
+"""
+
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from env_adapters.dataset import split_of
+from env_adapters.webshop.catalogue import make_records
+from env_adapters.webshop.goal import Goal
+from env_adapters.webshop.goals import make_goals, split_goals
+from env_adapters.webshop.product import Product, read_product
+from env_adapters.webshop.records import SYNTHETIC, Records, read_records
+from env_adapters.webshop.search import SearchIndex
+from env_adapters.webshop.solution import solve
+
+_ASIN_LENGTH = 10
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """A shop.
+
+    Attributes:
+        products: Its products.
+        index: The search index; its numbers are those of ``products``.
+        goals: Split to the goals that can be reached.
+        left_out: Number of goals that their own product does not meet, whatever one chooses.
+    """
+
+    products: tuple[Product, ...]
+    index: SearchIndex
+    goals: dict[str, tuple[Goal, ...]]
+    left_out: int
+
+    def goal_of(self, seed: int) -> Goal:
+        """Return the goal that an environment seed stands for; the numbers of a split go round its goals."""
+        split, number = split_of(seed)
+        return self.goals[split][number % len(self.goals[split])]
+
+    def search(self, query: str) -> list[Product]:
+        """Return what is found for ``query``, best first."""
+        return [self.products[number] for number in self.index.search(query)]
+
+
+def load_shop(data: str) -> Shop:
+    """Return the shop of ``data``, the same object again while it is among the last two.
+
+    Args:
+        data: ``SYNTHETIC`` or a folder, as ``records.resolve_data`` returns it.
+
+    Raises:
+        ValueError: If the folder lacks files or goals.
+    """
+    with _lock:  # else threads that ask at the same time would all load it
+        return _load(data)
+
+
+def open_shop(records: Records) -> Shop:
+    """Make a shop from records.
+
+    Raises:
+        ValueError: If less than two products have goals that can be reached.
+    """
+    products: dict[str, Product] = {}
+    goals: list[list[Goal]] = []
+    left_out = 0
+    for record in records.products:
+        asin = record["asin"]
+        if asin in products or asin == "nan" or len(asin) > _ASIN_LENGTH:  # upstream skips these
+            continue
+        entry = records.attributes.get(asin, {})
+        product = read_product(record, entry.get("attributes", ["DUMMY_ATTR"]), records.reviews.get(asin, {}))
+        human = None if records.human is None else records.human.get(asin, [])
+        made = make_goals(product, entry, human)
+        products[asin] = product
+        goals.append([goal for goal in made if solve(goal) is not None])
+        left_out += len(made) - len(goals[-1])
+    return Shop(
+        products=tuple(products.values()),
+        index=SearchIndex(map(_document, products.values())),
+        goals=split_goals(goals),
+        left_out=left_out,
+    )
+
+
+@lru_cache(maxsize=2)
+def _load(data: str) -> Shop:
+    return open_shop(make_records() if data == SYNTHETIC else read_records(Path(data)))
+
+
+def _document(product: Product) -> str:
+    options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
+    return " ".join((product.title, product.description, *product.features[:1], options))

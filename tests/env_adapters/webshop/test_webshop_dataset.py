@@ -1,0 +1,83 @@
+"""Dataset rows: shape, disjoint products, what a row fixes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import env_adapters
+from env_adapters.webshop.dataset import build_rows
+
+
+def products(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["extra_info"]["task_id"].split("/")[1] for row in rows}
+
+
+def test_a_row_is_what_the_rollout_needs() -> None:
+    row = build_rows("val", 3, seed=1, data="synthetic", observation_mode="text", reward="graded", max_turns=12)[2]
+    options = json.loads(row["extra_info"]["environment_options"])
+    environment = env_adapters.make("webshop", **options)
+    _, info = environment.reset(seed=row["extra_info"]["seed"])
+    assert row == {
+        "data_source": "webshop",
+        "prompt": [
+            {"role": "system", "content": environment.instructions},
+            {"role": "user", "content": environment.goal},
+        ],
+        "ability": "agent",
+        "reward_model": {"style": "environment", "ground_truth": ""},
+        "agent_name": "comprl_agent",
+        "extra_info": {
+            "index": 2,
+            "split": "val",
+            "environment": "webshop",
+            "environment_options": json.dumps(
+                {"data": "synthetic", "observation_mode": "text", "reward": "graded", "max_turns": 12}
+            ),
+            "seed": row["extra_info"]["seed"],
+            "task_id": info["task_id"],
+        },
+    }
+    assert "12 turns" in environment.instructions and "[SEP]" in environment.instructions
+
+
+def test_all_goals_of_a_split_by_default_and_no_product_in_both() -> None:
+    train, val = (build_rows(split, data="synthetic") for split in ("train", "val"))
+    assert (len(train), len(val)) == (6142, 1519)
+    assert len({row["extra_info"]["task_id"] for row in (*train, *val)}) == len(train) + len(val)
+    assert not products(train) & products(val)
+    assert len(products(val[:150])) == 150
+
+
+def test_more_rows_than_goals_repeat_them(folder: Path) -> None:
+    rows = build_rows("val", 10, data=str(folder))
+    assert len(rows) == 10 and len({row["extra_info"]["seed"] for row in rows}) == 10
+    assert len(products(rows)) == 1
+
+
+def test_rows_name_the_folder_that_the_variable_meant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBSHOP_DATA", str(folder))
+    (row,) = build_rows("train", 1)
+    monkeypatch.delenv("WEBSHOP_DATA")
+    environment = env_adapters.make("webshop", **json.loads(row["extra_info"]["environment_options"]))
+    _, info = environment.reset(seed=row["extra_info"]["seed"])
+    assert info["goal"] == row["prompt"][1]["content"] and "Find me warm" in info["goal"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "test"}, "'test'; known: train, val"),
+        ({"split": "test", "count": None}, "'test'; known: train, val"),
+        ({"count": 0}, "count .* got 0"),
+        ({"seed": -1}, "seed .* got -1"),
+        ({"max_turns": 0}, "max_turns .* got 0"),
+        ({"observation_mode": "html"}, "observation_mode 'html'; known: text, text_rich"),
+        ({"reward": "dense"}, "reward 'dense'; known: binary, graded"),
+        ({"data": "/nowhere"}, "no WebShop data in '/nowhere'"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_rows(**{"split": "train", "count": 1, "data": "synthetic", **arguments})

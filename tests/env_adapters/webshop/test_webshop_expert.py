@@ -1,0 +1,32 @@
+"""The scripted buyer."""
+
+from dataclasses import replace
+
+import pytest
+
+import env_adapters
+from env_adapters.webshop.expert import ScriptedPolicy
+from env_adapters.webshop.shop import load_shop
+
+
+def test_it_earns_the_full_reward_on_every_goal() -> None:
+    environment = env_adapters.make("webshop", data="synthetic", reward="graded", max_turns=15)
+    shop = load_shop("synthetic")
+    for side, split in enumerate(("train", "val")):
+        for number in range(len(shop.goals[split])):
+            _, info = environment.reset(seed=2 * number + side)
+            policy = ScriptedPolicy(shop.goal_of(2 * number + side))
+            terminated = truncated = False
+            reward = 0.0
+            while not (terminated or truncated):
+                assert reward == 0
+                action = policy.act(info["admissible_actions"])
+                _, reward, terminated, truncated, info = environment.step(f"<action>{action}</action>")
+                assert info["action_valid"]
+            assert (reward, info["success"], info["score"]) == (1.0, True, 1.0)
+
+
+def test_a_goal_out_of_reach_is_refused() -> None:
+    goal = load_shop("synthetic").goals["train"][0]
+    with pytest.raises(ValueError, match=f"{goal.task_id}.* cannot be reached"):
+        ScriptedPolicy(replace(goal, price_upper=0.5))
