@@ -1,12 +1,18 @@
-"""Models and data of the quickstart, made once."""
+"""Models and data of the quickstart, and the training runs that several test files look at: each is made once."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from running import ROOT
+from arms import ARMS, COMPARED, SMALL
+from running import ROOT, START_SECONDS, Run, comprl_bank, last_step, run_environment
+
+import env_adapters
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +24,7 @@ def models() -> Path:
     return models
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models, data and a place for runs."""
     folder = tmp_path_factory.mktemp("run")
@@ -29,3 +35,93 @@ def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         output = ["--output", str(folder / "data" / f"{split}.parquet")]
         subprocess.run([*command, *options, *output], cwd=ROOT, check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def interrupted(folder: Path) -> Run:
+    """A run in ``folder/run`` that got SIGTERM after its first step."""
+    run = Run(folder, "trainer.total_training_steps=1000", script="probed_run.py")
+    try:
+        run.wait_for("step 1/1000")
+        actions = (("stats", "--json"), ("verify",), ("delete", "--where", "uses=0", "--yes"))
+        run.beside = [comprl_bank(folder, *action) for action in actions]
+        run.process.send_signal(signal.SIGTERM)
+        run.process.wait(timeout=300)
+    finally:
+        run.process.kill()
+    return run
+
+
+@pytest.fixture(scope="session")
+def initial_bank(folder: Path) -> Path:
+    """A snapshot with one good lesson in many words, so that guided episodes succeed now and then."""
+    code = f"""
+import asyncio
+from verl_comprl.experience import *
+async def main():
+    bank = await ExperienceBank.open(BankConfig(path={str(folder / "seed")!r}), await make_embedder("builtin"))
+    lesson = "Walk towards unseen cells until the staircase shows up. Explore cells that you have not seen yet."
+    adds = [Add(title="Search a dark room", content=lesson + " Do not waste turns." * n) for n in range(4)]
+    await bank.apply(adds, call_id="", listed=[], task="t", environment="minihack", step=0, weight_version=0)
+    await bank.save({str(folder / "initial")!r})
+    await bank.close()
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    return folder / "initial"
+
+
+@pytest.fixture(scope="session")
+def mix(folder: Path) -> list[str]:
+    """Files with rows of every environment family and of a user's own environment."""
+    families = {name: [] for name in env_adapters.list_environments()} | {"minihack": ["--variant", "keyroom"]}
+    for name, options in (families | {"examples.own_environment.guess:GuessEnvironment": []}).items():
+        file = folder / "mix" / f"{name.rpartition(':')[2]}.parquet"
+        command = [sys.executable, "-m", "verl_comprl.cli.main", "data", name, *options, "--split", "train"]
+        command += ["--count", "2", "--max-turns", "3", "--output", str(file)]
+        subprocess.run(command, cwd=ROOT, check=True)
+    return sorted(map(str, (folder / "mix").iterdir()))
+
+
+@pytest.fixture(scope="session")
+def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Metrics of the steps of all runs that need no process of their own, see ``lent_run.py``."""
+
+    def place(name: str) -> str:
+        return f"trainer.default_local_dir={folder / name}"
+
+    compared = [*COMPARED, f"skip.rollout_tq.dump_dir={folder / 'rollouts'}", "trainer.resume_mode=disable"]
+    step = last_step(folder / "run")
+    runs: list[dict[str, Any]] = [
+        # verl's trainer makes rollouts, keeps them and trains; ours trains on the same ones from the same weights.
+        {"name": "plain", "overrides": [*compared, place("plain")], "plain": True, "keep": str(folder / "initial")},
+        {"name": "ours", "overrides": [*compared, place("ours")], "take": str(folder / "initial")},
+    ]
+    common = ["trainer.resume_mode=disable", "trainer.total_training_steps=2", "comprl.drain_timeout=0"]
+    common += ["comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", f"comprl.initial_bank={initial_bank}"]
+    runs += [{"name": name, "overrides": [*common, *changes, place(name)]} for name, changes in ARMS.items()]
+    batch = [f"data.train_batch_size={len(mix)}", f"actor_rollout_ref.actor.ppo_mini_batch_size={len(mix)}"]
+    mixed = ["trainer.total_training_steps=1", "actor_rollout_ref.rollout.n=2", f"data.train_files=[{','.join(mix)}]"]
+    mixed += ["data.max_prompt_length=3072", "data.max_response_length=1024", *batch, place("mix")]
+    runs.append({"name": "mix", "overrides": [*common, *mixed]})
+    resumed = [place("run"), f"trainer.total_training_steps={step + 2}", f"trainer.save_freq={step + 2}"]
+    runs.append({"name": "resumed", "overrides": resumed, "probe": str(folder / "resumed.jsonl")})
+    checkpoint = str(folder / "run" / f"global_step_{step}")
+    runs.append({"name": "evaluated", "overrides": [], "evaluate": checkpoint})
+    return run_lent(folder, runs, SMALL)
+
+
+def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Run ``lent_run.py`` and return each run's steps."""
+    specification, results, output = folder / "lent.json", folder / "lent.jsonl", folder / "lent.txt"
+    specification.write_text(json.dumps({"common": common, "runs": runs}))
+    command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification), str(results)]
+    with output.open("w") as log:
+        environment = run_environment(folder)
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
+    assert done.returncode == 0, output.read_text()[-5000:]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in results.read_text().splitlines():
+        step = json.loads(line)
+        found.setdefault(step["run"], []).append(step)
+    return found

@@ -1,19 +1,26 @@
-"""Two steps of several arms in one process: ``python arms_run.py SPECIFICATION RESULTS``.
+"""Several runs in one process: ``python lent_run.py SPECIFICATION RESULTS``.
 
-Engines and servers are the same for every arm and take nearly all of the time that a run needs to start. So the first
-arm starts them and lends them to the others. Everything else is each arm's own and made as the launcher makes it: the
-configuration, composed from a user's overrides, the layer, the manager with its bank, the agent loop workers.
+Engines and servers are the same for every run and take nearly all of the time that a run needs to start. So the first
+run starts them and lends them to the others. Everything else is each run's own and made as the launcher makes it: the
+configuration, composed from a user's overrides, the trainer, the manager with its bank, the agent loop workers.
 
-The specification is JSON: ``common`` overrides and those of each arm, in ``arms``. A line per step goes to RESULTS.
+The specification is JSON: ``common`` overrides and a list of ``runs``, each with ``name``, ``overrides`` and perhaps
+``config`` (the recipe), ``plain`` (verl's own trainer instead of ours), ``keep`` (a folder that the actor is saved to
+before it is trained), ``take`` (such a folder to start from), ``probe`` (a file, see ``probes``) or ``evaluate`` (a
+checkpoint for ``comprl evaluate``, and nothing else). A line per step goes to RESULTS.
 """
 
+import argparse
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from probes import probe_after_steps, probe_engines
+
 from verl_comprl import train
+from verl_comprl.cli import evaluate
 
 ROOT = Path(__file__).parents[2]
 OWN = ("_init_tokenizer", "_init_dataloader", "_init_dump_executor")
@@ -48,6 +55,22 @@ def lend_engines() -> None:
     complement.ExtractorRuntime = extractor  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def plain_trainer() -> type:
+    """Return verl's own synchronous trainer, with nothing in the places of what the launcher asks of ours."""
+    from omegaconf import open_dict
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    class Plain(PPOTrainerSync):
+        def __init__(self, config: Any) -> None:
+            with open_dict(config):
+                config.trainer.v1.trainer_mode = "sync"
+            super().__init__(config)
+
+        def close(self) -> None: ...
+
+    return Plain
+
+
 def agent_loops(config: Any, trainer: Any) -> Any:
     from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
@@ -59,39 +82,81 @@ def agent_loops(config: Any, trainer: Any) -> Any:
     )
 
 
-def run_arm(name: str, config: Any, results: Path, lender: Any) -> Any:
-    """Train one arm with the engines of ``lender``, if there is one yet; returns the trainer."""
-    import ray
-    from omegaconf import OmegaConf
-    from verl.trainer.ppo.v1 import get_trainer_cls
+class Runs:
+    """One run after the other."""
 
-    from verl_comprl.config.validation import validate
-    from verl_comprl.trainer.progress import Progress
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.lender: Any = None
 
-    class Recorder(Progress):
-        def step(self, step: int, total: int, metrics: Any) -> None:
-            numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"arm": name, "step": step} | numbers) + "\n")
+    def train(self, run: dict[str, Any], config: Any) -> None:
+        import ray
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.v1 import get_trainer_cls
 
-    validate(config)
-    OmegaConf.resolve(config)
-    trainer: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
-    trainer.progress = Recorder()
-    if lender:  # its clients are known already: workers and manager can start at the same time
-        with ThreadPoolExecutor(1) as background:
-            starting = background.submit(agent_loops, config, lender)
+        from verl_comprl.config.record import save_config
+        from verl_comprl.config.validation import validate
+
+        validate(config)
+        save_config(config, Path(config.trainer.default_local_dir))
+        OmegaConf.resolve(config)
+        ours = get_trainer_cls(config.trainer.v1.trainer_mode)
+        trainer: Any = (plain_trainer() if run.get("plain") else ours)(config=config)
+        trainer.progress = self._recorder(run["name"])
+        if self.lender:  # its clients are known already: workers and manager can start at the same time
+            with ThreadPoolExecutor(1) as background:
+                starting = background.submit(agent_loops, config, self.lender)
+                trainer.init()
+                loops = starting.result()
+        else:
             trainer.init()
-            loops = starting.result()
-    else:
-        trainer.init()
-        loops = agent_loops(config, trainer)
-    trainer.fit(loops)
-    trainer.close()
-    ray.kill(trainer.complement.manager)
-    for worker in loops.agent_loop_workers:
-        ray.kill(worker)
-    return trainer
+            loops = agent_loops(config, trainer)
+        self.lender = self.lender or trainer
+        if "take" in run:
+            trainer.actor_rollout_wg.load_checkpoint(local_path=run["take"])
+        if "keep" in run:
+            trainer.actor_rollout_wg.save_checkpoint(local_path=run["keep"], global_step=0)
+        if "probe" in run:
+            probe_engines(trainer, Path(run["probe"]).with_suffix(".start"))
+            probe_after_steps(trainer, Path(run["probe"]))
+        trainer.fit(loops)
+        trainer.close()
+        for worker in loops.agent_loop_workers:
+            ray.kill(worker)
+        if hasattr(getattr(trainer, "complement", None), "manager"):
+            ray.kill(trainer.complement.manager)
+
+    def evaluate(self, run: dict[str, Any]) -> None:
+        parser = argparse.ArgumentParser()
+        evaluate.add_parser(parser.add_subparsers())
+        output = str(self.results.with_name("result.json"))
+        options = parser.parse_args(
+            ["evaluate", "--greedy", "--checkpoint", run["evaluate"], "--output", output, *run["overrides"]]
+        )
+
+        def lent(config: Any) -> int:
+            config.transfer_queue.enable = True
+            self.train({"name": run["name"]}, config)
+            return 0
+
+        train.run, start = lent, train.run
+        try:
+            assert evaluate.run(options) == 0
+        finally:
+            train.run = start
+
+    def _recorder(self, name: str) -> Any:
+        from verl_comprl.trainer.progress import Progress
+
+        results = self.results
+
+        class Recorder(Progress):
+            def step(self, step: int, total: int, metrics: Any) -> None:
+                numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
+                with results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"run": name, "step": step} | numbers) + "\n")
+
+        return Recorder()
 
 
 def main() -> None:
@@ -105,20 +170,25 @@ def main() -> None:
     specification = json.loads(Path(sys.argv[1]).read_text())
     plugin.verify()
     lend_engines()
-    configs: dict[str, Any] = {}
+    configs: list[Any] = []
     with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        for name, overrides in specification["arms"].items():
-            configs[name] = compose("quickstart_cpu/quickstart", overrides=[search, *specification["common"], *overrides])
-            configs[name].transfer_queue.enable = True
-            auto_set_device(configs[name])
-    first = next(iter(configs.values()))
-    train._start_ray(first)
-    tq.init(first.transfer_queue)
-    lender = None
+        for run in specification["runs"]:
+            overrides = [search, *specification["common"], *run["overrides"]]
+            recipe = run.get("config", "quickstart_cpu/quickstart")
+            configs.append(None if "evaluate" in run else compose(recipe, overrides=overrides))
+    for config in filter(None, configs):
+        config.transfer_queue.enable = True
+        auto_set_device(config)
+    train._start_ray(configs[0])
+    tq.init(configs[0].transfer_queue)
+    runs = Runs(Path(sys.argv[2]))
     try:
-        for name, config in configs.items():
-            lender = run_arm(name, config, Path(sys.argv[2]), lender)
+        for run, config in zip(specification["runs"], configs, strict=True):
+            if config is None:
+                runs.evaluate(run)
+            else:
+                runs.train(run, config)
     finally:
         tq.close()
         ray.shutdown()

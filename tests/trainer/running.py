@@ -26,6 +26,11 @@ def undocumented(metrics: Iterable[str]) -> list[str]:
     return [name for name in ours if not any(fnmatch(name, pattern) for pattern in patterns)]
 
 
+def last_step(run: Path) -> int:
+    """Step of a run's latest checkpoint."""
+    return int((run / "latest_checkpointed_iteration.txt").read_text())
+
+
 def comprl_bank(folder: Path, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "verl_comprl.cli.main", "bank", action, "--path", str(folder / "run" / "bank")]
     return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)

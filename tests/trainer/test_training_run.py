@@ -1,44 +1,16 @@
 """The real thing: two models with engines and servers in one run, interrupted by a signal, then resumed."""
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from running import ROOT, START_SECONDS, Run, comprl_bank, run_environment, undocumented
+from running import ROOT, START_SECONDS, Run, last_step, run_environment, undocumented
 
 from verl_comprl.experience.snapshot import snapshot_checksum
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-
-
-@pytest.fixture(scope="module")
-def interrupted(folder) -> Run:
-    """A run that got SIGTERM after its first step."""
-    run = Run(folder, "trainer.total_training_steps=1000", script="probed_run.py")
-    try:
-        run.wait_for("step 1/1000")
-        actions = (("stats", "--json"), ("verify",), ("delete", "--where", "uses=0", "--yes"))
-        run.beside = [comprl_bank(folder, *action) for action in actions]
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(timeout=300)
-    finally:
-        run.process.kill()
-    return run
-
-
-@pytest.fixture(scope="module")
-def resumed(folder, interrupted) -> Run:
-    """The same run, started again, to its end."""
-    step = int((folder / "run" / "latest_checkpointed_iteration.txt").read_text())
-    run = Run(folder, f"trainer.total_training_steps={step + 2}", script="probed_run.py")
-    try:
-        run.process.wait(timeout=START_SECONDS)
-    finally:
-        run.process.kill()
-    return run
 
 
 def test_a_bank_that_is_open_elsewhere_ends_the_start_with_one_line(folder):
@@ -58,14 +30,16 @@ def test_a_bank_that_is_open_elsewhere_ends_the_start_with_one_line(folder):
     assert run.processes() == []
 
 
-def probes(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "probe.jsonl").read_text().splitlines()]
+def probes(file: Path, model: str) -> list[dict]:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if line["model"] == model]
 
 
 def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
     assert interrupted.process.returncode == 130, interrupted.text()
     assert interrupted.processes() == []
-    step = int((folder / "run" / "latest_checkpointed_iteration.txt").read_text())
+    # The first one: a later run has gone on from there.
+    step = min(int(path.name.rpartition("_")[2]) for path in (folder / "run").glob("global_step_*"))
     saved = folder / "run" / f"global_step_{step}"
     assert {"actor", "extractor", "comprl", "comprl.json", "data.pt"} <= {path.name for path in saved.iterdir()}
     assert json.loads((saved / "comprl.json").read_text())["step"] == step
@@ -80,21 +54,28 @@ def test_the_bank_can_be_read_beside_the_run(folder, interrupted):
     assert not (folder / "run" / "bank" / "manager.json").exists()
 
 
-def test_a_resumed_run_goes_on_where_it_was(folder, interrupted, resumed):
-    assert resumed.process.returncode == 0, resumed.text()
-    assert resumed.processes() == []
-    step = int((folder / "run" / "latest_checkpointed_iteration.txt").read_text())
-    assert f"step {step + 1}/{step + 2}" in resumed.text()
-    assert f"step {step}/" not in resumed.text()
-    versions = [line["version"] for line in probes(folder) if line["model"] == "extractor"]
-    assert versions == sorted(versions)
-    state = json.loads((folder / "run" / f"global_step_{step}" / "comprl.json").read_text())
-    assert versions[-2] >= state["extractor_weight_version"]
+def test_a_resumed_run_goes_on_where_it_was(folder, interrupted, lent):
+    steps = [line["step"] for line in lent["resumed"]]
+    assert len(steps) == 2 and last_step(folder / "run") == steps[-1]
+    saved = json.loads((folder / "run" / f"global_step_{steps[0] - 1}" / "comprl.json").read_text())
+    versions = [line["version"] for line in probes(folder / "resumed.jsonl", "extractor")]
+    assert versions == sorted(versions) and versions[0] >= saved["extractor_weight_version"] > 0
 
 
-def test_servers_have_the_weights_of_their_engines_after_updates(folder, interrupted, resumed):
+def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent):
+    """The engines that were lent to it had been trained on by other runs."""
     for model in ("actor", "extractor"):
-        lines = [line for line in probes(folder) if line["model"] == model]
+        (start,) = probes(folder / "resumed.start", model)
+        # The extractor may have learned on between the checkpoint and the probe behind it.
+        same = [line for line in probes(folder / "probe.jsonl", model) if line["version"] == start["version"]]
+        assert same or model == "extractor"
+        assert all(start["fixed"] == pytest.approx(line["fixed"], abs=1e-6) for line in same)
+        assert start["fixed"] != pytest.approx(probes(folder / "resumed.jsonl", model)[-1]["fixed"], abs=1e-4)
+
+
+def test_servers_have_the_weights_of_their_engines_after_updates(folder, interrupted, lent):
+    for model in ("actor", "extractor"):
+        lines = [line for name in ("probe.jsonl", "resumed.jsonl") for line in probes(folder / name, model)]
         assert len({line["version"] for line in lines}) > 1, f"{model} was never updated"
         for line in lines:
             differences = [abs(a - b) for a, b in zip(line["server"], line["engine"], strict=True)]
@@ -103,30 +84,19 @@ def test_servers_have_the_weights_of_their_engines_after_updates(folder, interru
         assert max(moved) > 1e-4, f"{model}'s server did not change"
 
 
-def test_trainer_and_rollout_agree_and_the_method_is_at_work(interrupted, resumed):
-    lines = [line for run in (interrupted, resumed) for line in run.text().splitlines() if line.startswith("step:")]
-    steps = [dict(item.split(":", 1) for item in line.split(" - ") if ":" in item) for line in lines]
+def test_trainer_and_rollout_agree_and_the_method_is_at_work(interrupted, lent):
+    steps = lent["resumed"]
     metrics = steps[-1]
-    assert float(metrics["training/rollout_probs_diff_mean"]) < 1e-2
-    assert float(metrics["comprl/guided/rollouts"]) > 0
-    assert float(metrics["comprl/free/rollouts"]) > 0
-    assert float(metrics["comprl/bank/size"]) > 0
-    assert float(metrics["comprl/operations/added"]) > 0
-    assert any(float(step.get("comprl/extractor/grad_norm", 0)) > 0 for step in steps)
+    assert metrics["training/rollout_probs_diff_mean"] < 1e-2
+    assert metrics["comprl/guided/rollouts"] > 0
+    assert metrics["comprl/free/rollouts"] > 0
+    assert metrics["comprl/bank/size"] > 0
+    assert metrics["comprl/operations/added"] > 0
+    assert any(step.get("comprl/extractor/grad_norm", 0) > 0 for step in steps)
     assert undocumented({name for step in steps for name in step}) == []
 
 
-@pytest.mark.long
-def test_a_checkpoint_is_evaluated_and_nothing_of_the_run_changes(folder, resumed):
-    step = int((folder / "run" / "latest_checkpointed_iteration.txt").read_text())
-    before = {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")}
-    command = [sys.executable, "-m", "verl_comprl.cli.main", "evaluate", "--greedy"]
-    command += ["--checkpoint", str(folder / "run" / f"global_step_{step}"), "--output", str(folder / "result.json")]
-    environment = {name: value for name, value in run_environment(folder).items() if "VERL" not in name}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((folder / "result.json").read_text())
-    assert json.loads(done.stdout) == result
+def check_result(folder: Path, result: dict, step: int) -> None:
     assert (result["step"], result["sampling"]["temperature"]) == (step, 0.0)
     assert result["tasks"].keys() == {"minihack/room-ultimate"}
     for arm in ("with", "without"):
@@ -134,4 +104,22 @@ def test_a_checkpoint_is_evaluated_and_nothing_of_the_run_changes(folder, resume
         assert measured["success_low"] <= measured["success"] <= measured["success_high"]
     # The command fails if the bank that it was given is not what it was; here it is the checkpoint's.
     assert result["bank"]["sha256"] == snapshot_checksum(result["bank"]["snapshot"])
+
+
+def test_a_checkpoint_is_evaluated(folder, lent):
+    check_result(folder, json.loads((folder / "result.json").read_text()), last_step(folder / "run") - 2)
+
+
+@pytest.mark.long
+def test_the_command_evaluates_and_nothing_of_the_run_changes(folder, lent):
+    step = last_step(folder / "run")
+    before = {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")}
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "evaluate", "--greedy"]
+    command += ["--checkpoint", str(folder / "run" / f"global_step_{step}"), "--output", str(folder / "again.json")]
+    environment = {name: value for name, value in run_environment(folder).items() if "VERL" not in name}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((folder / "again.json").read_text())
+    assert json.loads(done.stdout) == result
+    check_result(folder, result, step)
     assert {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")} == before

@@ -1,0 +1,33 @@
+"""Every recipe's CPU setting as a user starts it, for one step."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/tasks.sh"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recipes")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("recipe", NAMES)
+def test_a_recipe_runs_one_step(folder: Path, recipe: str) -> None:
+    environment = os.environ | {"COMPRL_RECIPES": str(folder)}
+    command = ["bash", "recipes/run.sh", recipe, "cpu", "trainer.total_training_steps=1"]
+    command += ["trainer.test_freq=-1", "trainer.val_before_train=false", "trainer.logger=[console]"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 1/1" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("step:1 ")]
+    metrics = dict(item.split(":", 1) for item in line.split(" - ") if ":" in item)
+    assert float(metrics["comprl/free/rollouts"]) > 0
+    tasks = {name.split("/free/")[0] for name in metrics if name.startswith("comprl/task/")}
+    assert len(tasks) == {"mix3": 3, "mix6": 6}.get(recipe, 0)

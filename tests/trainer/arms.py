@@ -1,0 +1,48 @@
+"""What the runs in ``lent_run.py`` are made from: arms, and what makes a run small."""
+
+STEPS = 4
+"""Of the two runs that are compared bit for bit."""
+
+# One prompt per step: verl draws the order of several anew in every run, and sums are not associative.
+COMPARED = [
+    "arm=baseline",
+    "data.train_batch_size=1",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.save_freq={STEPS}",
+    "skip.rollout_tq.enable=true",
+    f"skip.rollout_tq.steps={list(range(1, STEPS + 1))}".replace(" ", ""),
+]
+
+SMALL = [
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+    "trainer.save_freq=-1",
+    "trainer.logger=[console]",
+    "trainer.max_actor_ckpt_to_keep=null",  # engines that are lent would remove other runs' checkpoints
+    "data.train_batch_size=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "comprl.extractor.batch_size=8",
+    # For the longest prompt of all environments.
+    "actor_rollout_ref.rollout.max_model_len=4096",
+]
+
+# Beside the baseline, and the method itself, which is in test_training_run.
+ARMS: dict[str, list[str]] = {
+    "offline": ["arm=offline"],
+    "static_online": ["arm=static_online", "comprl.merge.every=1"],
+    "experience_only": ["arm=experience_only"],
+    "all_guided": ["arm=all_guided"],
+    "shared_baseline": ["arm=shared_baseline"],
+    "no_merge": ["arm=no_merge"],
+    "no_search_and_ask": ["arm=no_search_and_ask"],
+    # Everything that is off by default, with a judgement that fits into the model's context.
+    "variants": [
+        "comprl.actor_critic.enabled=true",
+        "comprl.actor_critic.train=true",
+        "comprl.actor_critic.max_tokens=16",
+        "comprl.self_distillation.weight=0.1",
+        "comprl.extractor.utility=relative",
+        "comprl.exploration=0.5",
+    ],
+}

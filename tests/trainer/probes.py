@@ -1,0 +1,86 @@
+"""What each model's engine and server say about the same tokens: a JSON line per model after every step."""
+
+import asyncio
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PROMPT = list(range(3, 43))
+TOKENS = 12
+FIXED = list(range(50, 50 + TOKENS))
+
+
+def _greedy(client: Any) -> tuple[list[int], list[float]]:
+    sampling = {"temperature": 0.0, "max_tokens": TOKENS, "logprobs": True, "ignore_eos": True}
+    output = asyncio.run(client.generate(uuid.uuid4().hex, prompt_ids=PROMPT, sampling_params=sampling))
+    return list(output.token_ids), list(output.log_probs)
+
+
+def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
+    from verl.utils import tensordict_utils as tu
+
+    from verl_comprl.experience.schema import CallKind, GenerationRecord
+    from verl_comprl.extractor.buffer import TrainingBatch
+    from verl_comprl.trainer.extractor_runtime import to_tensordict
+
+    record = GenerationRecord(
+        id="probe",
+        kind=CallKind.ANSWER,
+        prompt_ids=tuple(PROMPT),
+        response_ids=tuple(tokens),
+        response_log_probs=(0.0,) * len(tokens),
+        weight_version=0,
+    )
+    copies = 8  # the engines' micro-batch size
+    data = to_tensordict(TrainingBatch([record] * copies, [0.0] * copies, [1.0] * copies, [0.0] * copies))
+    tu.assign_non_tensor(data, calculate_entropy=False, compute_loss=False, temperature=1.0)
+    log_probs = tu.get(workers.compute_log_prob(data), "log_probs")
+    sequence = torch.as_tensor(log_probs.unbind(0)[0])
+    start = len(PROMPT) - 1  # the engine aligns a token's log-prob with the position before it
+    return sequence[start : start + len(tokens)].tolist()
+
+
+def probe(trainer: Any, file: Path) -> None:
+    extractor = trainer.complement.extractor
+    for model, workers, client in (
+        ("actor", trainer.actor_rollout_wg, trainer.get_llm_client()),
+        ("extractor", extractor.workers, extractor.client()),
+    ):
+        with extractor.lock:  # no update between the two measurements
+            tokens, served = _greedy(client)
+            computed = _engine_log_probs(workers, tokens)
+            version = extractor.weight_version if model == "extractor" else trainer.global_steps
+            fixed = _engine_log_probs(workers, FIXED)
+        line = {"model": model, "version": version, "tokens": tokens, "server": served, "engine": computed}
+        _write(file, line | {"fixed": fixed})
+
+
+def probe_engines(trainer: Any, file: Path) -> None:
+    """Append what the engines alone say about fixed tokens, before a run's first step."""
+    extractor = trainer.complement.extractor
+    for model, workers, version in (
+        ("actor", trainer.actor_rollout_wg, trainer.global_steps),
+        ("extractor", extractor.workers, extractor.weight_version),
+    ):
+        _write(file, {"model": model, "version": version, "fixed": _engine_log_probs(workers, FIXED)})
+
+
+def _write(file: Path, line: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def probe_after_steps(trainer: Any, file: Path) -> None:
+    """Let a trainer, or all of a class, append to ``file`` what ``probe`` measures."""
+    after_step = trainer.on_step_end
+
+    def probed(*arguments: Any) -> None:
+        try:
+            after_step(*arguments)
+        finally:
+            probe(arguments[0] if arguments else trainer, file)
+
+    trainer.on_step_end = probed
