@@ -12,9 +12,10 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "verl_comprl/__init__.py"
 ENVIRONMENTS = {
     "minihack": ["minihack==1.0.2", "nle==1.3.0", "setuptools<81"],
     # Parts of it are GPL, and building it needs g++, cmake and make.
-    "alfworld": ["alfworld==0.4.2", "textworld==1.7.0"],
-    "webshop": ["bm25s==0.3.*", "rapidfuzz"],
-    "swebench": ["swebench==5.0.2", "pexpect"],
+    "alfworld": ["alfworld==0.4.2", "textworld[pddl]==1.7.0"],
+    "webshop": ["bm25s==0.3.*", "rapidfuzz>=3"],
+    # For rows of SWE-bench itself; our own small repositories need none of it. And bubblewrap, of the system's packages.
+    "swebench": ["swebench==5.0.2"],
     "sokoban": [],
     "frozenlake": ["gymnasium>=1.2,<2"],
 }
@@ -30,7 +31,7 @@ setup(
     packages=find_packages(include=["verl_comprl*", "env_adapters*"]),
     package_data={
         "verl_comprl": ["py.typed", "config/**/*.yaml", "extractor/prompts/*.txt"],
-        "env_adapters": ["py.typed"],
+        "env_adapters": ["py.typed", "swebench/supervisor.sh", "swebench/fixtures/*"],
     },
     python_requires=">=3.11,<3.13",
     install_requires=[

