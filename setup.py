@@ -12,7 +12,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "verl_comprl/__init__.py"
 ENVIRONMENTS = {
     "minihack": ["minihack==1.0.2", "nle==1.3.0", "setuptools<81"],
     # Parts of it are GPL, and building it needs g++, cmake and make.
-    "alfworld": ["alfworld==0.4.2", "textworld[pddl]==1.7.0"],
+    "alfworld": ["alfworld==0.4.2", "textworld[pddl]==1.7.0", "fast-downward-textworld==20.6.4"],
     "webshop": ["bm25s==0.3.*", "rapidfuzz>=3"],
     # For rows of SWE-bench itself; our own small repositories need none of it. And bubblewrap, of the system's packages.
     "swebench": ["swebench==5.0.2"],

@@ -1,2 +1,2 @@
 # ALFWorld: the games in ALFWORLD_DATA, or generated ones.
-task alfworld all all alfworld --max-turns 40
+task alfworld 1466 134 alfworld --max-turns 40

@@ -51,6 +51,11 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.search_and_ask.max_calls", -1, "comprl.search_and_ask.max_calls=-1 must not be negative"),
         ("comprl.extractor.alpha", -0.5, "comprl.extractor.alpha=-0.5 must not be negative"),
         ("comprl.extractor.max_staleness", -1, "comprl.extractor.max_staleness=-1 must be null or a number"),
+        (
+            "data.train_batch_size",
+            3,
+            "data.train_files have 2 rows, but data.train_batch_size=3; make more with `comprl",
+        ),
         ("comprl.environments.isolation", "docker", "isolation='docker' is unknown; allowed: auto, thread, process"),
         ("comprl.environments.step_timeout", 0, "comprl.environments.step_timeout=0 must be a number greater than 0"),
         ("comprl.environments.max_idle", None, "comprl.environments.max_idle=None must be a number greater than 0"),

@@ -240,6 +240,24 @@ def _data(config: DictConfig) -> Iterator[str]:
                 yield f"data.{key}: {file} does not exist; make one with `comprl data` (comprl data --help)"
             else:
                 yield from _environments(f"data.{key}", file)
+    yield from _enough_rows(config.data)
+
+
+def _enough_rows(data: DictConfig) -> Iterator[str]:
+    """Check that one batch can be drawn; verl would say that it has no data."""
+    import pyarrow.parquet as pq
+    from pyarrow.lib import ArrowException
+
+    files = [data.train_files] if isinstance(data.train_files, str) else list(data.train_files or [])
+    try:
+        rows = sum(pq.read_metadata(os.path.expanduser(file)).num_rows for file in files)
+    except (ArrowException, OSError):
+        return  # which has been reported
+    if files and rows < data.train_batch_size:
+        yield (
+            f"data.train_files have {rows} rows, but data.train_batch_size={data.train_batch_size}; make more with "
+            "`comprl data --count` or use smaller batches"
+        )
 
 
 def _environments(key: str, file: str) -> Iterator[str]:

@@ -1,0 +1,79 @@
+"""ALFWorld as a text environment.
+
+Owns an episode: the game that a seed stands for, what the model reads of it, and the reward. The games are in
+``games``, the engine in ``engine``.
+"""
+
+from typing import Any, ClassVar
+
+from env_adapters.alfworld.engine import Engine
+from env_adapters.alfworld.games import Game, list_games, put_form, resolve_data, task_of
+from env_adapters.alfworld.prompt import build_instructions
+from env_adapters.alfworld.rewards import failure_reward
+from env_adapters.base import TextEnvironment, Transition
+from env_adapters.dataset import split_of
+from env_adapters.parsing import extract_action, match_action
+
+
+class ALFWorldEnvironment(TextEnvironment):
+    """One household task per episode; even seeds are training games, odd ones held out."""
+
+    dataset: ClassVar[str | None] = "env_adapters.alfworld.dataset:build_rows"
+
+    def __init__(self, *, data: str | None = None, reward: str = "signed", max_turns: int = 40) -> None:
+        """Find the games and load the engine.
+
+        Args:
+            data: Where the games are: a folder as ``alfworld-download`` makes it, or ``generated`` for the default
+                games, which are made at the first use. None stands for ``$ALFWORLD_DATA`` if it has games, else for
+                ``generated``.
+            reward: ``signed`` is 1 for success and -1 for being cut off without it; ``binary`` is 1 and 0.
+            max_turns: Turns after which the episode is truncated.
+
+        Raises:
+            ValueError: If an option has an unknown value or a folder has no games.
+        """
+        super().__init__(max_turns=max_turns)
+        self._failure_reward = failure_reward(reward)
+        self._data = resolve_data(data)
+        self._games: dict[str, list[Game]] = {}
+        self._engine = Engine()
+
+    def close(self) -> None:
+        """Leave the engine to the next instance."""
+        self._engine.close()
+
+    def _start(self, seed: int, options: dict[str, Any]) -> str:
+        if options:
+            raise ValueError(f"alfworld has no reset option {next(iter(options))!r}; it has none")
+        split, number = split_of(seed)
+        if split not in self._games:
+            self._games[split] = list_games(self._data, split)
+        game = self._games[split][number % len(self._games[split])]
+        content = game.read()
+        view = self._engine.start(content)
+        self.task_id = game.task_id
+        self.goal = task_of(content)
+        self.instructions = build_instructions(put_form(content), self.max_turns)
+        self.admissible_actions = view.commands
+        return view.text.partition("\n\n")[2]  # below the title
+
+    def _read(self, action_text: str) -> str | None:
+        action = extract_action(action_text)
+        return match_action(action, self.admissible_actions) or match_action(_in_or_on(action), self.admissible_actions)
+
+    def _play(self, action: str) -> Transition:
+        view = self._engine.play(action)
+        self.admissible_actions = view.commands
+        text = view.text
+        if text.startswith("You arrive at loc "):  # a name in older games that no command knows
+            text = text.partition(". ")[2]
+        return Transition(text, float(view.won), view.won, view.won, float(view.won), effective=view.changed)
+
+    def _settle(self) -> Transition | None:
+        return Transition("", reward=self._failure_reward)
+
+
+def _in_or_on(action: str) -> str:
+    """Return an action as older games want it, with one phrase for in and on."""
+    return " ".join("in/on" if word in ("in", "on") else word for word in action.casefold().split())

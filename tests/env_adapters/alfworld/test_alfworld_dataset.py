@@ -1,0 +1,103 @@
+"""Dataset rows: shape, disjoint splits, limits, and that they need no engine."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import env_adapters
+from env_adapters.alfworld.dataset import build_rows
+from env_adapters.alfworld.games import Game, list_games
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_row_is_what_the_rollout_needs(data: str) -> None:
+    row = build_rows("val", 3, data=data, seed=1, max_turns=12)[2]
+    environment = env_adapters.make("alfworld", **json.loads(row["extra_info"]["environment_options"]))
+    _, info = environment.reset(seed=row["extra_info"]["seed"])
+    assert row == {
+        "data_source": "alfworld",
+        "prompt": [
+            {"role": "system", "content": environment.instructions},
+            {"role": "user", "content": environment.goal},
+        ],
+        "ability": "agent",
+        "reward_model": {"style": "environment", "ground_truth": ""},
+        "agent_name": "comprl_agent",
+        "extra_info": {
+            "index": 2,
+            "split": "val",
+            "environment": "alfworld",
+            "environment_options": json.dumps({"data": data, "reward": "signed", "max_turns": 12}),
+            "seed": row["extra_info"]["seed"],
+            "task_id": info["task_id"],
+        },
+    }
+    assert environment.max_turns == 12 and "12 turns" in environment.instructions
+    environment.close()
+
+
+def tasks(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["extra_info"]["task_id"] for row in rows]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("seed", [0, 1, 5, 2**39])
+def test_all_games_of_a_split_come_once(data: str, split: str, seed: int) -> None:
+    rows = build_rows(split, data=data, seed=seed)
+    assert sorted(tasks(rows)) == sorted(game.task_id for game in list_games(data, split))
+    assert tasks(build_rows(split, 4, data=data, seed=seed)) == tasks(rows)[:4]
+    assert tasks(build_rows(split, 10, data=data, seed=seed)) == (tasks(rows) * 2)[:10]
+    assert {row["extra_info"]["seed"] % 2 for row in rows} == {split == "val"}
+
+
+def test_rows_name_the_place_of_their_games(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", data)
+    (row,) = build_rows("train", 1, reward="binary")
+    assert json.loads(row["extra_info"]["environment_options"]) == {"data": data, "reward": "binary", "max_turns": 40}
+
+
+def test_games_of_two_dialects_cannot_share_a_prompt(
+    games: dict[str, Game], older: Callable[[dict[str, Any]], dict[str, Any]], tmp_path: Path
+) -> None:
+    content = games["pick_and_place_simple"].read()
+    for name, game in (("a", content), ("b", older(content))):
+        place = tmp_path / "json_2.1.1/train" / name / "trial"
+        place.mkdir(parents=True)
+        (place / "game.tw-pddl").write_text(json.dumps(game))
+    with pytest.raises(ValueError, match=r"several dialects: move \{o\} to \{r\}, put \{o\} in/on \{r\}"):
+        build_rows("train", data=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "test"}, "'test'; known: train, val"),
+        ({"count": 0}, "count .* got 0"),
+        ({"count": 2**20 + 1}, "count .* got 1048577"),
+        ({"seed": -1}, "seed .* got -1"),
+        ({"reward": "dense"}, "unknown reward 'dense'; known: signed, binary"),
+        ({"max_turns": 0}, "max_turns .* got 0"),
+        ({"data": "/nowhere"}, "data must be .* got '/nowhere'"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(data: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_rows(**{"split": "train", "count": 1, "data": data, **arguments})
+
+
+def test_rows_need_no_engine(data: str) -> None:
+    code = (
+        "import sys\n"
+        "from env_adapters.alfworld.dataset import build_rows\n"
+        "rows = build_rows('train', data=sys.argv[1])\n"
+        "print(len(rows), *sorted({'alfworld', 'textworld', 'fast_downward', 'numpy'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", code, data]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "6\n"
