@@ -28,6 +28,6 @@ def config(composed: DictConfig, tmp_path: Path) -> DictConfig:
     config.actor_rollout_ref.model.path = config.extractor.model.path = str(model)
     config.data.train_files = [str(data)]
     config.data.val_files = str(data)
-    config.data.train_batch_size = 2
+    config.data.train_batch_size = 1
     config.extractor.actor.ppo_micro_batch_size_per_gpu = 4
     return config
