@@ -14,7 +14,7 @@ ENVIRONMENTS = {
     # Parts of it are GPL, and building it needs g++, cmake and make.
     "alfworld": ["alfworld==0.4.2", "textworld[pddl]==1.7.0", "fast-downward-textworld==20.6.4"],
     "webshop": ["bm25s==0.3.*", "rapidfuzz>=3"],
-    # For rows of SWE-bench itself; our own small repositories need none of it. And bubblewrap, of the system's packages.
+    # For rows of SWE-bench itself; our own small repositories need none of it. And the system's bubblewrap.
     "swebench": ["swebench==5.0.2"],
     "sokoban": [],
     "frozenlake": ["gymnasium>=1.2,<2"],
