@@ -72,7 +72,7 @@ def alone(family: str, seconds: float) -> dict[str, float]:
 
 
 async def together(family: str, parallel: int, seconds: float) -> dict[str, float]:
-    """Play many episodes at the same time; starting them does not count, but for the stall."""
+    """Play many episodes at the same time; making them does not count, but for the stall."""
     from families import FAMILIES, valid_message
 
     host = EnvironmentHost(max_idle=parallel)
@@ -103,6 +103,8 @@ async def together(family: str, parallel: int, seconds: float) -> dict[str, floa
                 over = terminated or truncated
                 steps += 1
 
+    async with host.session(family, FAMILIES[family]) as session:
+        await session.reset(0)  # imports the family, which holds the interpreter's lock for a while, once
     watching = asyncio.create_task(watch())
     playing = [asyncio.create_task(episodes(number)) for number in range(parallel)]
     free = psutil.virtual_memory().available

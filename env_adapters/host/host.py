@@ -138,11 +138,10 @@ class EnvironmentHost:
         """
         key = (name, json.dumps(options, sort_keys=True))
         worker, tools = self._take(key) or await self._make(name, options)
-        running = self._threads if isinstance(worker, ThreadWorker) else nullcontext()
         deadline = asyncio.timeout(self._limits.episode)
         try:
             async with deadline:
-                yield Session(worker, tools, self._limits, running)
+                yield Session(worker, tools, self._limits, self._running(worker))
         except BaseException as error:
             self.counts["failed"] += 1
             worker.stop()
@@ -173,7 +172,8 @@ class EnvironmentHost:
         # Another process knows what is installed, not what was registered in this one.
         known_as = name if isinstance(worker, ThreadWorker) else portable_name(name)
         try:
-            return worker, await call_within(worker, self._limits.reset, "make", known_as, options)
+            async with self._running(worker):
+                return worker, await call_within(worker, self._limits.reset, "make", known_as, options)
         except BaseException:
             self.counts["failed"] += 1
             worker.stop()
@@ -186,6 +186,9 @@ class EnvironmentHost:
             family = await asyncio.to_thread(environment_class, name)
             isolation = "thread" if family.thread_safe else "process"
         return ThreadWorker() if isolation == "thread" else await self._zygote.fork(portable_name(name))
+
+    def _running(self, worker: Worker) -> AbstractAsyncContextManager[Any]:
+        return self._threads if isinstance(worker, ThreadWorker) else nullcontext()
 
     async def _retire(self, worker: Worker) -> None:
         del self._idle[worker]

@@ -3,6 +3,7 @@
 Owns the crop around the agent, the names in the legend and the lines below. Takes plain arrays and needs no engine.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,19 +52,26 @@ def render(
         The crop with symbols separated by spaces, the legend, the message and the hit points.
     """
     column, row = position
+    top, left = max(0, row - RADIUS), max(0, column - RADIUS)
+    window = (slice(top, row + RADIUS + 1), slice(left, column + RADIUS + 1))
+    # Plain lists and bytes: looking at the arrays cell by cell takes longer than the game.
+    codes, beasts = chars[window].tolist(), monsters[window].tolist()
+    length = descriptions.shape[2]
+    texts, width = np.ascontiguousarray(descriptions[window]).tobytes(), len(codes[0])
     lines: list[str] = []
     names: set[tuple[str, str]] = set()
-    for y in range(row - RADIUS, row + RADIUS + 1):
+    for y in range(row - RADIUS - top, row + RADIUS + 1 - top):
         symbols: list[str] = []
-        for x in range(column - RADIUS, column + RADIUS + 1):
+        for x in range(column - RADIUS - left, column + RADIUS + 1 - left):
             symbol, name = UNSEEN, ""
-            if (x, y) == position:
+            if (x + left, y + top) == position:
                 symbol, name = AGENT, "you"
-            elif 0 <= y < chars.shape[0] and 0 <= x < chars.shape[1] and chars[y, x] not in (0, ord(" ")):
-                symbol, name = chr(chars[y, x]), decode(descriptions[y, x])
+            elif 0 <= y < len(codes) and 0 <= x < width and codes[y][x] not in (0, 32):
+                start = (y * width + x) * length
+                symbol, name = chr(codes[y][x]), _decode(texts[start : start + length])
                 if name == "open door":
                     symbol = OPEN_DOOR
-                if monsters[y, x]:
+                if beasts[y][x]:
                     name = f"{name} {MONSTER_MARK}"
             symbols.append(symbol)
             names.add((symbol, name))
@@ -76,7 +84,12 @@ def render(
 
 def decode(text: Any) -> str:
     """Return the zero-terminated text in a row of codes, on one line."""
-    return " ".join(bytes(text).partition(b"\0")[0].decode("latin-1").split())
+    return _decode(bytes(text))
+
+
+@lru_cache(maxsize=1024)
+def _decode(text: bytes) -> str:
+    return " ".join(text.partition(b"\0")[0].decode("latin-1").split())
 
 
 def _legend(names: set[tuple[str, str]]) -> str:
