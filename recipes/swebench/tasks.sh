@@ -1,2 +1,2 @@
 # SWE-Bench: the rows in SWEBENCH_DATA, or mini repositories of our own.
-task swebench all all swebench --max-turns 30
+task swebench 124 31 swebench --max-turns 30
