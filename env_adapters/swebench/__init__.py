@@ -1,0 +1,1 @@
+"""SWE-bench: repair a repository so that its failing tests pass."""

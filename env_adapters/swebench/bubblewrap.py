@@ -1,0 +1,103 @@
+"""Sandboxes by bubblewrap: namespaces of their own on this machine, no image and no daemon.
+
+Owns the command line. Inside are /usr of the host (read-only), a few single files of /etc, a work tree and /tmp in
+memory, nothing else. All namespaces are new, there are no capabilities, and as root we first become nobody, because
+the number of processes is not limited for root.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from env_adapters.swebench.process import ProcessSandbox, supervisor_command
+from env_adapters.swebench.sandbox import MIB, WORK_TREE, Limits, SandboxError
+from env_adapters.swebench.seccomp import build_filter
+
+_NOBODY = 65534
+_ID = "1000"
+_HOME = "/tmp/home"
+_SHARED_MEMORY = 16 * MIB
+_FILES = {
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/passwd": f"agent:x:{_ID}:{_ID}::{_HOME}:/bin/bash\n",
+}
+_SHOWN = ("/etc/ld.so.cache", "/etc/alternatives")
+
+
+def start_bubblewrap(limits: Limits, image: str = "", *, writable: bool = False) -> ProcessSandbox:
+    """Start a sandbox; see ``backends.Start``. The programs are this machine's, whatever the image."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise SandboxError("bwrap not found; install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap')")
+    user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    with ExitStack() as stack:
+        seccomp = stack.enter_context(_readable(build_filter()))
+        files = {path: stack.enter_context(_readable(text.encode())) for path, text in _FILES.items()}
+        command = bubblewrap_command(program, limits, seccomp=seccomp, files=files)
+        return ProcessSandbox(command, limits, pass_fds=(seccomp, *files.values()), cwd="/", env={}, **user)
+
+
+def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dict[str, int]) -> list[str]:
+    """Return the command line of a sandbox.
+
+    Args:
+        program: Path of bubblewrap.
+        limits: The limits in the sandbox.
+        seccomp: Descriptor that the system call filter is read from.
+        files: Paths of further files and the descriptors that they are read from.
+    """
+    variables = {
+        "HOME": _HOME,
+        "LANG": "C.UTF-8",
+        "PATH": f"/usr/local/bin:/usr/bin:/bin:{_interpreter() or Path('/usr')}/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "TERM": "dumb",
+        "TZ": "UTC",
+    }
+    command = [program, "--unshare-user", "--unshare-all", "--uid", _ID, "--gid", _ID, "--disable-userns"]
+    command += ["--cap-drop", "ALL", "--seccomp", str(seccomp), "--new-session", "--die-with-parent", "--as-pid-1"]
+    command += ["--hostname", "sandbox", "--clearenv"]
+    for name, value in variables.items():
+        command += ["--setenv", name, value]
+    for path in _system_folders():
+        # On most systems these are links into /usr.
+        command += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    if interpreter := _interpreter():
+        command += ["--ro-bind", str(interpreter), str(interpreter)]
+    for path in _SHOWN:
+        command += ["--ro-bind-try", path, path]
+    for path, descriptor in files.items():
+        command += ["--ro-bind-data", str(descriptor), path]
+    command += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+    for path in ("/tmp", WORK_TREE):
+        command += ["--size", str(limits.disk * MIB), "--tmpfs", path]
+    # These two are in memory as well, and have no size of their own.
+    command += ["--dir", _HOME, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK_TREE]
+    return [*command, "--", *supervisor_command(limits)]
+
+
+def _system_folders() -> list[str]:
+    return [path for path in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32") if os.path.lexists(path)]
+
+
+def _interpreter() -> Path | None:
+    """Return the folder of the running Python if the sandbox would have none otherwise."""
+    has_python = os.path.exists("/usr/bin/python3") or os.path.exists("/usr/local/bin/python3")
+    return None if has_python else Path(sys.base_prefix)
+
+
+@contextmanager
+def _readable(data: bytes) -> Iterator[int]:
+    """Lend a descriptor that ``data`` can be read from."""
+    descriptor = os.memfd_create("data")
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,24 @@
+"""What a program wrote, as text for a model.
+
+Owns making it plain and short. Nothing here knows what was run.
+"""
+
+import re
+
+# Sequences that a terminal would obey: with parameters, with text, single ones.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def plain(data: bytes) -> str:
+    """Return text without escape sequences and control characters but newline and tab."""
+    text = data.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    return _ESCAPES.sub("", text).translate(_CONTROLS)
+
+
+def cut(text: str, limit: int) -> str:
+    """Return the beginning and the end of a text if it has more than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[len(text) - (limit - head) :]}"

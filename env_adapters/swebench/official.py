@@ -1,0 +1,83 @@
+"""What SWE-bench's own package knows: how its older tasks are tested, and how to read the logs.
+
+Owns the use of ``swebench``, which is imported when it is needed only: rows of version 5 whose log is pytest's need
+nothing of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from env_adapters.swebench.instances import Instance
+from env_adapters.swebench.sandbox import WORK_TREE
+from env_adapters.swebench.verdict import FAILED, STATUSES
+
+_CONDA = "testbed"  # name of the environment in its images
+LogParser = Callable[[str, Any], dict[str, str]]
+
+
+def complete(instance: Instance) -> Instance:
+    """Return the task with the fields of version 5, made by ``swebench`` 4 if it has none.
+
+    Raises:
+        ValueError: If they are missing and cannot be made.
+    """
+    if instance.log_parser:
+        return instance
+    try:
+        from swebench.harness import constants  # type: ignore[import-not-found]
+        from swebench.harness.log_parsers import MAP_REPO_TO_PARSER  # type: ignore[import-not-found]
+        from swebench.harness.test_spec.create_scripts import make_eval_script_list  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise ValueError(
+            f"the row of {instance.instance_id!r} is of SWE-bench 4: it does not say how it is tested. Use the rows of "
+            f"SWE-bench 5, which do, or install swebench==4.1.0 ({error})"
+        ) from error
+    repo, version = instance.repo, instance.version
+    try:
+        specification = constants.MAP_REPO_VERSION_TO_SPECS[repo][version]
+        parser = MAP_REPO_TO_PARSER[repo]
+    except KeyError as error:
+        raise ValueError(f"swebench does not know {repo!r} in version {version!r}") from error
+    row = {name: getattr(instance, name) for name in Instance.__dataclass_fields__}
+    script = make_eval_script_list(row, specification, _CONDA, WORK_TREE, instance.base_commit, instance.test_patch)
+    name = instance.instance_id.lower().replace("__", "_1776_")
+    return replace(
+        instance,
+        image=instance.image or f"swebench/sweb.eval.x86_64.{name}:latest",
+        eval_script="\n".join(["#!/bin/bash", "set -uxo pipefail", *script]) + "\n",
+        log_parser=parser.__name__,
+        eval_type="fail_only" if repo in constants.FAIL_ONLY_REPOS else "pass_and_fail",
+    )
+
+
+def log_parser(name: str) -> LogParser:
+    """Return the function that reads a log: of its text and the task, by name.
+
+    Raises:
+        ValueError: If there is none of this name, or ``swebench`` is needed for it and missing.
+    """
+    if name == "parse_log_pytest":
+        return _parse_pytest
+    try:
+        from swebench.harness import log_parsers  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise ValueError(f"log parser {name!r} is one of swebench's: install swebench ({error})") from error
+    known = getattr(log_parsers, "PARSER_REGISTRY", None)  # version 5
+    if known is None:
+        known = {parser.__name__: parser for parser in log_parsers.MAP_REPO_TO_PARSER.values()}
+    if name not in known:
+        raise ValueError(f"swebench has no log parser {name!r}; it has: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _parse_pytest(log: str, instance: Any) -> dict[str, str]:
+    """Read pytest's summary (option -rA): lines of a status, a test's name and, after a failure, its reason."""
+    statuses: dict[str, str] = {}
+    for line in log.split("\n"):
+        status, _, rest = line.partition(" ")
+        name = (rest.partition(" - ")[0] if status == FAILED else rest).split()[:1]
+        # "SKIPPED [2] file:line: reason" counts tests and names none.
+        if status in STATUSES and name and not (status == "SKIPPED" and name[0].startswith("[")):
+            statuses[name[0]] = status
+    return statuses

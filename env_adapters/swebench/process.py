@@ -1,0 +1,174 @@
+"""A sandbox that is a process of this machine, spoken to through its standard input and output.
+
+Owns the host's half of the protocol whose other half is ``supervisor.sh``. Which process it is, is the backends'.
+
+There is no terminal: no echo, no line length, no signal by keystroke, and programs write no colours.
+"""
+
+import base64
+import os
+import re
+import secrets
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from env_adapters.swebench.sandbox import Limits, Output, Sandbox, SandboxError, SandboxLost
+
+_GRACE = 20.0  # seconds that a sandbox gets to start and to answer after a command was stopped
+_CHUNK = 2**16
+_SESSION = "builtin eval {command} </dev/null 3>&-; builtin echo {mark} $? >&3\n"
+
+
+def supervisor_command(limits: Limits) -> list[str]:
+    """Return the command line of a sandbox's first process."""
+    # Time on all processors: what a command may use in its time.
+    seconds = int(limits.timeout * (os.cpu_count() or 1)) + 1
+    numbers = (limits.processes, limits.memory * 1024, seconds, limits.files)
+    return ["bash", "--noprofile", "--norc", "-c", _supervisor(), "supervisor", *map(str, numbers)]
+
+
+class ProcessSandbox(Sandbox):
+    """Speaks to a supervisor."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        limits: Limits,
+        *,
+        on_close: Callable[[], object] | None = None,
+        **options: Any,
+    ) -> None:
+        """Start it and wait until it answers.
+
+        Args:
+            command: The whole command line, ending with ``supervisor_command``.
+            limits: The limits in the sandbox.
+            on_close: What else ends the sandbox, beside killing the process.
+            **options: Options of ``subprocess.Popen``.
+
+        Raises:
+            SandboxError: If it does not start.
+        """
+        self.limits = limits
+        try:
+            self._process = _start(os.getpid(), command, options)
+        except OSError as error:
+            raise SandboxError(f"cannot run {command[0]!r}: {error}") from error
+        self._close_with(_end, self._process, on_close)
+        assert self._process.stdin and self._process.stdout
+        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        if "user" in options:  # else it could not open /dev/stdout
+            os.fchown(self._from, options["user"], -1)
+        os.set_blocking(self._to, False)
+        try:
+            self.exec("true", session=True)
+        except SandboxLost as error:
+            raise SandboxError(f"{command[0]!r} did not start a sandbox: {error}") from error
+
+    def exec(self, command: str, *, stdin: bytes = b"", timeout: float | None = None, session: bool = False) -> Output:
+        """See ``Sandbox``."""
+        if not self._finalizer.alive:
+            raise SandboxLost("the sandbox was closed")
+        mark = secrets.token_hex(8)
+        line = _SESSION.format(command=shlex.quote(command), mark=mark) if session else command
+        text = line.encode(errors="replace")
+        data = base64.b64encode(stdin)
+        request = b"%b %d %d %d\n%b%b" % (mark.encode(), session, len(text), len(data), text, data)
+        return self._answer(request, mark, self.limits.timeout if timeout is None else timeout)
+
+    def _answer(self, request: bytes, mark: str, timeout: float) -> Output:
+        """Send a request and read until its mark, stopping what takes too long or writes too much."""
+        end = re.compile(rb"\x00%b (\d{1,3}|[a-z]+)\x00" % mark.encode())
+        waiting, kept, written, stopped = memoryview(request), bytearray(), 0, ""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            if stopped and left <= 0:
+                self._lose(kept)
+            if not stopped and (left <= 0 or written > self.limits.output):
+                stopped = "timeout" if left <= 0 else "output"
+                waiting = memoryview(bytes(waiting) + b"\n")
+                left, deadline = _GRACE, time.monotonic() + _GRACE
+            readable, writable = self._wait(left, to_write=len(waiting) > 0)
+            if writable:
+                waiting = waiting[self._write(waiting[:_CHUNK]) :]
+            if readable:
+                chunk = os.read(self._from, _CHUNK)
+                if not chunk:
+                    self._lose(kept)
+                written += len(chunk)
+                # What is too much is dropped, but the mark at the end must still be found.
+                kept += chunk
+                if found := end.search(kept, max(0, len(kept) - len(chunk) - 64)):
+                    return _output(bytes(kept[: found.start()]), found[1].decode(), stopped, self.limits.output)
+                del kept[self.limits.output : max(self.limits.output, len(kept) - 64)]
+
+    def _wait(self, seconds: float, *, to_write: bool) -> tuple[bool, bool]:
+        """Wait until something can be read or, if wanted, written."""
+        poll = select.poll()  # select() would not take descriptors above 1023
+        poll.register(self._from, select.POLLIN)
+        if to_write:
+            poll.register(self._to, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+        return self._from in ready, self._to in ready
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self._to, data)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            return len(data)  # reading tells what happened
+
+    def _lose(self, said: bytearray) -> None:
+        self.close()
+        last_words = bytes(said[-500:]).decode(errors="replace")
+        raise SandboxLost(f"the sandbox stopped answering, its last words: {last_words!r}")
+
+
+def _output(data: bytes, status: str, stopped: str, limit: int) -> Output:
+    if len(data) > limit:  # perhaps it had come to its end before that was noticed
+        return Output(data[:limit], 1, stopped or "output")
+    if status.isdigit():
+        return Output(data[:limit], int(status))
+    return Output(data[:limit], 1, stopped or status)
+
+
+@cache
+def _supervisor() -> str:
+    return (Path(__file__).parent / "supervisor.sh").read_text()
+
+
+@cache
+def _launcher(process_id: int) -> ThreadPoolExecutor:
+    """Return the thread that starts the sandboxes of a process.
+
+    A sandbox dies with the thread that started it (``PR_SET_PDEATHSIG``), so that this one must live as long as the
+    process. The process's number is asked for because threads do not survive a fork.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
+
+
+def _start(process_id: int, command: Sequence[str], options: dict[str, Any]) -> subprocess.Popen[Any]:
+    def start() -> subprocess.Popen[Any]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, **options)
+
+    return _launcher(process_id).submit(start).result()
+
+
+def _end(process: subprocess.Popen[Any], on_close: Callable[[], object] | None) -> None:
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            stream.close()
+    process.wait()
+    if on_close:
+        on_close()

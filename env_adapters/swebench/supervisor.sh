@@ -1,0 +1,105 @@
+# The first process of a sandbox: runs the host's commands one at a time and holds them to the limits.
+#
+# Arguments: processes, memory in KiB, seconds of CPU, files.
+# A request on standard input is a line "mark session size1 size2", then a command of size1 bytes, then what it reads,
+# size2 bytes of base64. What commands write goes to standard output as it is; after each comes "\0mark status\0".
+# A line that comes while a command runs stops it. While no command runs, all processes but this one stand still.
+# As process 1 it cannot be signalled from inside, and when it ends everything else is killed.
+
+[ $$ = 1 ] || exit 1 # "kill -1" below would be meant for somebody else's processes
+set -f
+exec 9>&1 2>/dev/null
+# Bash catches these to die of them; left alone, the others would not even reach a first process.
+trap : HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM XCPU XFSZ VTALRM PROF SYS
+processes=$1 memory=$2 cpu=$3 files=$4
+pages=$((memory * 1024 / $(getconf PAGESIZE)))
+seen_files=0
+
+limited() {
+  # The hard number lies above what `exceeded` allows, so that our own commands can run beside a full house.
+  ulimit -c 0 -t "$cpu" -d "$memory" -u $((2 * processes)) -n 1024
+  exec bash --noprofile --norc "$@"
+}
+
+start() {
+  coproc SHELL { limited 3>&1 >&9 2>&1 9>&-; }
+  printf '%s\n' 'if [ -r ~/.bashrc ]; then . ~/.bashrc; fi </dev/null 3>&-' >&"${SHELL[1]}"
+}
+
+alone() (
+  limited <(printf '%s\n' "$command") >&9 2>&1 9>&-
+)
+
+exceeded() {
+  local statm resident total=0 path kind used
+  set +f
+  local tasks=(/proc/[0-9]*/task/[0-9]*) statms=(/proc/[0-9]*/statm)
+  set -f
+  if ((${#tasks[@]} > processes)); then status=processes; return; fi
+  for statm in "${statms[@]}"; do
+    { read -r _ resident _ <"$statm"; } 2>/dev/null && ((total += resident))
+  done
+  if ((total > pages)); then status=memory; return; fi
+  (($1 % 10)) && return 1
+  total=0
+  for path in . /tmp; do
+    read -r kind used < <(stat -f -c '%T %c-%d' "$path")
+    [ "$kind" = tmpfs ] && ((total = used > total ? used : total)) # elsewhere the number is the whole disk's
+  done
+  # Whoever has too many files must still be able to delete some.
+  used=$seen_files seen_files=$total
+  if ((total > files && total > used)); then status=files; return; fi
+  return 1
+}
+
+# Sets `status` to what the descriptor $1 says behind the mark, or to the reason why that is not waited for any longer.
+await() {
+  local tick=0 line='' part code
+  while :; do
+    IFS= read -r -t 0.1 -u "$1" part
+    code=$? line+=$part # time may be up in the middle of a line
+    case $code,$line in
+      "0,$mark "*)
+        status=${line#* }
+        exceeded 1 # lest it be frozen with too much
+        return
+        ;;
+      0,*) line= ;; # somebody else's words
+      1,*) status=exited; return ;;
+    esac
+    if read -r -t 0; then
+      read -r || exit
+      status=stopped
+      return
+    fi
+    exceeded "$((tick++))" && return
+  done
+}
+
+start
+while read -r mark session size1 size2; do
+  [ -n "$mark" ] || continue # a request to stop that came too late
+  command=$(head -c "$size1")
+  data=; ((size2)) && data=$(head -c "$size2")
+  if ((session)); then
+    kill -CONT -1
+    printf '%s\n' "$command" >&"${SHELL[1]}"
+    await "${SHELL[0]}"
+  else
+    if ((size2)); then
+      exec {channel}< <(alone < <(printf %s "$data" | base64 -d); echo $mark $?)
+    else
+      exec {channel}< <(alone </dev/null; echo $mark $?)
+    fi
+    await "$channel"
+    exec {channel}<&-
+  fi
+  if [[ $status == [0-9]* ]]; then
+    kill -STOP -1
+  else
+    kill -KILL -1
+    wait
+    start
+  fi
+  printf '\0%s %s\0' "$mark" "$status"
+done

@@ -1,0 +1,69 @@
+"""From the results of single tests to a verdict.
+
+Owns SWE-bench's rules: a task is resolved if all tests that failed before and all that passed before pass now.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from env_adapters.swebench.instances import Instance
+
+PASSED, FAILED, SKIPPED, ERROR, XFAIL = "PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL"
+STATUSES = (PASSED, FAILED, SKIPPED, ERROR, XFAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a patch.
+
+    Attributes:
+        fixed: How many tests of FAIL_TO_PASS pass.
+        to_fix: How many there are.
+        broken: How many tests of PASS_TO_PASS do not pass any more.
+        problem: Why no test was run, if so.
+    """
+
+    fixed: int
+    to_fix: int
+    broken: int
+    problem: str = ""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the task is solved."""
+        return not self.problem and self.fixed == self.to_fix and not self.broken
+
+    @property
+    def score(self) -> float:
+        """Share of FAIL_TO_PASS that passes; 0 if a test of PASS_TO_PASS does not."""
+        if self.problem or self.broken:
+            return 0.0
+        return self.fixed / self.to_fix if self.to_fix else 1.0
+
+
+def judge(instance: Instance, statuses: Mapping[str, str]) -> Verdict:
+    """Return the verdict on the results of the tests, by name."""
+    if instance.eval_type == "fail_only":  # its log names failures only
+        fixed = [statuses.get(test) != FAILED for test in instance.FAIL_TO_PASS]
+        kept = [statuses.get(test) != FAILED for test in instance.PASS_TO_PASS]
+    else:
+        fixed = [_find(test, statuses) in (PASSED, XFAIL) for test in instance.FAIL_TO_PASS]
+        kept = [_find(test, statuses) in (PASSED, XFAIL, SKIPPED) for test in instance.PASS_TO_PASS]
+    return Verdict(sum(fixed), len(fixed), kept.count(False))
+
+
+def reject(instance: Instance, problem: str) -> Verdict:
+    """Return the verdict on a patch with which no test could be run."""
+    return Verdict(0, len(instance.FAIL_TO_PASS), 0, problem)
+
+
+def _find(test: str, statuses: Mapping[str, str]) -> str | None:
+    """Return a test's status.
+
+    A name that the data has cut off within its parameters matches by its beginning, if all such tests agree.
+    """
+    if test in statuses or test.count("[") <= test.count("]"):
+        return statuses.get(test)
+    found = [status for name, status in statuses.items() if name.startswith(test)]
+    agree = len({status in (PASSED, XFAIL) for status in found}) == 1
+    return found[0] if agree else None

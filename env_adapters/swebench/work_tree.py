@@ -1,0 +1,88 @@
+"""The repository inside a sandbox.
+
+Owns putting it there with one commit and no other history, and taking out what was changed. Both are done by git in
+the sandbox; nothing that an agent has touched is ever a file of this machine.
+"""
+
+from env_adapters.swebench.instances import Instance
+from env_adapters.swebench.repositories import VARIABLE, find_repository, pack_commit
+from env_adapters.swebench.sandbox import WORK_TREE, Sandbox, SandboxError
+
+# Reads a pack with one commit. Its parents are not there, which .git/shallow says.
+_INSTALL = """set -e
+git -c init.defaultBranch=main init -q .
+git index-pack --stdin >/dev/null
+echo {base} >.git/shallow
+printf '[user]\\n\\tname = agent\\n\\temail = agent@localhost\\n' >>.git/config
+git reset -q {mode} {base}
+"""
+_REPACK = """set -e
+git rev-list --objects --no-walk HEAD | git pack-objects --stdout -q >/tmp/pack
+rm -rf .git
+"""
+# Settings and state of git are the agent's here, and so is what they do to the patch.
+_DIFF = """rm -f .git/index.lock
+git add -A &&
+git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames --src-prefix=a/ --dst-prefix=b/ {base}
+"""
+
+
+def load_pack(instance: Instance, *, needed: bool) -> bytes | None:
+    """Return the repository's base commit as a pack, None if the repository is not on this machine.
+
+    Args:
+        instance: The task.
+        needed: Whether there is no image that has the repository.
+
+    Raises:
+        ValueError: If the commit is not there, or the repository although it is needed.
+    """
+    repository = find_repository(instance.repo)
+    if repository is not None:
+        return pack_commit(repository, instance.base_commit)
+    if needed:
+        folder = instance.repo.replace("/", "__")
+        raise ValueError(
+            f"the repository {instance.repo!r} is not on this machine: clone it to ${VARIABLE}/{folder}, or use a "
+            "backend that runs the task's image"
+        )
+    return None
+
+
+def install(sandbox: Sandbox, instance: Instance, pack: bytes | None, *, keep_history: bool = False) -> str:
+    """Make the repository ready and return its base commit.
+
+    Args:
+        sandbox: A fresh one.
+        instance: The task.
+        pack: From ``load_pack``; None if the sandbox was made from an image that has the repository.
+        keep_history: Whether the image's repository is left as it is.
+
+    Raises:
+        SandboxError: If git fails.
+    """
+    if pack is not None:
+        _run(sandbox, _INSTALL.format(base=instance.base_commit, mode="--hard"), stdin=pack)
+        return instance.base_commit
+    base = _run(sandbox, "git rev-parse HEAD").decode(errors="replace").strip()
+    if not (base.isalnum() and base.isascii()):
+        raise SandboxError(f"the image of {instance.instance_id} has no git repository at {WORK_TREE}: {base[:200]!r}")
+    if not keep_history:
+        _run(sandbox, _REPACK)
+        # Mixed, because what an image changed in its work tree belongs there.
+        _run(sandbox, f"exec </tmp/pack\nrm /tmp/pack\n{_INSTALL.format(base=base, mode='--mixed')}")
+    return base
+
+
+def take_patch(sandbox: Sandbox, base: str) -> bytes | None:
+    """Return what was changed since ``base``, None if git fails, takes too long or the patch is too long."""
+    output = sandbox.exec(f"({_DIFF.format(base=base)}) 2>/dev/null")
+    return output.data if output.ok else None
+
+
+def _run(sandbox: Sandbox, command: str, stdin: bytes = b"") -> bytes:
+    output = sandbox.exec(command, stdin=stdin)
+    if not output.ok:
+        said = output.data[-500:].decode(errors="replace")
+        raise SandboxError(f"the repository cannot be made ready ({output.stopped or output.code}): {said}")
+    return output.data

@@ -1,0 +1,70 @@
+"""Repositories for all tests of the family, built once; nothing is written outside of temporary folders."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from env_adapters import TextEnvironment, make
+from env_adapters.swebench import repositories
+from env_adapters.swebench.bubblewrap import start_bubblewrap
+from env_adapters.swebench.instances import FIXTURES, Instance, load
+from env_adapters.swebench.sandbox import Limits, Sandbox
+
+SMALL = {"memory": 128, "disk": 16, "processes": 32, "timeout": 1.5, "test_timeout": 10.0}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMPRL_DATA", str(tmp_path_factory.mktemp("swebench-data")))
+        patch.delenv("SWEBENCH_DATA", raising=False)
+        patch.delenv("SWEBENCH_REPOSITORIES", raising=False)
+        repositories._fixtures.cache_clear()
+        yield
+    repositories._fixtures.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def instances() -> dict[str, Instance]:
+    """Our own tasks, by the end of their names, such as ``chronos-1``."""
+    return {task.instance_id.partition("__")[2]: task for task in load(FIXTURES / "instances.jsonl")}
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Sandbox]]:
+    """Start sandboxes that are closed after the test."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    started: list[Sandbox] = []
+
+    def start(**limits: Any) -> Sandbox:
+        small = {"timeout": 10.0, "memory": 256, "disk": 16, "processes": 48, "output": 100_000}
+        started.append(start_bubblewrap(Limits(**(small | limits))))
+        return started[-1]
+
+    yield start
+    for sandbox in started:
+        sandbox.close()
+
+
+@pytest.fixture
+def small() -> Iterator[TextEnvironment]:
+    """An environment with little room; seed 0 stands for one of our tasks."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    environment = make("swebench", max_turns=100, **SMALL)
+    yield environment
+    environment.close()
+
+
+@pytest.fixture(scope="session")
+def call() -> Callable[..., str]:
+    """Write a message with a tool call."""
+
+    def write(name: str, **arguments: Any) -> str:
+        return f"<think>So be it.</think>\n<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+    return write

@@ -1,0 +1,184 @@
+"""Tasks from files, dataset rows of them, and the choice of tasks worth training on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import env_adapters
+from env_adapters.swebench import select
+from env_adapters.swebench.dataset import build_rows
+from env_adapters.swebench.instances import FIXTURES, Instance, load, parse_row, tasks_of
+
+ROW = {
+    "instance_id": "owner__repo-1",
+    "repo": "owner/repo",
+    "base_commit": "0123",
+    "problem_statement": "It does not work.",
+    "hints_text": "",
+    "created_at": "2026-01-01",
+    "patch": "diff",
+    "test_patch": "diff",
+    "version": "1.0",
+    "environment_setup_commit": "0123",
+    "FAIL_TO_PASS": '["t.py::a", "t.py::b"]',
+    "PASS_TO_PASS": "[]",
+}
+NEW = {"image": "i:latest", "eval_script": "make", "log_parser": "parse_log_pytest", "eval_type": "pass_and_fail"}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_rows_of_both_versions_are_read() -> None:
+    old = parse_row(ROW)
+    assert old == parse_row(ROW | {"FAIL_TO_PASS": ["t.py::a", "t.py::b"], "PASS_TO_PASS": [], "image": None})
+    assert old.FAIL_TO_PASS == ("t.py::a", "t.py::b") and old.PASS_TO_PASS == () and old.log_parser == ""
+    new = parse_row(ROW | NEW)
+    assert {name: getattr(new, name) for name in NEW} == NEW
+    assert new.task_id == "swebench/owner__repo-1" and new.goal.endswith("owner/repo:\n\nIt does not work.")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"patch": None}, "patch"),
+        ({"repo": 3}, "repo"),
+        ({"FAIL_TO_PASS": "not json"}, "FAIL_TO_PASS"),
+        ({"FAIL_TO_PASS": None}, "FAIL_TO_PASS"),
+        ({"PASS_TO_PASS": [1]}, "PASS_TO_PASS"),
+        ({"PASS_TO_PASS": 7}, "PASS_TO_PASS"),
+    ],
+)
+def test_rows_of_another_form_are_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=f"'owner__repo-1': {field} is missing or not"):
+        parse_row(ROW | change)
+
+
+def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
+    rows = [ROW | NEW | {"instance_id": f"owner__repo-{number}", "PASS_TO_PASS": ["x\u2028y"]} for number in range(5)]
+    lines = write(tmp_path / "tasks.jsonl", rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tasks.parquet")
+    assert load(lines) == load(tmp_path / "tasks.parquet") == tuple(map(parse_row, rows))
+
+
+def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
+    for name, rows in (("empty.jsonl", []), ("twice.jsonl", [ROW, ROW])):
+        with pytest.raises(ValueError, match="no rows, or two of the same"):
+            load(write(tmp_path / name, rows))
+    for path in (tmp_path / "none.jsonl", write(tmp_path / "tasks.csv", [ROW]), tmp_path):
+        with pytest.raises(ValueError, match="existing file"):
+            load(path)
+
+
+def test_the_split_depends_on_names_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [ROW | {"instance_id": f"owner__repo-{number}"} for number in range(20)]
+    one, other = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", rows[::-1])
+    train, val = tasks_of("train", str(one), 0.25), tasks_of("val", str(one), 0.25)
+    assert len(train) == 15 and len(val) == 5 and len({task.instance_id for task in train + val}) == 20
+    assert tasks_of("val", str(other), 0.25) == val and tasks_of("val", str(one), 0.5)[:5] == val
+    assert tasks_of("train", str(one), 0.0) != tasks_of("val", str(one), 1.0) or len(train + val) == 20
+    monkeypatch.setenv("SWEBENCH_DATA", str(one))
+    assert tasks_of("val", None, 0.25) == val
+    with pytest.raises(ValueError, match="unknown split 'test'"):
+        tasks_of("test", None, 0.25)
+    with pytest.raises(ValueError, match=r"with held_out=1\.0 none of them is in 'train'"):
+        tasks_of("train", None, 1.0)
+
+
+def test_our_own_tasks_are_in_both_splits() -> None:
+    train, val = tasks_of("train", None, 0.25), tasks_of("val", None, 0.25)
+    assert (len(train), len(val)) == (6, 2)
+    assert {task.instance_id for task in train + val} == {
+        task.instance_id for task in load(FIXTURES / "instances.jsonl")
+    }
+    for task in train + val:
+        assert len(task.FAIL_TO_PASS) >= 2 and task.PASS_TO_PASS and len(task.base_commit) == 40
+
+
+def test_rows_are_what_the_rollout_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = build_rows("val", max_turns=7, timeout=5.0)
+    assert [row["extra_info"]["seed"] for row in rows] == [1, 3]
+    options = json.loads(rows[0]["extra_info"]["environment_options"])
+    assert options["data"] is None and options["max_turns"] == 7
+    environment = env_adapters.make("swebench", **options)
+    for row, task in zip(rows, tasks_of("val", None, 0.25), strict=True):
+        assert row["extra_info"]["task_id"] == task.task_id
+        assert [message["content"] for message in row["prompt"]] == [environment.instructions, task.goal]
+    again = build_rows("train", 9)
+    assert [row["extra_info"]["task_id"] for row in again[6:]] == [row["extra_info"]["task_id"] for row in again[:3]]
+    assert build_rows("train", 2, seed=3)[0]["extra_info"]["seed"] == 2 * 3 * 2**20
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "tasks.jsonl", [ROW])
+    row = build_rows("val", data="tasks.jsonl", held_out=1.0)[0]
+    assert json.loads(row["extra_info"]["environment_options"])["data"] == str(tmp_path / "tasks.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "test"}, "unknown split 'test'"),
+        ({"count": 0}, "count .* got 0"),
+        ({"seed": -1}, "seed .* got -1"),
+        ({"max_turns": 0}, "max_turns .* got 0"),
+        ({"backend": "x"}, "unknown backend 'x'"),
+        ({"timeout": -1.0}, "timeout must be positive"),
+        ({"test_timeout": 0}, "timeout must be positive"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_rows(**{"split": "train", **arguments})
+
+
+def rollouts(**successes: int) -> list[dict[str, Any]]:
+    """Sixteen attempts of each task, so many of them successful."""
+    return [
+        {"task_id": f"swebench/owner__{name}", "success": attempt < successes[name], "reward": 0.5}
+        for attempt in range(16)
+        for name in successes
+    ]
+
+
+def test_tasks_between_never_and_four_fifths_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # 13 of 16 are 81 %, 12 of 16 are 75 %.
+    attempts = rollouts(never=0, once=1, often=12, mostly=13, always=16, unknown=3)
+    rates = select.success_rates(attempts)
+    assert rates["owner__once"] == 1 / 16 and rates["owner__often"] == 0.75
+    assert [select.is_kept(rate) for rate in (0.0, 0.01, 0.79, 0.8, 1.0)] == [False, True, True, False, False]
+    names = ("never", "once", "often", "mostly", "always", "untried")
+    data = write(tmp_path / "tasks.jsonl", [ROW | {"instance_id": f"owner__{name}"} for name in names])
+    output = tmp_path / "kept.jsonl"
+    arguments = ["--rollouts", str(write(tmp_path / "r.jsonl", attempts)), "--output", str(output), "--data", str(data)]
+    assert select.main(arguments) == 0
+    assert [task.instance_id for task in load(output)] == ["owner__once", "owner__often"]
+    assert json.loads(capsys.readouterr().out) == {
+        "tasks": 6,
+        "attempted": 6,
+        "kept": 2,
+        "not in the data": 1,
+        "output": str(output),
+    }
+
+
+@pytest.mark.parametrize(
+    "rollout", [{}, {"task_id": "a"}, {"task_id": 1, "success": 1}, {"task_id": "a", "success": "yes"}]
+)
+def test_rollouts_of_another_form_are_refused(
+    rollout: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="rollout 2 needs"):
+        select.success_rates([{"task_id": "a", "success": True}, rollout])
+    path = write(tmp_path / "r.jsonl", [rollout])
+    assert select.main(["--rollouts", str(path), "--output", str(tmp_path / "o.jsonl")]) == 1
+    assert "error: rollout 1 needs" in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
+
+
+def test_instances_are_plain_values() -> None:
+    assert isinstance(load(FIXTURES / "instances.jsonl")[0], Instance)
+    assert load(FIXTURES / "instances.jsonl") is load(FIXTURES / "instances.jsonl")
