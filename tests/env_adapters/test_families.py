@@ -11,7 +11,7 @@ from families import FAMILIES, hostile_message, random_message
 
 import env_adapters
 from env_adapters import INFO_KEYS
-from env_adapters.host import EnvironmentHost, Session
+from env_adapters.host import EnvironmentFailure, EnvironmentHost, Session
 from env_adapters.host.process import ProcessWorker
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
@@ -62,7 +62,7 @@ async def test_episodes_are_the_same_in_any_process_and_after_one_was_killed(hos
     first = await digest(host, family, seeds)
     pid = worker(host).pid
     psutil.Process(pid).kill()
-    with pytest.raises(env_adapters.host.EnvironmentFailure, match="died"):
+    with pytest.raises(EnvironmentFailure, match="died"):
         await digest(host, family, seeds[:1])
     assert await digest(host, family, seeds) == first
     assert worker(host).pid != pid
