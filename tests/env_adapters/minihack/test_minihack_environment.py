@@ -207,6 +207,17 @@ def test_the_key_opens_the_door_and_the_game_says_so() -> None:
     environment.close()
 
 
+def test_a_boulder_in_the_river_is_a_bridge() -> None:
+    environment = env_adapters.make("minihack", variant="river")
+    environment.reset(seed=96)
+    directions = ["northeast"] * 2 + ["southeast"] + ["east"] * 8 + ["north"] * 2
+    steps = [environment.step(f"move {direction}") for direction in directions]
+    assert any("push the boulder into the water. Now you can cross it!" in step[0] for step in steps)
+    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 12 + [(1.0, True, False)]
+    assert steps[-1][4]["success"]
+    environment.close()
+
+
 def test_dying_ends_the_episode_without_reward() -> None:
     chosen = random.Random(2)
     ends = []
