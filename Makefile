@@ -22,7 +22,7 @@ quickstart: setup  ## Train actor and extractor of a small model on this machine
 
 test: lint  ## Run the linters and the tests, real training runs included (more: pytest -m long).
 	@$(BIN)/pytest -m "not slow" -n 2
-	@$(BIN)/pytest -m "slow and not long"
+	@$(BIN)/pytest -m "slow and not long" -n 2 --dist loadgroup
 
 lint: setup  ## Run ruff and pyright.
 	@$(BIN)/ruff check

@@ -4,12 +4,13 @@ import json
 import random
 from typing import Any
 
+# Where starting or ending an episode takes long, ten thousand turns are to be few episodes.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "alfworld": {},
+    "alfworld": {"max_turns": 400},
     "frozenlake": {},
     "minihack": {"variant": "keyroom"},
     "sokoban": {},
-    "swebench": {},
+    "swebench": {"max_turns": 400},
     "webshop": {},
 }
 
