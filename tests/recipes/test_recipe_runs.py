@@ -15,7 +15,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("recipes")
 
 
-@pytest.mark.slow
+@pytest.mark.run
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("recipe", NAMES)

@@ -13,7 +13,7 @@ import env_adapters
 
 Steps = dict[str, list[dict[str, Any]]]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("runs")]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from running import ROOT, START_SECONDS, Run, last_step, run_environment, undocu
 
 from verl_comprl.experience.snapshot import snapshot_checksum
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.xdist_group("runs")]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 
 def test_a_bank_that_is_open_elsewhere_ends_the_start_with_one_line(folder):
