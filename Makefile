@@ -21,7 +21,7 @@ quickstart: setup  ## Train actor and extractor of a small model on this machine
 	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
 
 test: lint  ## Run the linters and the tests, real training runs included (more: pytest -m long).
-	@$(BIN)/pytest -m "not run" -n 2
+	@$(BIN)/pytest -m "not run" -n 2 --dist worksteal
 	@$(BIN)/pytest -m "run and not long"
 
 lint: setup  ## Run ruff and pyright.

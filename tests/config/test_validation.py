@@ -125,6 +125,23 @@ def test_what_is_allowed_passes(config: DictConfig, key: str, value: Any) -> Non
     validate(config)
 
 
+@pytest.mark.parametrize("key", ["actor.ppo_micro_batch_size_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"])
+def test_micro_batches_fill_a_mini_batch(config: DictConfig, key: str) -> None:
+    ours = config.actor_rollout_ref
+    ours.actor.ppo_mini_batch_size, ours.rollout.n = 7, 2
+    config.trainer.nnodes, config.trainer.n_gpus_per_node = 1, 1
+    ours.actor.use_dynamic_bsz = ours.rollout.log_prob_use_dynamic_bsz = False
+    OmegaConf.update(ours, key, 7)
+    validate(config)
+    OmegaConf.update(ours, key, 8)
+    assert [line.partition(", or ")[0] for line in mistakes(config)] == [
+        f"actor_rollout_ref.{key}=8 must divide the 14 rollouts of a mini-batch per device slot "
+        "(actor_rollout_ref.actor.ppo_mini_batch_size * actor_rollout_ref.rollout.n)"
+    ]
+    ours.actor.use_dynamic_bsz = ours.rollout.log_prob_use_dynamic_bsz = True
+    validate(config)
+
+
 def test_the_micro_batch_is_not_looked_at_when_batches_are_dynamic(config: DictConfig) -> None:
     config.extractor.actor.ppo_micro_batch_size_per_gpu = 5
     config.extractor.actor.use_dynamic_bsz = True

@@ -108,7 +108,7 @@ async def test_no_text_breaks_it(host: EnvironmentHost, family: str) -> None:
             over = terminated or truncated
             if number in (STRINGS // 2, STRINGS - 1):
                 grown.append(memory(session))
-    assert grown[1] - grown[0] < 4 * MEGABYTE
+    assert grown[1] - grown[0] < 8 * MEGABYTE  # ten large texts were seen; a new game may be larger than those before
 
 
 def memory(session: Session) -> int:

@@ -65,7 +65,7 @@ def report(id: int, guided: bool, success: bool, used: list[str], step: int = 0)
     return EpisodeReport(request, guided, tuple(used))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS)
 async def test_every_outcome_is_credited_once(events: list[tuple]) -> None:
     """The expectation is written out with plain dictionaries: no buffer, no ids of samples, no files."""
@@ -107,7 +107,7 @@ async def test_every_outcome_is_credited_once(events: list[tuple]) -> None:
     assert sum(reward * count for (_, reward), count in zip(found, uses, strict=True)) == pytest.approx(outcomes)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS)
 async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> None:
     """Each use gets outcome minus baseline: of its prompt's free half, or after two steps of the task's."""

@@ -22,6 +22,9 @@ SMALL = [
     "trainer.max_actor_ckpt_to_keep=null",  # engines that are lent would remove other runs' checkpoints
     "data.train_batch_size=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    # Both divide the rollouts of every run here, the odd mix of environments included.
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
     "comprl.extractor.batch_size=8",
     # For the longest prompt of all environments.
     "actor_rollout_ref.rollout.max_model_len=4096",

@@ -94,8 +94,8 @@ def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> 
     step = last_step(folder / "run")
     runs: list[dict[str, Any]] = [
         # verl's trainer makes rollouts, keeps them and trains; ours trains on the same ones from the same weights.
-        {"name": "plain", "overrides": [*compared, place("plain")], "plain": True, "keep": str(folder / "initial")},
-        {"name": "ours", "overrides": [*compared, place("ours")], "take": str(folder / "initial")},
+        {"name": "plain", "overrides": [*compared, place("plain")], "plain": True, "keep": str(folder / "weights")},
+        {"name": "ours", "overrides": [*compared, place("ours")], "take": str(folder / "weights")},
     ]
     common = ["trainer.resume_mode=disable", "trainer.total_training_steps=2", "comprl.drain_timeout=0"]
     common += ["comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", f"comprl.initial_bank={initial_bank}"]

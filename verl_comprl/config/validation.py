@@ -27,7 +27,8 @@ def validate(config: DictConfig) -> None:
     Raises:
         ConfigError: With one line per mistake.
     """
-    mistakes = [*_trainer(config), *_models(config), *_data(config), *_hosting(config.comprl.environments)]
+    mistakes = [*_trainer(config), *_models(config), *_micro_batches(config), *_data(config)]
+    mistakes += _hosting(config.comprl.environments)
     if config.comprl.experience:
         mistakes += [*_halves(config), *_comprl(config.comprl), *_variants(config), *_extractor(config)]
     if mistakes:
@@ -203,6 +204,26 @@ def _models(config: DictConfig) -> Iterator[str]:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
         elif _looks_local(path) and not (Path(os.path.expanduser(path)) / "config.json").exists():
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
+
+
+def _micro_batches(config: DictConfig) -> Iterator[str]:
+    """Check that the actor's micro-batches fill its mini-batch; verl says so only after the first rollouts."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node // actor.ulysses_sequence_parallel_size
+    rows = actor.ppo_mini_batch_size * rollout.n // max(ranks, 1)
+    sizes = {
+        "actor.ppo_micro_batch_size_per_gpu": None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu,
+        "rollout.log_prob_micro_batch_size_per_gpu": (
+            None if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
+        ),
+    }
+    for name, micro in sizes.items():
+        if micro and rows % micro:
+            yield (
+                f"actor_rollout_ref.{name}={micro} must divide the {rows} rollouts of a mini-batch per device slot "
+                "(actor_rollout_ref.actor.ppo_mini_batch_size * actor_rollout_ref.rollout.n), "
+                "or set actor_rollout_ref.actor.use_dynamic_bsz=true"
+            )
 
 
 def _extractor(config: DictConfig) -> Iterator[str]:

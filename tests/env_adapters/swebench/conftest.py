@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,15 @@ from env_adapters.swebench.sandbox import Limits, Sandbox
 SMALL = {"memory": 128, "disk": 16, "processes": 32, "timeout": 1.5, "test_timeout": 10.0}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_repositories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture(scope="session")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("swebench-data")
+
+
+@pytest.fixture(scope="module", autouse=True)  # not longer: other families' tests follow in the same process
+def own_repositories(data_root: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMPRL_DATA", str(tmp_path_factory.mktemp("swebench-data")))
+        patch.setenv("COMPRL_DATA", str(data_root))
         patch.delenv("SWEBENCH_DATA", raising=False)
         patch.delenv("SWEBENCH_REPOSITORIES", raising=False)
         repositories._fixtures.cache_clear()
