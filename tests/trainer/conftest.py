@@ -92,14 +92,16 @@ def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> 
 
     compared = [*COMPARED, f"skip.rollout_tq.dump_dir={folder / 'rollouts'}", "trainer.resume_mode=disable"]
     step = last_step(folder / "run")
-    runs: list[dict[str, Any]] = [
-        # verl's trainer makes rollouts, keeps them and trains; ours trains on the same ones from the same weights.
-        {"name": "plain", "overrides": [*compared, place("plain")], "plain": True, "keep": str(folder / "weights")},
-        {"name": "ours", "overrides": [*compared, place("ours")], "take": str(folder / "weights")},
-    ]
     common = ["trainer.resume_mode=disable", "trainer.total_training_steps=2", "comprl.drain_timeout=0"]
     common += ["comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", f"comprl.initial_bank={initial_bank}"]
-    runs += [{"name": name, "overrides": [*common, *changes, place(name)]} for name, changes in ARMS.items()]
+    # An arm with both models comes first: they start at the same time.
+    runs: list[dict[str, Any]] = [
+        {"name": name, "overrides": [*common, *changes, place(name)]} for name, changes in ARMS.items()
+    ]
+    # verl's trainer makes rollouts, keeps them and trains; ours trains on the same ones from the same weights.
+    weights = str(folder / "weights")
+    runs.append({"name": "plain", "overrides": [*compared, place("plain")], "plain": True, "keep": weights})
+    runs.append({"name": "ours", "overrides": [*compared, place("ours")], "take": weights})
     batch = [f"data.train_batch_size={len(mix)}", f"actor_rollout_ref.actor.ppo_mini_batch_size={len(mix)}"]
     mixed = ["trainer.total_training_steps=1", "actor_rollout_ref.rollout.n=2", f"data.train_files=[{','.join(mix)}]"]
     mixed += ["data.max_prompt_length=3072", "data.max_response_length=1024", *batch, place("mix")]

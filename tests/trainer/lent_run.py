@@ -13,7 +13,7 @@ checkpoint for ``comprl evaluate``, and nothing else). A line per step goes to R
 import argparse
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,10 @@ class Runs:
     def __init__(self, results: Path) -> None:
         self.results = results
         self.lender: Any = None
+        self._background = ThreadPoolExecutor(1)
+        self._next: Future[Any] | None = None
 
-    def train(self, run: dict[str, Any], config: Any) -> None:
+    def train(self, run: dict[str, Any], config: Any, following: Any = None) -> None:
         import ray
         from omegaconf import OmegaConf
         from verl.trainer.ppo.v1 import get_trainer_cls
@@ -103,15 +105,12 @@ class Runs:
         ours = get_trainer_cls(config.trainer.v1.trainer_mode)
         trainer: Any = (plain_trainer() if run.get("plain") else ours)(config=config)
         trainer.progress = self._recorder(run["name"])
-        if self.lender:  # its clients are known already: workers and manager can start at the same time
-            with ThreadPoolExecutor(1) as background:
-                starting = background.submit(agent_loops, config, self.lender)
-                trainer.init()
-                loops = starting.result()
-        else:
-            trainer.init()
-            loops = agent_loops(config, trainer)
+        loops, self._next = self._next or self._agent_loops(config), None
+        trainer.init()
         self.lender = self.lender or trainer
+        loops = loops.result() if loops else agent_loops(config, trainer)
+        if following is not None:
+            self._next = self._agent_loops(following)  # importing everything, it is ready when this run is over
         if "take" in run:
             trainer.actor_rollout_wg.load_checkpoint(local_path=run["take"])
         if "keep" in run:
@@ -125,6 +124,10 @@ class Runs:
             ray.kill(worker)
         if hasattr(getattr(trainer, "complement", None), "manager"):
             ray.kill(trainer.complement.manager)
+
+    def _agent_loops(self, config: Any) -> Future[Any] | None:
+        """Start a run's workers in the background, if the clients that they need are there already."""
+        return self._background.submit(agent_loops, config, self.lender) if self.lender else None
 
     def evaluate(self, run: dict[str, Any]) -> None:
         parser = argparse.ArgumentParser()
@@ -184,11 +187,11 @@ def main() -> None:
     tq.init(configs[0].transfer_queue)
     runs = Runs(Path(sys.argv[2]))
     try:
-        for run, config in zip(specification["runs"], configs, strict=True):
+        for run, config, following in zip(specification["runs"], configs, [*configs[1:], None], strict=True):
             if config is None:
                 runs.evaluate(run)
             else:
-                runs.train(run, config)
+                runs.train(run, config, following)
     finally:
         tq.close()
         ray.shutdown()
