@@ -1,9 +1,10 @@
 """Run by tests: real updates of one verl engine, exactly as a worker of a run makes them; writes each gradient.
 
-``python gradient_process.py SPECIFICATION OUTPUT``: the specification is JSON with ``overrides`` of the quickstart's
-config, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``, ``response``, ``mask``,
-``old_log_probs`` and ``advantage``, and ``settings`` of this update. Gradients go to ``OUTPUT-<n>.safetensors``. One of
-several processes (``RANK``, ``WORLD_SIZE``) takes its equal share of the rows, as verl's dispatch hands them out.
+Reads paths of specifications from standard input and answers each with a line. A specification is JSON with
+``overrides`` of the quickstart's config, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
+``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
+goes to ``gradient-<n>.safetensors`` beside it. One of several processes (``RANK``, ``WORLD_SIZE``) takes its equal
+share of the rows, as verl's dispatch hands them out.
 """
 
 import json
@@ -39,7 +40,7 @@ def tensordict(rows: list[dict[str, Any]]) -> Any:
     )
 
 
-def main() -> None:
+def update(file: Path) -> None:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
     from safetensors.torch import save_file
@@ -48,7 +49,7 @@ def main() -> None:
 
     from verl_comprl.trainer.extractor_runtime import extractor_view
 
-    specification = json.loads(Path(sys.argv[1]).read_text())
+    specification = json.loads(file.read_text())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
@@ -90,9 +91,11 @@ def main() -> None:
         )
         worker.update_actor(data)
     for number, gradient in enumerate(taken if rank == 0 else ()):
-        save_file(gradient, f"{sys.argv[2]}-{number}.safetensors")
+        save_file(gradient, file.with_name(f"gradient-{number}.safetensors"))
 
 
 if __name__ == "__main__":
     os.environ |= {"LOCAL_RANK": os.environ["RANK"], "VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1"}
-    main()
+    for line in sys.stdin:
+        update(Path(line.strip()))
+        print("done", file=sys.__stdout__, flush=True)

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,31 +87,74 @@ def sampled_rows(model: Qwen3ForCausalLM, advantages: list[float], *, multi_turn
     return rows
 
 
-def gradients(
-    folder: Path, tmp_path: Path, subtree: str, rows: list[Row], *overrides: str, ranks: int = 1
-) -> list[dict[str, Any]]:
+class Engine:
+    """Processes in which verl makes real updates, one for each rank; they live as long as this module's tests."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        command = [sys.executable, str(ROOT / "tests/trainer/gradient_process.py")]
+        environment = os.environ | {"MASTER_PORT": port, "COMPRL_QUICKSTART": str(folder), "PYTHONPATH": str(ROOT)}
+        self._errors = [folder / f"errors-{ranks}-{rank}.txt" for rank in range(ranks)]
+        self._processes: list[subprocess.Popen[str]] = []
+        for rank, file in enumerate(self._errors):
+            place = environment | {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            with file.open("w") as output:
+                pipe = subprocess.PIPE
+                process = subprocess.Popen(
+                    command, env=place, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=output, text=True
+                )
+            self._processes.append(process)
+
+    def gradients(self, tmp_path: Path, specification: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
+        """Return the gradients of the specification's updates."""
+        file = tmp_path / "specification.json"
+        file.write_text(json.dumps(specification))
+        for process in self._processes:
+            assert process.stdin
+            process.stdin.write(f"{file}\n")
+            process.stdin.flush()
+        for process in self._processes:
+            assert process.stdout
+            done = any(line == "done\n" for line in process.stdout)  # libraries print, too
+            assert done, "\n".join(file.read_text() for file in self._errors)
+        return [load_file(tmp_path / f"gradient-{number}.safetensors") for number in range(len(SETTINGS))]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Engine]]:
+    """Engines by their number of ranks, started when first asked for."""
+    running: dict[int, Engine] = {}
+
+    def engine(ranks: int) -> Engine:
+        if ranks not in running:
+            running[ranks] = Engine(tmp_path_factory.mktemp("engine"), ranks)
+        return running[ranks]
+
+    yield engine
+    for started in running.values():
+        started.close()
+
+
+@pytest.fixture
+def gradients(engines: Callable[[int], Engine], model_folder: Path, tmp_path: Path) -> Callable[..., list[Any]]:
     """Return the gradients of real updates with the same rows, one for each of ``SETTINGS``."""
-    specification = {
-        "overrides": [f"{subtree}.model.path={folder}", *overrides],
-        "subtree": subtree,
-        "updates": [{"rows": rows, "settings": settings} for settings in SETTINGS],
-    }
-    (tmp_path / "specification.json").write_text(json.dumps(specification))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    command = [sys.executable, str(ROOT / "tests/trainer/gradient_process.py")]
-    command += [str(tmp_path / "specification.json"), str(tmp_path / "gradient")]
-    environment = os.environ | {"MASTER_PORT": port, "COMPRL_QUICKSTART": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    errors = [(tmp_path / f"errors-{rank}.txt") for rank in range(ranks)]
-    processes = []
-    for rank, file in enumerate(errors):
-        place = environment | {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
-        with file.open("w") as output:
-            processes.append(subprocess.Popen(command, env=place, cwd=ROOT, stdout=output, stderr=output))
-    codes = [process.wait() for process in processes]
-    assert codes == [0] * ranks, "\n".join(file.read_text() for file in errors)
-    return [load_file(tmp_path / f"gradient-{number}.safetensors") for number in range(len(SETTINGS))]
+
+    def make(subtree: str, rows: list[Row], *overrides: str, ranks: int = 1) -> list[dict[str, torch.Tensor]]:
+        specification = {
+            "overrides": [f"{subtree}.model.path={model_folder}", *overrides],
+            "subtree": subtree,
+            "updates": [{"rows": rows, "settings": settings} for settings in SETTINGS],
+        }
+        return engines(ranks).gradients(tmp_path, specification)
+
+    return make
 
 
 def check(model: Qwen3ForCausalLM, loss: torch.Tensor, real: list[dict[str, torch.Tensor]]) -> None:
@@ -148,9 +191,8 @@ def sequence_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
     ],
 )
 def test_an_actor_update_is_equation_5(
-    model_folder: Path,
+    gradients: Callable[..., list[Any]],
     model: Qwen3ForCausalLM,
-    tmp_path: Path,
     loss_mode: str,
     ratio: Callable[[torch.Tensor, Row], torch.Tensor],
     ranks: int,
@@ -162,7 +204,7 @@ def test_an_actor_update_is_equation_5(
     overrides = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}"]
     overrides += [f"actor_rollout_ref.actor.clip_ratio_{side}={CLIP}" for side in ("low", "high")]
     overrides += [f"actor_rollout_ref.model.use_remove_padding={packed}"]
-    real = gradients(model_folder, tmp_path, "actor_rollout_ref", rows, *overrides, ranks=ranks)
+    real = gradients("actor_rollout_ref", rows, *overrides, ranks=ranks)
 
     objective = torch.zeros(())
     for prompt in ("p", "q"):
@@ -181,7 +223,7 @@ def test_an_actor_update_is_equation_5(
 
 
 def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
-    model_folder: Path, model: Qwen3ForCausalLM, tmp_path: Path
+    gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM
 ) -> None:
     """Eq. 5 over whole rollouts plus ``λ · mean NLL`` of what is distilled, from one step of verl's policy loss."""
     weight, group = 0.3, 4
@@ -215,7 +257,7 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
         rows[distilled]["old_log_probs"] = log_probs(model, rows[distilled]).tolist()
     rows[7] |= {"mask": [0] * len(rows[7]["response"])}  # padding
     overrides = [f"actor_rollout_ref.actor.clip_ratio_{side}={CLIP}" for side in ("low", "high")]
-    real = gradients(model_folder, tmp_path, "actor_rollout_ref", rows, *overrides)
+    real = gradients("actor_rollout_ref", rows, *overrides)
 
     objective = torch.zeros(())
     for session, advantage in enumerate((0.5, -0.5, 0.5, -0.5)):
@@ -231,12 +273,12 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
 
 @pytest.mark.parametrize(("ranks", "packed"), [(1, False), (2, True)])
 def test_an_extractor_update_is_equation_3(
-    model_folder: Path, model: Qwen3ForCausalLM, tmp_path: Path, ranks: int, packed: bool
+    gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM, ranks: int, packed: bool
 ) -> None:
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     rows = sampled_rows(model, extractor_advantages(rewards, weights).tolist(), multi_turn=False)
     packing = f"extractor.model.use_remove_padding={packed}"
-    real = gradients(model_folder, tmp_path, "extractor", rows, packing, ranks=ranks)
+    real = gradients("extractor", rows, packing, ranks=ranks)
 
     baseline = sum(rewards) / len(rewards)
     tokens = sum(len(row["response"]) for row in rows)
