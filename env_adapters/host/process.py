@@ -119,4 +119,7 @@ class Zygote:
                 pass_fds=[theirs.fileno()],
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
+                # Linux shares the processors out by session (autogroup): all environments together then get no more
+                # than the event loop can have.
+                start_new_session=True,
             )

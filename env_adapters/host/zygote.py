@@ -19,6 +19,9 @@ from env_adapters.registry import environment_class
 
 _PR_SET_PDEATHSIG = 1
 
+_NICENESS = 19
+"""The lowest priority: however many environments are busy, its event loop runs when it has something to do."""
+
 
 def main(arguments: Sequence[str]) -> None:
     """Serve the host on the inherited socket until it closes it.
@@ -26,6 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     A request is a family's name, with the socket of the new process as its ancillary data; the answer is the process
     id, or the text of the error that importing raised.
     """
+    os.nice(_NICENESS)
     os.dup2(2, 1)  # engines print; standard output may be somebody's data
     control = socket.socket(fileno=int(arguments[0]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's

@@ -60,7 +60,10 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
         "TZ": "UTC",
     }
     command = [program, "--unshare-user", "--unshare-all", "--uid", _ID, "--gid", _ID, "--disable-userns"]
-    command += ["--cap-drop", "ALL", "--seccomp", str(seccomp), "--new-session", "--die-with-parent", "--as-pid-1"]
+    command += ["--cap-drop", "ALL", "--seccomp", str(seccomp), "--die-with-parent", "--as-pid-1"]
+    # Else it could type into the terminal. Only then, because Linux shares the processors out by session (autogroup):
+    # many sandboxes with one each would leave their host's event loop next to nothing.
+    command += ["--new-session"] if has_terminal() else []
     command += ["--hostname", "sandbox", "--clearenv"]
     for name, value in variables.items():
         command += ["--setenv", name, value]
@@ -79,6 +82,15 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
     # These two are in memory as well, and have no size of their own.
     command += ["--dir", _HOME, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK_TREE]
     return [*command, "--", *supervisor_command(limits)]
+
+
+def has_terminal() -> bool:
+    """Tell whether this process, and so all that it starts in its session, has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _system_folders() -> list[str]:

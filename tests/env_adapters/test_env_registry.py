@@ -37,7 +37,9 @@ class Echo(TextEnvironment):
 @pytest.fixture(autouse=True)
 def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_registered", {})
+    registry._announced.cache_clear()
     yield
+    registry._announced.cache_clear()
 
 
 def announce(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

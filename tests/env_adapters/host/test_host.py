@@ -113,6 +113,12 @@ async def test_a_process_killed_from_outside_is_replaced(make_host: MakeHost) ->
     assert (await play(host, PROCESS, "pid"))[-1] != str(pid)
 
 
+async def test_a_process_gives_way_to_the_loop(make_host: MakeHost) -> None:
+    pid = int((await play(make_host(), PROCESS, "pid"))[-1])
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.getsid(pid) != os.getsid(0)
+
+
 async def test_a_zygote_that_died_is_replaced(make_host: MakeHost) -> None:
     host = make_host()
     pid = int((await play(host, PROCESS, "pid"))[-1])

@@ -1,6 +1,7 @@
 """A sandbox of bubblewrap: the shell, the limits, its end."""
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -232,6 +233,31 @@ def test_a_sandbox_dies_with_its_owner() -> None:
             break
         time.sleep(0.02)
     assert not left
+
+
+def test_only_where_there_is_a_terminal_it_has_a_session_of_its_own(tmp_path: Path) -> None:
+    """A session from outside has no number inside."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    result = tmp_path / "result"
+    script = (
+        "import pathlib\nfrom env_adapters.swebench.bubblewrap import start_bubblewrap\n"
+        "from env_adapters.swebench.sandbox import Limits\n"
+        "answer = start_bubblewrap(Limits()).exec('cut -d\" \" -f6 /proc/self/stat; : </dev/tty').data\n"
+        f"pathlib.Path({str(result)!r}).write_bytes(answer)"
+    )
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, cwd=ROOT, start_new_session=True, check=True)
+    first, second = result.read_text().splitlines()
+    assert first == "0" and "/dev/tty: No such device" in second
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(command[0], command)
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(terminal)
+    first, second = result.read_text().splitlines()
+    assert first != "0" and "/dev/tty: No such device" in second
 
 
 def test_a_sandbox_outlives_the_thread_that_asked_for_it(start: Start) -> None:
