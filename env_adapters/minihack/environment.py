@@ -54,13 +54,15 @@ class MiniHackEnvironment(TextEnvironment):
         self.instructions = build_instructions(task, max_turns)
         self.goal = task.goal
         self.admissible_actions = list(task.actions)
+        self._inventory = task.inventory
+        seen = ("glyphs", "chars", "screen_descriptions", "blstats", "message")
         # gymnasium.make would take max_episode_steps for a wrapper of its own. The engine's limit lies above ours,
         # because it ends an episode as if it were terminated.
         create = load_env_creator(str(gymnasium.spec(task.gym_id).entry_point))
         self._game: Any = create(
             actions=tuple(_command(phrase) for phrase in task.actions),
             max_episode_steps=max_turns + 1,
-            observation_keys=("glyphs", "chars", "screen_descriptions", "blstats", "message"),
+            observation_keys=(*seen, "inv_strs") if task.inventory else seen,
             fix_moon_phase=True,
         )
         self._screen: dict[str, Any] = {}
@@ -101,6 +103,7 @@ class MiniHackEnvironment(TextEnvironment):
             (self._stat(nethack.NLE_BL_X), self._stat(nethack.NLE_BL_Y)),
             message,
             (self._stat(nethack.NLE_BL_HP), self._stat(nethack.NLE_BL_HPMAX)),
+            [decode(item) for item in self._screen["inv_strs"] if item[0]] if self._inventory else None,
         )
 
     def _stat(self, index: int) -> int:

@@ -3,6 +3,7 @@
 Owns the crop around the agent, the names in the legend and the lines below. Takes plain arrays and needs no engine.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +38,7 @@ def render(
     position: tuple[int, int],
     message: str,
     hit_points: tuple[int, int],
+    inventory: Sequence[str] | None = None,
 ) -> str:
     """Write the screen as text.
 
@@ -47,9 +49,10 @@ def render(
         position: Column and row of the agent.
         message: The game's message, perhaps empty.
         hit_points: Current and maximum.
+        inventory: Names of what is carried, if that is to be shown.
 
     Returns:
-        The crop with symbols separated by spaces, the legend, the message and the hit points.
+        The crop with symbols separated by spaces, the legend, the inventory, the message and the hit points.
     """
     column, row = position
     top, left = max(0, row - RADIUS), max(0, column - RADIUS)
@@ -76,10 +79,11 @@ def render(
             symbols.append(symbol)
             names.add((symbol, name))
         lines.append(" ".join(symbols))
+    lines.append(f"Legend: {_legend(names)}")
+    if inventory is not None:
+        lines.append(f"Inventory: {', '.join(inventory) or '(none)'}")
     current, maximum = hit_points
-    return "\n".join(
-        [*lines, f"Legend: {_legend(names)}", f"Message: {message or '(none)'}", f"Hit points: {current}/{maximum}"]
-    )
+    return "\n".join([*lines, f"Message: {message or '(none)'}", f"Hit points: {current}/{maximum}"])
 
 
 def decode(text: Any) -> str:

@@ -19,12 +19,14 @@ class Variant:
         goal: The task in words.
         actions: Allowed phrases, in the order in which they are listed to the model.
         rule: What the model must know beyond the rules that hold everywhere.
+        inventory: Whether what is carried is shown; where no action can use it, it would only cost tokens every turn.
     """
 
     gym_id: str
     goal: str
     actions: tuple[str, ...] = _MOVES
     rule: str = ""
+    inventory: bool = False
 
 
 VARIANTS: dict[str, Variant] = {
@@ -51,6 +53,7 @@ VARIANTS: dict[str, Variant] = {
         (*_MOVES, PICKUP, APPLY_KEY),
         f"'{PICKUP}' takes what lies on your cell. '{APPLY_KEY}' opens a locked door next to you once you have the "
         "key. You cannot walk through a door diagonally.",
+        inventory=True,
     ),
     "river": Variant(
         "MiniHack-River-v0",
@@ -78,14 +81,15 @@ def build_instructions(variant: Variant, max_turns: int) -> str:
         "- Walls and solid rock block you. Moving into a monster attacks it.",
         f"- You have {max_turns} turns. A turn in which you are blocked or answer with an invalid action is lost.",
     ]
+    below = ["a legend of its symbols", *(["your inventory"] if variant.inventory else []), "the game's message"]
     if variant.rule:
         rules.append(f"- {variant.rule}")
     return "\n".join(
         [
             "You play a game of NetHack shown as text.",
             "Each turn you see the 9x9 cells around you, one symbol per cell: the top row is north, the right column "
-            "is east, and you are the @ in the centre. Cells shown as ~ are unseen or solid rock. Below the map are a "
-            "legend of its symbols, the game's message and your hit points.",
+            "is east, and you are the @ in the centre. Cells shown as ~ are unseen or solid rock. Below the map are "
+            f"{', '.join(below)} and your hit points.",
             "",
             "Rules:",
             *rules,

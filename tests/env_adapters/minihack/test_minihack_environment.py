@@ -128,10 +128,12 @@ def test_observations_have_the_promised_form(variant: str) -> None:
             rows = [line.split(" ") for line in lines[:9]]
             assert all(len(row) == 9 and all(len(symbol) == 1 for symbol in row) for row in rows)
             assert rows[4][4] == "@"
-            assert lines[9].startswith("Legend: @ you, ") and lines[10].startswith("Message: ") and len(lines) == 12
+            assert lines[9].startswith("Legend: @ you, ")
+            assert lines[10].startswith("Inventory: ") == (len(lines) == 13) == (variant == "keyroom")
+            assert lines[-2].startswith("Message: ") and len(lines) in (12, 13)
             assert {symbol for row in rows for symbol in row} <= set(lines[9])
-            assert re.fullmatch(r"Hit points: \d+/\d+", lines[11])
-            assert len(observation.split()) < 140
+            assert re.fullmatch(r"Hit points: \d+/\d+", lines[-1])
+            assert len(observation.split()) < 180
             assert info.keys() == INFO_KEYS
             observation, _, terminated, truncated, info = environment.step(chosen.choice(info["admissible_actions"]))
             if terminated or truncated:
@@ -197,7 +199,11 @@ def test_the_key_opens_the_door_and_the_game_says_so() -> None:
     environment.reset(seed=44)  # starts on the key and beside the door
     observation, *_, info = environment.step("apply key")
     assert info["action_valid"] and not info["action_effective"] and "closed door" in observation
-    assert "Master Key" in environment.step("pickup")[0]
+    carried = [line for line in observation.splitlines() if line.startswith("Inventory: ")]
+    assert len(carried) == 1 and "weapon in hand" in carried[0] and "Master Key" not in carried[0]
+    observation = environment.step("pickup")[0]
+    (carried,) = (line for line in observation.splitlines() if line.startswith("Inventory: "))
+    assert "Master Key" in carried
     observation, *_, info = environment.step("apply key")
     assert info["action_effective"] and "You unlock the door with the key" in observation
     assert "' open door" in observation and "closed door" not in observation

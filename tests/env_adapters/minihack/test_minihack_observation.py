@@ -18,7 +18,7 @@ NAMES = {
 }
 
 
-def draw(picture: list[str], message: str = "") -> list[str]:
+def draw(picture: list[str], message: str = "", inventory: list[str] | None = None) -> list[str]:
     rows = len(picture)
     columns = max(map(len, picture))
     chars = np.full((rows, columns), ord(" "), np.uint8)
@@ -33,7 +33,7 @@ def draw(picture: list[str], message: str = "") -> list[str]:
             monsters[y, x] = symbol in "d@"
             if symbol == "@":
                 position = (x, y)
-    return render(chars, descriptions, monsters, position, message, (5, 12)).split("\n")
+    return render(chars, descriptions, monsters, position, message, (5, 12), inventory).split("\n")
 
 
 def test_the_crop_is_centred_and_aligned_at_the_edge_of_the_level() -> None:
@@ -54,6 +54,12 @@ def test_names_are_merged_and_doors_told_from_walls() -> None:
     lines = draw(["-/|", ".@,", " ( "], "You see here\na key.")
     assert lines[3] == "~ ~ ~ - ' | ~ ~ ~" and lines[4] == "~ ~ ~ . @ . ~ ~ ~"
     assert lines[9] == "Legend: @ you, . floor, ( key, ' open door, - | wall, ~ unseen or rock"
+
+
+def test_what_is_carried_is_shown_if_asked_for() -> None:
+    assert draw(["@"], inventory=["a key", "2 daggers"])[10:12] == ["Inventory: a key, 2 daggers", "Message: (none)"]
+    assert draw(["@"], inventory=[])[10] == "Inventory: (none)"
+    assert not any(line.startswith("Inventory") for line in draw(["@"]))
 
 
 def test_decode_stops_at_the_terminator_and_stays_on_one_line() -> None:
