@@ -23,7 +23,7 @@ quickstart: setup  ## Train actor and extractor of a small model on this machine
 test: lint  ## Run the linters and the tests, real training runs included (more: pytest -m long).
 	@# The training runs need the quickstart's models: they are made in the time that the fast tests leave over.
 	@nice $(BIN)/python -m recipes.quickstart_cpu.prepare --output outputs/quickstart/models >/dev/null 2>&1 & \
-	$(BIN)/pytest -m "not run" -n 2 --dist worksteal && wait
+	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
 
 lint: setup  ## Run ruff and pyright.
