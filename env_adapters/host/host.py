@@ -7,12 +7,12 @@ kept for the next one with the same options, after any failure it is given up an
 import asyncio
 import json
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-from env_adapters.base import Step
+from env_adapters.base import Step, TextEnvironment
 from env_adapters.host.process import ProcessWorker, Zygote
 from env_adapters.host.thread import ThreadWorker
 from env_adapters.host.worker import EnvironmentFailure, Worker
@@ -20,6 +20,7 @@ from env_adapters.registry import environment_class, portable_name
 
 Isolation = Literal["auto", "thread", "process"]
 _Key = tuple[str, str]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +75,23 @@ class Session:
 
     async def _call(self, seconds: float, method: str, *arguments: Any) -> Any:
         async with self._running:
-            return await call_within(self._worker, seconds, method, *arguments)
+            return await _within(seconds, f"{method}()", self._worker.call(method, *arguments))
 
 
-async def call_within(worker: Worker, seconds: float, method: str, *arguments: Any) -> Any:
-    """Call a worker with a time limit.
+async def _within(seconds: float, what: str, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Wait for ``work`` with a time limit.
 
     Raises:
-        EnvironmentFailure: If the environment raised, died or took too long.
+        EnvironmentFailure: If it took too long.
     """
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
-            return await worker.call(method, *arguments)
+            return await work
     except TimeoutError as error:
         if not deadline.expired():  # somebody else's time limit
             raise
-        raise EnvironmentFailure(f"{method}() did not return within {seconds:g} s") from error
+        raise EnvironmentFailure(f"{what} did not return within {seconds:g} s") from error
 
 
 class EnvironmentHost:
@@ -121,6 +122,7 @@ class EnvironmentHost:
         self._max_idle = max_idle
         self._idle: OrderedDict[Worker, tuple[_Key, list[dict[str, Any]]]] = OrderedDict()
         self._threads = asyncio.Semaphore(max_threads)
+        self._importing = asyncio.Lock()
         self._zygote = Zygote()
 
     @asynccontextmanager
@@ -173,7 +175,7 @@ class EnvironmentHost:
         known_as = name if isinstance(worker, ThreadWorker) else portable_name(name)
         try:
             async with self._running(worker):
-                return worker, await call_within(worker, self._limits.reset, "make", known_as, options)
+                return worker, await _within(self._limits.reset, "make()", worker.call("make", known_as, options))
         except BaseException:
             self.counts["failed"] += 1
             worker.stop()
@@ -182,10 +184,15 @@ class EnvironmentHost:
     async def _start_worker(self, name: str) -> ThreadWorker | ProcessWorker:
         isolation = self._isolation
         if isolation == "auto":
-            # Importing takes seconds, which the loop must not wait.
-            family = await asyncio.to_thread(environment_class, name)
+            family = await _within(self._limits.reset, f"importing {name!r}", self._import(name))
             isolation = "thread" if family.thread_safe else "process"
         return ThreadWorker() if isolation == "thread" else await self._zygote.fork(portable_name(name))
+
+    async def _import(self, name: str) -> type[TextEnvironment]:
+        # In a thread, as it takes seconds, and one after the other: where the modules of a library import one another,
+        # Python lets two threads see them half made.
+        async with self._importing:
+            return await asyncio.to_thread(environment_class, name)
 
     def _running(self, worker: Worker) -> AbstractAsyncContextManager[Any]:
         return self._threads if isinstance(worker, ThreadWorker) else nullcontext()
@@ -193,5 +200,5 @@ class EnvironmentHost:
     async def _retire(self, worker: Worker) -> None:
         del self._idle[worker]
         with suppress(EnvironmentFailure):
-            await call_within(worker, 5.0, "close")
+            await _within(5.0, "close()", worker.call("close"))
         worker.stop()

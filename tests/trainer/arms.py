@@ -39,8 +39,12 @@ ARMS: dict[str, list[str]] = {
     "shared_baseline": ["arm=shared_baseline"],
     "no_merge": ["arm=no_merge"],
     "no_search_and_ask": ["arm=no_search_and_ask"],
-    # Everything that is off by default, with a judgement that fits into the model's context.
+    # Everything that is off by default, with a judgement that fits into the model's context; one prompt per step, so
+    # that a step's metrics tell what must have been distilled.
     "variants": [
+        "data.train_batch_size=1",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        "actor_rollout_ref.rollout.n=8",
         "comprl.actor_critic.enabled=true",
         "comprl.actor_critic.train=true",
         "comprl.actor_critic.max_tokens=16",

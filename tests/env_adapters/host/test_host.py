@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -201,6 +202,33 @@ async def test_the_longest_unused_goes_first(make_host: MakeHost) -> None:
 
 async def test_large_observations_travel(make_host: MakeHost) -> None:
     assert (await play(make_host(Limits()), PROCESS, "huge"))[-1] == "\udc80x" * 2**20
+
+
+async def test_families_that_share_a_tangled_library_can_be_imported_at_the_same_time(
+    make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that import it would wait for one another, upon which Python gives one of them half a module."""
+    (tmp_path / "tangled").mkdir()
+    (tmp_path / "tangled" / "__init__.py").write_text("import time; time.sleep(0.5)\nfrom tangled.inner import thing")
+    (tmp_path / "tangled" / "inner.py").write_text("import tangled\nthing = 1")
+    for name, wait, module in (("first", 0.0, "tangled"), ("second", 0.1, "tangled.inner")):
+        lines = f"import time; time.sleep({wait})\nimport {module}\nfrom misbehaving import Sharing"
+        (tmp_path / f"{name}.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    host = make_host()
+    played = await asyncio.gather(*(play(host, f"{name}:Sharing", "fine") for name in ("first", "second")))
+    assert played == [["seed 1", "fine"]] * 2
+
+
+async def test_an_import_that_hangs_costs_its_episode_and_no_other(
+    make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hanging.py").write_text("import time; time.sleep(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    host = make_host(Limits(reset=0.5, step=0.6, episode=60.0))
+    with pytest.raises(EnvironmentFailure, match=r"importing 'hanging:Environment' did not return within 0\.5 s"):
+        await play(host, "hanging:Environment")
+    assert await play(host, THREAD, "fine") == ["seed 1", "fine"]
 
 
 async def test_what_was_registered_here_is_found_there(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
