@@ -39,10 +39,10 @@ class PrecomputedEmbedder:
     """Vectors that cost nothing: a text is the number of its vector."""
 
     dimension = DIMENSION
-    identity: dict[str, Any] = {"model": "precomputed", "dimension": DIMENSION}  # noqa: RUF012  never changed
 
     def __init__(self, vectors: np.ndarray) -> None:
         """Take vectors of shape ``(count, dimension)``."""
+        self.identity: dict[str, Any] = {"model": "precomputed", "dimension": DIMENSION}
         self._vectors = vectors
 
     async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:

@@ -60,10 +60,10 @@ def parse_row(row: dict[str, Any]) -> Instance:
     name = row.get("instance_id")
     values: dict[str, Any] = {}
     for field in Instance.__dataclass_fields__.values():
-        value = row.get(field.name)
+        value: Any = row.get(field.name)
         if field.name.isupper():
             try:
-                value = tuple(json.loads(value) if isinstance(value, str) else value)  # type: ignore[arg-type]
+                value = tuple(json.loads(value) if isinstance(value, str) else value)
             except (TypeError, ValueError):
                 value = None
             well_formed = value is not None and all(isinstance(test, str) for test in value)

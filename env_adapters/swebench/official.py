@@ -6,6 +6,7 @@ nothing of it.
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from env_adapters.swebench.instances import Instance
@@ -25,9 +26,9 @@ def complete(instance: Instance) -> Instance:
     if instance.log_parser:
         return instance
     try:
-        from swebench.harness import constants  # type: ignore[import-not-found]
-        from swebench.harness.log_parsers import MAP_REPO_TO_PARSER  # type: ignore[import-not-found]
-        from swebench.harness.test_spec.create_scripts import make_eval_script_list  # type: ignore[import-not-found]
+        constants = import_module("swebench.harness.constants")
+        parsers = import_module("swebench.harness.log_parsers").MAP_REPO_TO_PARSER
+        make_script = import_module("swebench.harness.test_spec.create_scripts").make_eval_script_list
     except ImportError as error:
         raise ValueError(
             f"the row of {instance.instance_id!r} is of SWE-bench 4: it does not say how it is tested. Use the rows of "
@@ -36,11 +37,11 @@ def complete(instance: Instance) -> Instance:
     repo, version = instance.repo, instance.version
     try:
         specification = constants.MAP_REPO_VERSION_TO_SPECS[repo][version]
-        parser = MAP_REPO_TO_PARSER[repo]
+        parser = parsers[repo]
     except KeyError as error:
         raise ValueError(f"swebench does not know {repo!r} in version {version!r}") from error
     row = {name: getattr(instance, name) for name in Instance.__dataclass_fields__}
-    script = make_eval_script_list(row, specification, _CONDA, WORK_TREE, instance.base_commit, instance.test_patch)
+    script = make_script(row, specification, _CONDA, WORK_TREE, instance.base_commit, instance.test_patch)
     name = instance.instance_id.lower().replace("__", "_1776_")
     return replace(
         instance,
@@ -60,7 +61,7 @@ def log_parser(name: str) -> LogParser:
     if name == "parse_log_pytest":
         return _parse_pytest
     try:
-        from swebench.harness import log_parsers  # type: ignore[import-not-found]
+        log_parsers = import_module("swebench.harness.log_parsers")
     except ImportError as error:
         raise ValueError(f"log parser {name!r} is one of swebench's: install swebench ({error})") from error
     known = getattr(log_parsers, "PARSER_REGISTRY", None)  # version 5

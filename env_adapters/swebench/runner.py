@@ -15,26 +15,33 @@ import unittest
 class Canary(unittest.TestCase):
     """Tests that cannot pass, unless somebody has changed what a test is."""
 
-    def test_equal(self):  # noqa: D102
+    def test_equal(self):
+        """Two numbers that differ."""
         self.assertEqual(1, 2)
 
-    def test_true(self):  # noqa: D102
+    def test_true(self):
+        """What is false."""
         self.assertTrue(False)
 
-    def test_is(self):  # noqa: D102
+    def test_is(self):
+        """Two objects."""
         self.assertIs(None, 1)
 
-    def test_in(self):  # noqa: D102
+    def test_in(self):
+        """A member of nothing."""
         self.assertIn(1, [])
 
-    def test_raises(self):  # noqa: D102
+    def test_raises(self):
+        """An error that is not raised."""
         with self.assertRaises(ValueError):
             pass
 
-    def test_error(self):  # noqa: D102
+    def test_error(self):
+        """An error."""
         raise AssertionError
 
-    def test_fail(self):  # noqa: D102
+    def test_fail(self):
+        """A failure."""
         self.fail()
 
 
