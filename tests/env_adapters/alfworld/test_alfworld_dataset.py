@@ -9,37 +9,16 @@ from typing import Any
 
 import pytest
 
-import env_adapters
 from env_adapters.alfworld.dataset import build_rows
 from env_adapters.alfworld.games import Game, list_games
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_row_is_what_the_rollout_needs(data: str) -> None:
+def test_a_row_is_what_the_rollout_needs(data: str, expected_row: Callable[..., dict[str, Any]]) -> None:
     row = build_rows("val", 3, data=data, seed=1, max_turns=12)[2]
-    environment = env_adapters.make("alfworld", **json.loads(row["extra_info"]["environment_options"]))
-    _, info = environment.reset(seed=row["extra_info"]["seed"])
-    assert row == {
-        "data_source": "alfworld",
-        "prompt": [
-            {"role": "system", "content": environment.instructions},
-            {"role": "user", "content": environment.goal},
-        ],
-        "ability": "agent",
-        "reward_model": {"style": "environment", "ground_truth": ""},
-        "agent_name": "comprl_agent",
-        "extra_info": {
-            "index": 2,
-            "split": "val",
-            "environment": "alfworld",
-            "environment_options": json.dumps({"data": data, "reward": "signed", "max_turns": 12}),
-            "seed": row["extra_info"]["seed"],
-            "task_id": info["task_id"],
-        },
-    }
-    assert environment.max_turns == 12 and "12 turns" in environment.instructions
-    environment.close()
+    options = {"data": data, "reward": "signed", "max_turns": 12}
+    assert row == expected_row("alfworld", "alfworld", options, seed=row["extra_info"]["seed"], index=2)
 
 
 def tasks(rows: list[dict[str, Any]]) -> list[str]:
