@@ -75,7 +75,8 @@ def from_parquet(data: bytes) -> list[Experience]:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+        # Not read_table: its threads outlive the call, and one that lets go of `data` while Python exits aborts it.
+        rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"not a parquet file: {error}") from error
     try:
