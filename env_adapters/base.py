@@ -30,6 +30,7 @@ class Transition:
         success: Whether the goal has been reached.
         score: Graded quality of the episode so far, for logging; equals ``float(success)`` where there is no grading.
         effective: Whether the action changed anything.
+        truncated: Whether the episode was cut off by a limit other than ``max_turns``.
     """
 
     observation: str
@@ -38,6 +39,7 @@ class Transition:
     success: bool = False
     score: float = 0.0
     effective: bool = True
+    truncated: bool = False
 
 
 class TextEnvironment(ABC):
@@ -131,7 +133,7 @@ class TextEnvironment(ABC):
             state = replace(state, observation=f"{self._refusal()}\n{state.observation}", reward=0.0, effective=False)
         else:
             self._state = state = self._play(action)
-        truncated = self._over and not state.terminated
+        truncated = not state.terminated and (state.truncated or self._turns >= self.max_turns)
         if truncated:
             state = self._cut_off(state)
         info = self._info(action_valid=action is not None, action_effective=state.effective)
@@ -151,7 +153,6 @@ class TextEnvironment(ABC):
         state = self._running("truncate")
         if self._over:
             return self._after_the_end(state)
-        self._turns = self.max_turns
         state = self._cut_off(replace(state, observation="The episode is over.", reward=0.0))
         info = self._info(action_valid=False, action_effective=False)
         return state.observation, state.reward, False, True, info
@@ -190,8 +191,8 @@ class TextEnvironment(ABC):
     def _cut_off(self, state: Transition) -> Transition:
         settled = self._settle()
         if settled is not None:
-            self._state = replace(settled, terminated=False)
             state = replace(state, reward=state.reward + settled.reward)
+        self._state = replace(settled or state, terminated=False, truncated=True)
         return state
 
     def _running(self, method: str) -> Transition:
@@ -205,7 +206,7 @@ class TextEnvironment(ABC):
 
     @property
     def _over(self) -> bool:
-        return self._state is not None and (self._state.terminated or self._turns >= self.max_turns)
+        return self._state is not None and (self._state.terminated or self._state.truncated)
 
     def _info(self, *, action_valid: bool, action_effective: bool) -> dict[str, Any]:
         assert self._state is not None

@@ -101,9 +101,7 @@ class Bridge(TextEnvironment):
         """Return the transition for what the wrapped object answered."""
         value = 0.0 if reward is None else float(reward)
         success = bool(terminated and self._is_success(value, info))
-        if truncated:
-            self._turns = self.max_turns  # its own limit ends the episode as ours does
-        return Transition(observation, value, bool(terminated), success, float(success))
+        return Transition(observation, value, bool(terminated), success, float(success), truncated=bool(truncated))
 
 
 def small_seed(seed: int) -> int:

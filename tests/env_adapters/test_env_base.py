@@ -1,5 +1,6 @@
 """The rules of every environment, on one small enough to check by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,6 +111,21 @@ def test_what_being_cut_off_leads_to_is_added_to_the_last_step(last: str, reward
     assert (got, terminated, truncated, info["score"]) == (reward, False, True, -1.0)
     assert observation != "too late" and info["action_valid"] is (last != "nonsense")
     assert environment.step("down")[1] == 0.0, "it is settled once"
+
+
+@pytest.mark.parametrize("won", [False, True])
+def test_an_environment_has_limits_of_its_own(won: bool) -> None:
+    class Limited(Late):
+        def _play(self, action: str) -> Transition:
+            return replace(super()._play(action), terminated=won, truncated=True)
+
+    environment = Limited(max_turns=9)
+    environment.reset(seed=0)
+    _, reward, terminated, truncated, info = environment.step("down")
+    # What has ended by its own rules is not cut off as well: no penalty, which is 2, the number left.
+    assert (reward, terminated, truncated) == (0.0, True, False) if won else (-2.0, False, True)
+    assert info["score"] == (0.0 if won else -1.0)
+    assert environment.step("down")[1:4] == (0.0, won, not won) and environment.left == 2
 
 
 def test_a_caller_can_end_an_episode() -> None:
