@@ -19,16 +19,20 @@ from verl_comprl.algorithm.utility import gini
 from verl_comprl.exchange import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.schema import DistillationRequest, Experience, GenerationRecord
-from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
+from verl_comprl.experience.schema import DistillationRequest, Experience
+from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.credit import Credit
 from verl_comprl.extractor.queue import DistillationQueue, QueueConfig
+from verl_comprl.extractor.record import GenerationRecord
 
 logger = logging.getLogger(__name__)
 
 FREE_WINDOW = 256
 """Latest outcomes of the free half, of each task, that entries' records are compared with."""
+
+REMEMBERED_STEPS = 100
+"""Steps for which an episode that was reported is not taken again."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +272,7 @@ class ExperienceManager:
         except StoreError as error:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
-        self._reported = {key: at for key, at in self._reported.items() if at >= step - KEEP_UNREFERENCED_STEPS}
+        self._reported = {key: at for key, at in self._reported.items() if at >= step - REMEMBERED_STEPS}
         return {"extractor/samples": float(samples), **self._metrics()}
 
     async def next_batch(self, version: int = 0) -> TrainingBatch | None:
@@ -334,7 +338,7 @@ class ExperienceManager:
             await self._bank.flush()
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
-            self._buffer.save(path / "buffer")
+            await asyncio.to_thread(self._buffer.save, path / "buffer")  # guides go on being given
             totals = vars(self._totals) | {"operations": self._operations()}
             state = {
                 "step": self._step,

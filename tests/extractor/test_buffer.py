@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_comprl.experience.schema import CallKind, GenerationRecord
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
+from verl_comprl.extractor.record import CallKind, GenerationRecord
 
 MakeRecord = Callable[..., GenerationRecord]
 
@@ -133,26 +133,38 @@ def test_a_record_that_comes_again_keeps_its_counts(
     buffer = filled(1)
     use(buffer, 1, a=[1])
     buffer.trained()
-    buffer.add(make_record("a", response_ids=(9,)))
+    buffer.add(make_record("a", response_ids=(9, 9)))
     assert buffer.record("a") == make_record("a", train_count=1, last_trained=1) and buffer.record_count == 3
 
 
-def test_forget_keeps_what_is_young_or_referred_to(make_record: MakeRecord) -> None:
+def test_forget_keeps_what_is_referred_to_and_what_was_until_lately(make_record: MakeRecord) -> None:
     buffer = TrainingBuffer(9, alpha=0.5, cooldown=1)
-    now = KEEP_UNREFERENCED_STEPS + 5
-    for id, step in {"old": 4, "entry": 4, "sampled": 4, "used": 4, "young": 5}.items():
-        buffer.add(make_record(id, created_step=step))
-    use(buffer, 4, sampled=[1])
+    for id in ("answer", "entry", "replaced", "sampled", "used"):
+        buffer.add(make_record(id, created_step=1))
+    use(buffer, 1, sampled=[1])
     buffer.use("used", 1)
-    buffer.forget(["entry", "not a record"], now)
-    assert buffer.record_count == 4 and buffer.record("old") is None
+    buffer.forget(["entry", "replaced", "not a record"], 1)
+    last = KEEP_UNREFERENCED_STEPS
+    buffer.forget(["entry", "replaced"], last)
+    assert buffer.record_count == 5
+    buffer.forget(["entry"], last + 1)  # an episode that the replaced entry guides may still be going on
+    assert buffer.record_count == 4 and buffer.record("answer") is None
+    buffer.forget(["entry", "replaced"], last + 2)
+    buffer.forget(["entry"], 2 * last)
+    buffer.forget(["entry"], 3 * last - 1)
+    assert buffer.use("replaced", 1) and buffer.record_count == 4
+    buffer.collect(3 * last)
+    buffer.forget([], 3 * last)
+    assert buffer.record("replaced") and buffer.record("entry")
+    buffer.forget([], 4 * last)
+    assert buffer.record("entry") is None and buffer.record_count == 3
 
 
 def test_everything_survives_a_restart(
     filled: Callable[..., TrainingBuffer], make_record: MakeRecord, tmp_path: Path
 ) -> None:
     buffer = filled(2)
-    buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8, response_ids=()))
+    buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8))
     use(buffer, 1, a=[1], b=[-1], c=[1])
     buffer.trained()
     buffer.use("a", -1)

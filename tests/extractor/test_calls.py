@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from verl_comprl.experience.schema import Add, CallKind, DistillationRequest, Retain, Return, Turn, Update, derive_id
+from verl_comprl.experience.schema import Add, DistillationRequest, Retain, Return, Turn, Update, derive_id
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
+from verl_comprl.extractor.record import CallKind
 
 MakeCalls = Callable[..., ExtractorCalls]
 MakeRequest = Callable[..., DistillationRequest]
@@ -49,7 +50,8 @@ async def test_distil_returns_operations_and_the_record_of_the_call(
     assert script.prompts == [tokenizer.decode(record.prompt_ids)]
     assert (record.id, record.kind) == (derive_id("distill", "episode"), CallKind.DISTILL)
     assert tokenizer.decode(record.response_ids) == reply
-    assert len(record.response_log_probs) == len(reply) and record.response_log_probs[:3] == (0.0, -0.01, -0.02)
+    assert len(record.response_log_probs) == len(reply)
+    assert list(record.response_log_probs[:3]) == pytest.approx([0.0, -0.01, -0.02])
     assert (record.weight_version, record.created_step) == (7, 12)
     assert (record.train_count, record.last_trained) == (0, None)
 

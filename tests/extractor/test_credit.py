@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from verl_comprl.experience.schema import CallKind, GenerationRecord
 from verl_comprl.extractor.buffer import TrainingBuffer
 from verl_comprl.extractor.credit import Credit
+from verl_comprl.extractor.record import CallKind, GenerationRecord
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from verl_comprl.exchange import EpisodeReport
 from verl_comprl.experience import BankConfig, ExperienceBank
-from verl_comprl.experience.schema import CallKind, DistillationRequest, GenerationRecord, Outcome
+from verl_comprl.experience.schema import DistillationRequest, Outcome
 from verl_comprl.extractor.queue import QueueConfig
+from verl_comprl.extractor.record import CallKind, GenerationRecord
 from verl_comprl.service import ExperienceManager, ManagerConfig
 
 RECORDS = ("entry", "merged", "answer")

@@ -22,8 +22,8 @@ def _greedy(client: Any) -> tuple[list[int], list[float]]:
 def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
     from verl.utils import tensordict_utils as tu
 
-    from verl_comprl.experience.schema import CallKind, GenerationRecord
     from verl_comprl.extractor.buffer import TrainingBatch
+    from verl_comprl.extractor.record import CallKind, GenerationRecord
     from verl_comprl.trainer.extractor_runtime import to_tensordict
 
     record = GenerationRecord(

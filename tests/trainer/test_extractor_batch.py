@@ -8,8 +8,8 @@ from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
 from verl_comprl.algorithm.policy_loss import cispo_loss
-from verl_comprl.experience.schema import CallKind, GenerationRecord
 from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.extractor.record import CallKind, GenerationRecord
 from verl_comprl.trainer.extractor_runtime import to_tensordict
 
 

@@ -18,12 +18,10 @@ from verl_comprl.experience.retriever import Retrieval
 from verl_comprl.experience.sanitize import sanitize
 from verl_comprl.experience.schema import (
     Add,
-    CallKind,
     Discard,
     DistillationRequest,
     Downvote,
     Experience,
-    GenerationRecord,
     Merge,
     Outcome,
     Retain,
@@ -42,7 +40,6 @@ __all__ = [
     "Add",
     "ApplyReport",
     "BankConfig",
-    "CallKind",
     "Discard",
     "DistillationRequest",
     "Downvote",
@@ -50,7 +47,6 @@ __all__ = [
     "Experience",
     "ExperienceBank",
     "ExperienceStore",
-    "GenerationRecord",
     "ImportReport",
     "Merge",
     "MergePass",

@@ -4,7 +4,6 @@ Owns the shape of the data. How an answer becomes operations is ``operations``, 
 """
 
 import uuid
-from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -158,27 +157,3 @@ class DistillationRequest(_Record):
     experience_ids: tuple[str, ...] = ()
     """Entries that guided the episode: the retrieved one first."""
     step: int = 0
-
-
-class CallKind(StrEnum):
-    """What an extractor call was made for."""
-
-    DISTILL = "distill"
-    MERGE = "merge"
-    ANSWER = "answer"
-
-
-class GenerationRecord(_Record):
-    """One extractor call as it was sampled: what CISPO needs later, however late the text is used."""
-
-    id: str
-    kind: CallKind
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    response_log_probs: tuple[float, ...]
-    """Log-probs of ``response_ids`` under the generator, in nats; never recomputed."""
-    weight_version: int
-    created_step: int = 0
-    train_count: int = 0
-    last_trained: int | None = None
-    """Actor step of the last sample the record was trained on."""

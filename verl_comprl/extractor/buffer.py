@@ -5,17 +5,14 @@ Owns the path outcome → utility → sample → batch. Nothing is dropped silen
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, training_weight
-from verl_comprl.experience.schema import GenerationRecord
+from verl_comprl.extractor.record import GenerationRecord, read_records, write_records
 
-KEEP_UNREFERENCED_STEPS = 100
-"""A record that no entry refers to may still guide a running episode (an answer, an entry just replaced)."""
+KEEP_UNREFERENCED_STEPS = 20
+"""A record that nothing refers to any more may still have guided a running episode (an answer, a replaced entry)."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class TrainingBuffer:
         self._alpha = alpha
         self._cooldown = cooldown
         self._records: dict[str, GenerationRecord] = {}
+        self._unreferenced: dict[str, int] = {}  # since which step
         self._uses: list[tuple[str, float]] = []
         self._samples: list[Sample] = []
         self._max_staleness = max_staleness
@@ -139,31 +137,30 @@ class TrainingBuffer:
             )
             if weight > 0:
                 counted = {"train_count": record.train_count + 1, "last_trained": sample.step}
-                records[sample.record_id] = record.model_copy(update=counted)
+                records[sample.record_id] = replace(record, **counted)
             weights.append(weight)
         return weights, records
 
     def forget(self, referenced: Iterable[str], step: int) -> None:
-        """Drop old records that neither an entry of the bank (``referenced``) nor a sample or use refers to."""
+        """Drop records that neither an entry of the bank (``referenced``) nor a sample or use refers to any more."""
         keep = {*referenced, *(sample.record_id for sample in self._samples), *(use[0] for use in self._uses)}
-        oldest = step - KEEP_UNREFERENCED_STEPS
-        self._records = {
-            key: record for key, record in self._records.items() if key in keep or record.created_step >= oldest
-        }
+        self._unreferenced = {key: self._unreferenced.get(key, step) for key in self._records.keys() - keep}
+        for key in [key for key, since in self._unreferenced.items() if step - since >= KEEP_UNREFERENCED_STEPS]:
+            del self._records[key], self._unreferenced[key]
 
     def save(self, folder: Path) -> None:
-        """Write the buffer into ``folder``."""
+        """Write the buffer into ``folder``; may run in a thread while records and uses are added."""
         folder.mkdir(parents=True, exist_ok=True)
-        table = pa.Table.from_pylist([record.model_dump(mode="json") for record in self._records.values()])
-        pq.write_table(table, folder / "records.parquet")
+        # Uses and samples first: what they refer to has to be among the records.
         samples = [asdict(sample) for sample in self._samples]
-        state = {"uses": self._uses, "samples": samples, "stale": self.stale}
+        state = {"uses": list(self._uses), "samples": samples, "stale": self.stale}
+        write_records(folder / "records.parquet", list(self._records.values()))
         (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
         """Replace the content by what :meth:`save` wrote."""
-        rows = pq.read_table(folder / "records.parquet").to_pylist()
-        self._records = {row["id"]: GenerationRecord.model_validate(row) for row in rows}
+        self._records = {record.id: record for record in read_records(folder / "records.parquet")}
+        self._unreferenced = {}
         state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
         self._uses = [(record_id, reward) for record_id, reward in state["uses"]]
         self._samples = [Sample(**sample) for sample in state["samples"]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from verl_comprl.experience.operations import ParsedAnswer, parse_answer, parse_distillation, parse_merge
-from verl_comprl.experience.schema import CallKind, DistillationRequest, GenerationRecord, Turn, derive_id
+from verl_comprl.experience.schema import DistillationRequest, Turn, derive_id
 from verl_comprl.extractor.prompts import (
     Message,
     answer_messages,
@@ -17,6 +17,7 @@ from verl_comprl.extractor.prompts import (
     merge_messages,
     render_trajectory,
 )
+from verl_comprl.extractor.record import CallKind, GenerationRecord
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class ExtractorCalls:
         record = GenerationRecord(
             id=call_id,
             kind=kind,
-            prompt_ids=tuple(prompt_ids),
-            response_ids=tuple(generation.token_ids),
-            response_log_probs=tuple(generation.log_probs),
+            prompt_ids=prompt_ids,
+            response_ids=generation.token_ids,
+            response_log_probs=generation.log_probs,
             weight_version=generation.weight_version,
             created_step=step,
         )

@@ -1,0 +1,115 @@
+"""What training needs of an extractor's call, however late the text it wrote is used.
+
+Owns the record and the file of many: a run keeps one per entry of the bank, tens of thousands, so that tokens are kept
+and written as plain 32-bit arrays.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_ARRAYS = {"prompt_ids": "i", "response_ids": "i", "response_log_probs": "f"}
+_TYPES = {
+    "id": pa.string(),
+    "kind": pa.string(),
+    "prompt_ids": pa.list_(pa.int32()),
+    "response_ids": pa.list_(pa.int32()),
+    "response_log_probs": pa.list_(pa.float32()),
+}
+_ROWS = 1000
+"""Records that are converted at a time."""
+
+
+class CallKind(StrEnum):
+    """What an extractor call was made for."""
+
+    DISTILL = "distill"
+    MERGE = "merge"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True)
+class GenerationRecord:
+    """One extractor call as it was sampled.
+
+    Attributes:
+        id: Id of the call.
+        kind: What it was made for.
+        prompt_ids: Its prompt, kept as ``array("i")``.
+        response_ids: What was sampled, kept as ``array("i")``.
+        response_log_probs: Log-probs of ``response_ids`` under the generator, in nats, kept as ``array("f")``; never
+            recomputed.
+        weight_version: Weights of the generator.
+        created_step: Actor step of the call.
+        train_count: How often it was trained on.
+        last_trained: Actor step of the last sample that it was trained on with.
+
+    Raises:
+        ValueError: If there is not one log-prob per sampled token.
+    """
+
+    id: str
+    kind: CallKind
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    response_log_probs: Sequence[float]
+    weight_version: int
+    created_step: int = 0
+    train_count: int = 0
+    last_trained: int | None = None
+
+    def __post_init__(self) -> None:
+        """Make the sequences compact."""
+        tokens, log_probs = len(self.response_ids), len(self.response_log_probs)
+        if tokens != log_probs:
+            raise ValueError(f"extractor call {self.id} has {tokens} sampled tokens, but {log_probs} log-probs")
+        for name, code in _ARRAYS.items():
+            values = getattr(self, name)
+            if not isinstance(values, array):
+                object.__setattr__(self, name, array(code, values))
+
+
+_SCHEMA = pa.schema([(field.name, _TYPES.get(field.name, pa.int64())) for field in fields(GenerationRecord)])
+
+
+def write_records(path: Path, records: Sequence[GenerationRecord]) -> None:
+    """Write records to a parquet file."""
+    with pq.ParquetWriter(path, _SCHEMA, use_dictionary=False) as writer:
+        for start in range(0, len(records), _ROWS):
+            rows = records[start : start + _ROWS]
+            columns = [
+                pa.array([_converted(getattr(row, field.name)) for row in rows], field.type) for field in _SCHEMA
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+
+
+def read_records(path: Path) -> Iterator[GenerationRecord]:
+    """Return the records that :func:`write_records` wrote, in order."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_ROWS, use_threads=False):
+            columns = [
+                _arrays(batch[name], _ARRAYS[name]) if name in _ARRAYS else batch[name].to_pylist()
+                for name in _SCHEMA.names
+            ]
+            for id, kind, *values in zip(*columns, strict=True):
+                yield GenerationRecord(id, CallKind(kind), *values)
+
+
+def _converted(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, array) else value
+
+
+def _arrays(column: Any, code: str) -> list[array]:
+    result = []
+    for row in column:
+        values = array(code)
+        values.frombytes(row.values.to_numpy().tobytes())
+        result.append(values)
+    return result
