@@ -3,9 +3,12 @@
 import sys
 from array import array
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
@@ -45,6 +48,13 @@ def test_tokens_take_four_bytes_each() -> None:
     assert sum(sizes) < 3 * 4 * 10_000 * 1.1
     assert list(record.prompt_ids) == list(range(10_000)) and record.response_log_probs[0] == np.float32(-0.1)
     assert replace(record, train_count=1).prompt_ids is record.prompt_ids
+
+
+def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "records.parquet"
+    pq.write_table(pa.table({"id": ["a"], "prompt_ids": [[1]]}), path)
+    with pytest.raises(ValueError, match=r"records\.parquet does not hold generation records"):
+        list(read_records(path))
 
 
 def test_every_token_needs_its_log_prob() -> None:

@@ -23,8 +23,8 @@ _TYPES = {
     "response_ids": pa.list_(pa.int32()),
     "response_log_probs": pa.list_(pa.float32()),
 }
-_ROWS = 1000
-"""Records that are converted at a time."""
+_ROWS = 200
+"""Records that are converted at a time, which other threads wait for."""
 
 
 class CallKind(StrEnum):
@@ -91,8 +91,14 @@ def write_records(path: Path, records: Sequence[GenerationRecord]) -> None:
 
 
 def read_records(path: Path) -> Iterator[GenerationRecord]:
-    """Return the records that :func:`write_records` wrote, in order."""
+    """Return the records that :func:`write_records` wrote, in order.
+
+    Raises:
+        ValueError: If the file has other columns.
+    """
     with pq.ParquetFile(path) as file:
+        if not file.schema_arrow.equals(_SCHEMA):
+            raise ValueError(f"{path} does not hold generation records of this release: {file.schema_arrow}")
         for batch in file.iter_batches(_ROWS, use_threads=False):
             columns = [
                 _arrays(batch[name], _ARRAYS[name]) if name in _ARRAYS else batch[name].to_pylist()
