@@ -41,6 +41,11 @@ class Transition:
     effective: bool = True
     truncated: bool = False
 
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended."""
+        return self.terminated or self.truncated
+
 
 class TextEnvironment(ABC):
     """An episodic environment that speaks text both ways.
@@ -125,7 +130,7 @@ class TextEnvironment(ABC):
             RuntimeError: If ``reset`` was never called.
         """
         state = self._running("step")
-        if self._over:
+        if state.over:
             return self._after_the_end(state)
         self._turns += 1
         action = self._read(action_text)
@@ -151,7 +156,7 @@ class TextEnvironment(ABC):
             RuntimeError: If ``reset`` was never called.
         """
         state = self._running("truncate")
-        if self._over:
+        if state.over:
             return self._after_the_end(state)
         state = self._cut_off(replace(state, observation="The episode is over.", reward=0.0))
         info = self._info(action_valid=False, action_effective=False)
@@ -203,10 +208,6 @@ class TextEnvironment(ABC):
     def _after_the_end(self, state: Transition) -> Step:
         info = self._info(action_valid=False, action_effective=False)
         return "The episode is over.", 0.0, state.terminated, not state.terminated, info
-
-    @property
-    def _over(self) -> bool:
-        return self._state is not None and (self._state.terminated or self._state.truncated)
 
     def _info(self, *, action_valid: bool, action_effective: bool) -> dict[str, Any]:
         assert self._state is not None

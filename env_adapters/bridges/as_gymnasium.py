@@ -47,7 +47,7 @@ class TextGymnasium(gymnasium.Env[str, str]):
         environment: The text environment, for its ``instructions``.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's declaration)
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  gymnasium declares it without ClassVar
 
     def __init__(self, environment: TextEnvironment, *, render_mode: str | None = None) -> None:
         """Wrap ``environment``.

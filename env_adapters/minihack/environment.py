@@ -54,7 +54,6 @@ class MiniHackEnvironment(TextEnvironment):
         self.instructions = build_instructions(task, max_turns)
         self.goal = task.goal
         self.admissible_actions = list(task.actions)
-        self._inventory = task.inventory
         seen = ("glyphs", "chars", "screen_descriptions", "blstats", "message")
         # gymnasium.make would take max_episode_steps for a wrapper of its own. The engine's limit lies above ours,
         # because it ends an episode as if it were terminated.
@@ -103,7 +102,7 @@ class MiniHackEnvironment(TextEnvironment):
             (self._stat(nethack.NLE_BL_X), self._stat(nethack.NLE_BL_Y)),
             message,
             (self._stat(nethack.NLE_BL_HP), self._stat(nethack.NLE_BL_HPMAX)),
-            [decode(item) for item in self._screen["inv_strs"] if item[0]] if self._inventory else None,
+            [decode(item) for item in self._screen["inv_strs"] if item[0]] if "inv_strs" in self._screen else None,
         )
 
     def _stat(self, index: int) -> int:

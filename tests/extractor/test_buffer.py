@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_comprl.extractor import buffer as buffer_module
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.record import CallKind, GenerationRecord
 
@@ -182,6 +183,30 @@ def test_everything_survives_a_restart(
     # c: 1, never trained; a: 0, trained at step 1; mean ½
     assert batch.advantages == pytest.approx([0.5, -0.5 / math.sqrt(2)])
     assert batch == full(buffer)
+
+
+def test_what_comes_in_during_a_save_does_no_harm(
+    filled: Callable[..., TrainingBuffer],
+    make_record: MakeRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    buffer = filled(1)
+    write = buffer_module.write_records
+
+    def write_while_an_answer_fails(path: Path, records: list[GenerationRecord]) -> None:
+        buffer.add(make_record("late"))
+        buffer.use("late", -1)
+        write(path, records)
+
+    monkeypatch.setattr(buffer_module, "write_records", write_while_an_answer_fails)
+    buffer.use("a", 1)
+    buffer.save(tmp_path)
+    restored = filled(1)
+    restored.restore(tmp_path)
+    assert restored.record("late") is None and restored.collect(1) == 1
+    assert ids(full(restored)) == ["a"]
+    assert buffer.collect(1) == 2
 
 
 def test_an_empty_buffer_survives_a_restart(filled: Callable[..., TrainingBuffer], tmp_path: Path) -> None:

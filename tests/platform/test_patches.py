@@ -62,7 +62,6 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
 
 
 def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
-    pytest.importorskip("vllm")
     program = """
         import torch
         from vllm.model_executor.layers import utils

@@ -9,7 +9,6 @@ from recipes.quickstart_cpu.tokenizer import train_tokenizer
 
 @pytest.fixture(scope="session")
 def episodes() -> list[Demonstration]:
-    pytest.importorskip("minihack")
     return list(demonstrate(60, max_turns=6, seed=0))
 
 

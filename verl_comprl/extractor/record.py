@@ -16,12 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _ARRAYS = {"prompt_ids": "i", "response_ids": "i", "response_log_probs": "f"}
-_TYPES = {
-    "id": pa.string(),
-    "kind": pa.string(),
-    "prompt_ids": pa.list_(pa.int32()),
-    "response_ids": pa.list_(pa.int32()),
-    "response_log_probs": pa.list_(pa.float32()),
+_TYPES = {"id": pa.string(), "kind": pa.string()} | {
+    name: pa.list_(pa.from_numpy_dtype(np.dtype(code))) for name, code in _ARRAYS.items()
 }
 _ROWS = 200
 """Records that are converted at a time, which other threads wait for."""

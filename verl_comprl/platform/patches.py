@@ -9,11 +9,10 @@ import os
 from typing import Any
 
 
+@functools.cache  # once, however often it is asked for
 def use_gloo_once(distributed: Any) -> None:
     """For verl 0.9.1 (``verl.utils.distributed``): torch refuses the backend "cpu:gloo,cpu:gloo" that it asks for."""
     ray_init = distributed.initialize_global_process_group_ray
-    if getattr(ray_init, "_comprl_patched", False):
-        return
 
     @functools.wraps(ray_init)
     def initialize_global_process_group_ray(timeout_second: float | None = None, backend: str | None = None) -> None:
@@ -23,22 +22,19 @@ def use_gloo_once(distributed: Any) -> None:
         initialize_global_process_group_ray(timeout_second)
         return int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    initialize_global_process_group_ray._comprl_patched = True  # type: ignore[attr-defined]  a mark, so that it is done once
     distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
     distributed.initialize_global_process_group = initialize_global_process_group
 
 
+@functools.cache
 def keep_vllm_cpu_weights() -> None:
     """For vLLM 0.28 on a CPU: it frees a linear layer's weight after packing it, and a sync finds nothing to fill."""
     from vllm.model_executor.layers import utils
 
     dispatch = utils.dispatch_cpu_unquantized_gemm
-    if getattr(dispatch, "_comprl_patched", False):
-        return
 
     @functools.wraps(dispatch)
     def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
         dispatch(layer, False)
 
-    dispatch_cpu_unquantized_gemm._comprl_patched = True  # type: ignore[attr-defined]  a mark, so that it is done once
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm

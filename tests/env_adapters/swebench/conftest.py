@@ -1,7 +1,6 @@
 """Repositories for all tests of the family, built once; nothing is written outside of temporary folders."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,6 @@ def instances() -> dict[str, Instance]:
 @pytest.fixture
 def start() -> Iterator[Callable[..., Sandbox]]:
     """Start sandboxes that are closed after the test."""
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
     started: list[Sandbox] = []
 
     def start(**limits: Any) -> Sandbox:
@@ -59,8 +56,6 @@ def start() -> Iterator[Callable[..., Sandbox]]:
 @pytest.fixture
 def small() -> Iterator[TextEnvironment]:
     """An environment with little room; seed 0 stands for one of our tasks."""
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
     environment = make("swebench", max_turns=100, **SMALL)
     yield environment
     environment.close()

@@ -2,7 +2,6 @@
 
 import os
 import pty
-import shutil
 import subprocess
 import sys
 import time
@@ -223,8 +222,6 @@ def test_a_sandbox_dies_with_its_owner() -> None:
         "sandbox = start_bubblewrap(Limits())\nsandbox.exec('sleep 81726 & sleep 0.1', session=True)\n"
         "os.kill(os.getpid(), 9)"
     )
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == -9
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
@@ -237,8 +234,6 @@ def test_a_sandbox_dies_with_its_owner() -> None:
 
 def test_only_where_there_is_a_terminal_it_has_a_session_of_its_own(tmp_path: Path) -> None:
     """A session from outside has no number inside."""
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
     result = tmp_path / "result"
     script = (
         "import pathlib\nfrom env_adapters.swebench.bubblewrap import start_bubblewrap\n"
@@ -307,8 +302,6 @@ def test_what_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_supervisor_refuses_to_run_where_it_is_not_the_first_process() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
     # In a sandbox of its own, lest a supervisor that does not refuse stops this machine.
     namespaces = ["bwrap", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--"]
     run = subprocess.run(
