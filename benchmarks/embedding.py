@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from verl_comprl.experience import make_embedder
-from verl_comprl.experience.query_cache import QueryCache
+from verl_comprl.experience.retrieval.query_cache import QueryCache
 
 GROUP = 8
 QUERY = "room {}: the stairs down are behind a locked door, a trap lies before it, and a jackal follows me"

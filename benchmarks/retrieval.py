@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from verl_comprl.experience import Add, BankConfig, Embedder, Experience, ExperienceBank, derive_id, spare_collector
-from verl_comprl.experience.snapshot import write_snapshot
+from verl_comprl.experience.transfer.snapshot import write_snapshot
 
 GROUP = 8
 DIMENSION = 384

@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
-from verl_comprl.extractor.record import CallKind, GenerationRecord
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 # The first example of a test may import verl, which takes seconds.
 settings.register_profile("comprl", deadline=None)

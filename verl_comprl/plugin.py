@@ -20,12 +20,12 @@ EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 
 
 def _register_trainers(_: ModuleType) -> None:
-    import verl_comprl.trainer.layer  # noqa: F401  the decorators register
+    import verl_comprl.trainer.trainer  # noqa: F401  the decorators register
 
 
 def _register_algorithms(_: ModuleType) -> None:
-    import verl_comprl.trainer.cispo
-    import verl_comprl.trainer.estimator  # noqa: F401  the decorators register
+    import verl_comprl.trainer.estimator
+    import verl_comprl.trainer.loss  # noqa: F401  the decorators register
 
 
 def _register_agent_loop(_: ModuleType) -> None:

@@ -56,7 +56,7 @@ def run(config: Any) -> int:
     Args:
         config: The composed config.
     """
-    from verl_comprl.cli.display import Display, chatter_to
+    from verl_comprl.display.terminal import Display, chatter_to
 
     display = Display()
     log = Path(config.trainer.default_local_dir) / "train.log"
@@ -72,11 +72,11 @@ def _run(config: Any, display: Any) -> int:
 
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
-    from verl_comprl.config.record import save_config
+    from verl_comprl.config.saved import save_config
     from verl_comprl.config.validation import ConfigError, check_slots, validate
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.trainer.extractor_runtime import extractor_view
-    from verl_comprl.trainer.layer import RunInterrupted
+    from verl_comprl.trainer.trainer import RunInterrupted
 
     try:
         check_symbols()

@@ -115,7 +115,7 @@ class Zygote:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "env_adapters.host.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,

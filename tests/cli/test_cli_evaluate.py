@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from verl_comprl.cli import evaluation_result
 from verl_comprl.cli.main import main
-from verl_comprl.config.record import save_config
+from verl_comprl.config.saved import save_config
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from verl_comprl.extractor import buffer as buffer_module
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS, TrainingBatch, TrainingBuffer
-from verl_comprl.extractor.record import CallKind, GenerationRecord
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 MakeRecord = Callable[..., GenerationRecord]
 

@@ -8,8 +8,8 @@ import pytest
 
 from verl_comprl.experience.schema import Add, DistillationRequest, Retain, Return, Turn, Update, derive_id
 from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.generation_record import CallKind
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
-from verl_comprl.extractor.record import CallKind
 
 MakeCalls = Callable[..., ExtractorCalls]
 MakeRequest = Callable[..., DistillationRequest]

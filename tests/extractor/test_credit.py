@@ -7,7 +7,7 @@ import pytest
 
 from verl_comprl.extractor.buffer import TrainingBuffer
 from verl_comprl.extractor.credit import Credit
-from verl_comprl.extractor.record import CallKind, GenerationRecord
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 
 @pytest.fixture

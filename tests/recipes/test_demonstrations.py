@@ -11,7 +11,7 @@ from env_adapters.parsing import extract_action
 from recipes.quickstart_cpu.actor_demonstrations import VARIANT, demonstrate, exercises
 from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
 from recipes.quickstart_cpu.lessons import WORTHS, draw_lesson
-from verl_comprl.experience.operations import parse_answer, parse_distillation, parse_merge
+from verl_comprl.experience.updates.parsing import parse_answer, parse_distillation, parse_merge
 
 
 def _replay(episode, seed):

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_comprl.exchange import Answer, Guide
+from verl_comprl.manager.messages import Answer, Guide
 
 TOOL_TURN = (
     "<think>I am not sure.</think>\n<tool_call>\n"

@@ -13,7 +13,7 @@ from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
 from env_adapters import TextEnvironment, Transition
 from env_adapters.minihack.dataset import build_rows
 from env_adapters.parsing import extract_tool_call
-from verl_comprl.exchange import UNAVAILABLE, Answer, Guide
+from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 

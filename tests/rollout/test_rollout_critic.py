@@ -7,7 +7,7 @@ import pytest
 from scripted import MOVE_TURN, ScriptedManager, ScriptedServer
 from test_rollout_agent_loop import GUIDE, play, row
 
-from verl_comprl.exchange import Judgement
+from verl_comprl.manager.messages import Judgement
 from verl_comprl.rollout.critic import judging_messages, read_judgement
 from verl_comprl.rollout.episode import OUTPUT_KEY
 

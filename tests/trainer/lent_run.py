@@ -30,7 +30,7 @@ def lend_engines() -> None:
     """Let every trainer after the first have the first one's workers, and the same for the extractor."""
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-    from verl_comprl.trainer import complement
+    from verl_comprl.trainer import experience_runtime as complement
 
     set_up, runtime = PPOTrainer._setup, complement.ExtractorRuntime
     lent: dict[str, Any] = {}
@@ -96,7 +96,7 @@ class Runs:
         from omegaconf import OmegaConf
         from verl.trainer.ppo.v1 import get_trainer_cls
 
-        from verl_comprl.config.record import save_config
+        from verl_comprl.config.saved import save_config
         from verl_comprl.config.validation import validate
 
         validate(config)
@@ -149,7 +149,7 @@ class Runs:
             train.run = start
 
     def _recorder(self, name: str) -> Any:
-        from verl_comprl.trainer.progress import Progress
+        from verl_comprl.display.progress import Progress
 
         results = self.results
 

@@ -9,7 +9,7 @@ from verl_comprl import train
 
 
 def main() -> int:
-    from verl_comprl.trainer.layer import ComplementaryLayer
+    from verl_comprl.trainer.trainer import ComplementaryLayer
 
     probe_after_steps(ComplementaryLayer, Path(sys.argv[1]))
     return train.main(sys.argv[2:])

@@ -23,7 +23,7 @@ def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
     from verl.utils import tensordict_utils as tu
 
     from verl_comprl.extractor.buffer import TrainingBatch
-    from verl_comprl.extractor.record import CallKind, GenerationRecord
+    from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
     from verl_comprl.trainer.extractor_runtime import to_tensordict
 
     record = GenerationRecord(

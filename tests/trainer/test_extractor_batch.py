@@ -9,7 +9,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from verl_comprl.algorithm.policy_loss import cispo_loss
 from verl_comprl.extractor.buffer import TrainingBatch
-from verl_comprl.extractor.record import CallKind, GenerationRecord
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.trainer.extractor_runtime import to_tensordict
 
 

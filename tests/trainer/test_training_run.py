@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import ROOT, START_SECONDS, Run, last_step, run_environment, undocumented
 
-from verl_comprl.experience.snapshot import snapshot_checksum
+from verl_comprl.experience.transfer.snapshot import snapshot_checksum
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 

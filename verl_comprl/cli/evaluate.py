@@ -66,7 +66,7 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
     """Return the run's configuration, changed so that it evaluates ``checkpoint`` and writes into ``folder`` only."""
     from omegaconf import open_dict
 
-    from verl_comprl.config.record import load_config
+    from verl_comprl.config.saved import load_config
 
     config = load_config(checkpoint.parent, options.overrides)
     if options.bank and not config.comprl.experience:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.experience.snapshot import snapshot_checksum
+from verl_comprl.experience.transfer.snapshot import snapshot_checksum
 from verl_comprl.trainer.evaluation import EVALUATIONS
 
 _PREFIX = "comprl/eval/"

@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from verl_comprl.cli import bank, data, doctor, evaluate
+from verl_comprl.cli import data, doctor, evaluate
+from verl_comprl.cli.bank import args as bank
 
 
 def _train(arguments: list[str]) -> int:

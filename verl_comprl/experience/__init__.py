@@ -1,21 +1,11 @@
 """The experience bank: usable without verl, Ray or training. Importing it loads no model library."""
 
 from verl_comprl.experience.bank import ExperienceBank
-from verl_comprl.experience.bank_config import BankConfig
-from verl_comprl.experience.changes import ApplyReport
 from verl_comprl.experience.collector import spare_collector
-from verl_comprl.experience.embedding import Embedder, make_embedder
-from verl_comprl.experience.merge import MergePass
-from verl_comprl.experience.operations import (
-    Operation,
-    ParsedAnswer,
-    ParseError,
-    parse_answer,
-    parse_distillation,
-    parse_merge,
-)
-from verl_comprl.experience.retriever import Retrieval
-from verl_comprl.experience.sanitize import sanitize
+from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.embedding.base import Embedder, make_embedder
+from verl_comprl.experience.embedding.sentence_transformer import SentenceTransformerEmbedder
+from verl_comprl.experience.retrieval.retriever import Retrieval
 from verl_comprl.experience.schema import (
     Add,
     Discard,
@@ -31,10 +21,20 @@ from verl_comprl.experience.schema import (
     Upvote,
     derive_id,
 )
-from verl_comprl.experience.sentence_transformer import SentenceTransformerEmbedder
-from verl_comprl.experience.snapshot import SnapshotError
-from verl_comprl.experience.store import ExperienceStore, StoreError
-from verl_comprl.experience.transfer import ImportReport
+from verl_comprl.experience.store.base import ExperienceStore, StoreError
+from verl_comprl.experience.transfer.snapshot import SnapshotError
+from verl_comprl.experience.transfer.transfer import ImportReport
+from verl_comprl.experience.updates.merge import MergePass
+from verl_comprl.experience.updates.parsing import (
+    Operation,
+    ParsedAnswer,
+    ParseError,
+    parse_answer,
+    parse_distillation,
+    parse_merge,
+)
+from verl_comprl.experience.updates.planning import ApplyReport
+from verl_comprl.experience.updates.sanitize import sanitize
 
 __all__ = [
     "Add",

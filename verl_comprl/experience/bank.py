@@ -12,22 +12,28 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from verl_comprl.experience.bank_config import BankConfig
-from verl_comprl.experience.changes import ApplyReport, plan_changes
-from verl_comprl.experience.embedding import Embedder
+from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.embedding.base import Embedder
+from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.ledger import Ledger, load_repaired
-from verl_comprl.experience.no_embedder import NoEmbedder
-from verl_comprl.experience.open_store import open_store
-from verl_comprl.experience.operations import Operation, cleaned
-from verl_comprl.experience.quality import bad_records, duplicates
-from verl_comprl.experience.retriever import Retrieval, Retriever
-from verl_comprl.experience.sanitize import Tokenizer, cap_tokens, sanitize
+from verl_comprl.experience.retrieval.retriever import Retrieval, Retriever
 from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive_id
 from verl_comprl.experience.statistics import BankStatistics
-from verl_comprl.experience.store import ExperienceStore
-from verl_comprl.experience.transfer import ImportReport, add_snapshot, reembed, restore_snapshot, save_snapshot
-from verl_comprl.experience.verify import find_problems
+from verl_comprl.experience.store import open_store
+from verl_comprl.experience.store.base import ExperienceStore
+from verl_comprl.experience.transfer.transfer import (
+    ImportReport,
+    add_snapshot,
+    reembed,
+    restore_snapshot,
+    save_snapshot,
+)
+from verl_comprl.experience.transfer.verify import find_problems
+from verl_comprl.experience.updates.parsing import Operation, cleaned
+from verl_comprl.experience.updates.planning import ApplyReport, plan_changes
+from verl_comprl.experience.updates.quality import bad_records, duplicates
+from verl_comprl.experience.updates.sanitize import Tokenizer, cap_tokens, sanitize
 
 
 class ExperienceBank:

@@ -9,8 +9,8 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from verl_comprl.experience.changes import CLOCK_STEP
 from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.updates.planning import CLOCK_STEP
 
 
 class EntryTable:

@@ -15,7 +15,7 @@ import numpy as np
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store import ExperienceStore, StoreError
+from verl_comprl.experience.store.base import ExperienceStore, StoreError
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from verl_comprl.experience.changes import ApplyReport
+from verl_comprl.experience.updates.planning import ApplyReport
 
 Status = Literal["found", "nothing", "degraded"]
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, training_weight
-from verl_comprl.extractor.record import GenerationRecord, read_records, write_records
+from verl_comprl.extractor.generation_record import GenerationRecord, read_records, write_records
 
 KEEP_UNREFERENCED_STEPS = 20
 """A record that nothing refers to any more may still have guided a running episode (an answer, a replaced entry)."""

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from verl_comprl.experience.operations import ParsedAnswer, parse_answer, parse_distillation, parse_merge
 from verl_comprl.experience.schema import DistillationRequest, Turn, derive_id
+from verl_comprl.experience.updates.parsing import ParsedAnswer, parse_answer, parse_distillation, parse_merge
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.prompts import (
     Message,
     answer_messages,
@@ -17,7 +18,6 @@ from verl_comprl.extractor.prompts import (
     merge_messages,
     render_trajectory,
 )
-from verl_comprl.extractor.record import CallKind, GenerationRecord
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.utils.profiler import simple_timer
 
 from env_adapters.host import EnvironmentHost, Limits, Session
-from verl_comprl.exchange import Judgement
 from verl_comprl.experience.schema import Turn
+from verl_comprl.manager.messages import Judgement
 from verl_comprl.plugin import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement

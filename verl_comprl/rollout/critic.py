@@ -6,8 +6,8 @@ be read, or that comes too late, leaves the entry as it is. Pure functions; gene
 
 import re
 
-from verl_comprl.exchange import MAX_CHARS, Judgement
-from verl_comprl.experience.sanitize import sanitize
+from verl_comprl.experience.updates.sanitize import sanitize
+from verl_comprl.manager.messages import MAX_CHARS, Judgement
 from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, OBSERVATION_BLOCK, Message
 
 INSTRUCTIONS = """You are about to work on a task and have been given experience from earlier episodes. Judge it \

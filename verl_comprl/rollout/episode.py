@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from verl_comprl.exchange import EpisodeReport, Guide, Judgement
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
+from verl_comprl.manager.messages import EpisodeReport, Guide, Judgement
 
 EVALUATION_KEY = "comprl_evaluation"
 """Field that the trainer puts on every submitted prompt: whether it is evaluated or trained on."""

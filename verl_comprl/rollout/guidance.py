@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from verl_comprl.exchange import UNAVAILABLE, Answer, EpisodeReport, Guide
+from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Guidance:
     """Calls to the manager from inside an episode: bounded in time, a failure is an empty answer."""
 
     def __init__(self, manager: Any) -> None:
-        """Wrap a Ray actor handle of :class:`~verl_comprl.service.ExperienceManager`."""
+        """Wrap a Ray actor handle of :class:`~verl_comprl.manager.manager.ExperienceManager`."""
         self._manager = manager
         self._complained = False
 

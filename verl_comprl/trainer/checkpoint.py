@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import DictConfig
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
+from verl_comprl.manager.actor import wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
-from verl_comprl.trainer.manager_actor import wait_for
 
 STATE_FILE = "comprl.json"
 

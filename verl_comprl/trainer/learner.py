@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.manager.actor import wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
-from verl_comprl.trainer.manager_actor import wait_for
 
 POLL_SECONDS = 0.25
 

@@ -124,7 +124,7 @@ async def test_a_zygote_that_died_is_replaced(make_host: MakeHost) -> None:
     host = make_host()
     pid = int((await play(host, PROCESS, "pid"))[-1])
     zygote = psutil.Process(pid).parent()
-    assert zygote is not None and "env_adapters.host.zygote" in zygote.cmdline()
+    assert zygote is not None and "env_adapters.host.fork_server" in zygote.cmdline()
     zygote.kill()
     assert gone(pid), "its processes end with it"
     with pytest.raises(EnvironmentFailure):

@@ -1,0 +1,222 @@
+"""The bank commands that change nothing, on a folder that nobody holds."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_embedder import FakeEmbedder
+
+from verl_comprl.cli import main
+from verl_comprl.cli.bank import read as bank_reading
+from verl_comprl.experience import BankConfig, Experience, ExperienceBank
+from verl_comprl.experience.store.embedded import EmbeddedStore
+from verl_comprl.experience.transfer.snapshot import read_snapshot
+
+Run = Callable[..., Any]
+
+
+def contents(folder: Path) -> list[Experience]:
+    async def read() -> list[Experience]:
+        bank = await ExperienceBank.open(BankConfig(path=str(folder)), None, read_only=True)
+        entries = bank.entries()
+        await bank.close()
+        return entries
+
+    return asyncio.run(read())
+
+
+def test_stats(comprl_bank: Run, folder: Path) -> None:
+    (stats,) = comprl_bank("stats", "--path", folder, "--json").objects
+    assert stats["size"] == 6 and stats["quarantined"] == 1 and stats["never_used"] == 3
+    assert stats["tasks"] == {"minihack": 4, "alfworld": 2} and stats["environments"] == {"room": 6}
+    assert stats["uses"] == 16 and stats["success_rate"] == 6 / 16 and stats["replacing_others"] == 1
+    assert (stats["first_step"], stats["last_step"]) == (0, 6)
+    assert stats["embedding"] == {"model": "fake", "dimension": 64}
+    shown = comprl_bank("stats", "--path", folder).out
+    assert "success rate      0.375" in shown and "minihack 4 · alfworld 2" in shown and "model fake" in shown
+
+
+def test_list_picks_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
+    def steps(*arguments: str) -> list[int]:
+        return [entry["created_step"] for entry in comprl_bank("list", "--path", folder, "--json", *arguments).objects]
+
+    assert steps() == [0, 2, 3, 4, 5, 6]  # oldest first; 1 was replaced
+    assert steps("--reverse") == [6, 5, 4, 3, 2, 0]
+    assert steps("--where", "uses>=1", "success_rate<0.2") == [0, 3]
+    assert steps("--where", "uses>=1", "--where", "task=minihack") == [0, 2]
+    assert steps("--sort", "success_rate") == [3, 0, 2, 4, 5, 6]
+    assert steps("--sort", "success_rate", "--reverse") == [2, 0, 3, 4, 5, 6]
+    assert steps("--limit", "2") == [0, 2] and steps("--limit", "0") == steps()
+
+
+def test_list_json_is_whole_entries(comprl_bank: Run, folder: Path) -> None:
+    done = comprl_bank("list", "--path", folder, "--json", "--limit", "4")
+    rates = [entry.pop("success_rate") for entry in done.objects]
+    assert rates == [0.1, 1.0, 0.0, None]
+    read = [{key: value for key, value in fields.items() if key != "success_rate"} for fields in done.objects]
+    assert [Experience.model_validate(fields) for fields in read] == contents(folder)[:4]
+    assert done.err == "4 of 6 entries; --limit 0 for all\n"
+
+
+def test_list_for_people(comprl_bank: Run, folder: Path) -> None:
+    done = comprl_bank("list", "--path", folder, "--where", "created_step=4")
+    (entry,) = [entry for entry in contents(folder) if entry.created_step == 4]
+    header, line = done.out.splitlines()
+    assert header.split() == ["id", "task", "step", "uses", "success", "title"]
+    assert line.split() == [entry.id[:8], "minihack", "4", "0", "-", "quarantined", "lesson", "4"]
+    assert done.err == ""
+
+
+def test_show_has_text_record_and_lineage(comprl_bank: Run, folder: Path) -> None:
+    child = contents(folder)[-1]
+    done = comprl_bank("show", child.id[:6], "--path", folder)
+    assert f"{child.parents[0]} (replaced)" in done.out and "call-6" in done.out
+    assert done.out.endswith("\nbetter lesson\nsearch for the key\n")
+    created, retrieved = re.findall(r"^(?:created|last retrieved) at +(.+?) *$", done.out, re.MULTILINE)
+    assert datetime.fromisoformat(created).timestamp() == int(child.created_at) and retrieved == "-"
+    (fields,) = comprl_bank("show", child.id, "--path", folder, "--json").objects
+    assert fields["content"] == child.content and fields["children"] == []
+    gone = comprl_bank("show", child.parents[0], "--path", folder)
+    assert gone == (2, "", f"comprl bank: no entry has id '{child.parents[0]}'; it was replaced by {child.id}\n")
+
+
+def test_a_beginning_of_an_id_must_be_the_only_one() -> None:
+    entries = [Experience(id=id, title="", content="c") for id in ("abc", "abd", "x")]
+    assert bank_reading.find_entry(entries, "abc").id == "abc" and bank_reading.find_entry(entries, "x").id == "x"
+    with pytest.raises(ValueError, match="2 entries begin with 'a': abc, abd"):
+        bank_reading.find_entry(entries, "a")
+    for missing in ("", "y"):
+        with pytest.raises(ValueError, match=f"no entry has id '{missing}'"):
+            bank_reading.find_entry(entries, missing)
+
+
+@pytest.mark.parametrize("conditions", [[], ["--where", "task=minihack", "uses>=5"]])
+def test_export_writes_a_verified_snapshot(
+    comprl_bank: Run, folder: Path, tmp_path: Path, conditions: list[str]
+) -> None:
+    target = tmp_path / "made" / "here"
+    done = comprl_bank("export", target, "--path", folder, *conditions)
+    expected = contents(folder)[: 2 if conditions else None]
+    assert done == (0, f"exported {len(expected)} entries to {target}\n", "")
+    snapshot = read_snapshot(target, None)
+    assert snapshot.entries == expected
+    vectors = asyncio.run(FakeEmbedder().embed_documents([entry.text for entry in expected]))
+    assert np.array_equal(snapshot.vectors, vectors)
+    assert [path.name for path in target.parent.iterdir()] == ["here"]
+
+
+def test_export_into_the_bank_itself_is_refused(comprl_bank: Run, folder: Path) -> None:
+    before = contents(folder)
+    done = comprl_bank("export", folder, "--path", folder)
+    assert done.code == 2 and "holds other files" in done.err and contents(folder) == before
+
+
+def test_verify(comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert comprl_bank("verify", "--path", folder) == (0, "6 entries, nothing wrong\n", "")
+
+    async def short(self: EmbeddedStore) -> int:
+        return 5
+
+    monkeypatch.setattr(EmbeddedStore, "count", short)  # as an engine that lost a point would answer
+    done = comprl_bank("verify", "--path", folder)
+    assert done.code == 1 and done.out == "the store counts 5 entries, but lists 6\n"
+
+
+def test_a_foreign_text_cannot_steer_the_terminal(comprl_bank: Run, folder: Path) -> None:
+    evil = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f[bold]up"
+    id = "00000000-0000-4000-8000-000000000001"
+    entry = Experience(id=id, title=evil, content=evil, task=evil, parents=(evil,), created_at=1e300)
+
+    async def plant() -> None:
+        store = await EmbeddedStore.open(folder, embedding=None)
+        await store.upsert([entry], await FakeEmbedder().embed_documents(["x"]))
+        await store.close()
+
+    asyncio.run(plant())
+    for arguments in (["list"], ["list", "--json"], ["stats"], ["stats", "--json"], ["show", entry.id], ["verify"]):
+        done = comprl_bank(*arguments, "--path", folder)
+        assert done.code == 0 and not set(done.out + done.err) & set(evil) & set("\x1b\x07\x9b\u202e\r\x7f")
+    assert "[bold]up" in comprl_bank("show", entry.id, "--path", folder).out
+    assert comprl_bank("list", "--where", "task~owned", "--json", "--path", folder).objects[0]["title"] == evil
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--where", "colour=red"], "no field 'colour'; there are content, "),
+        (["list", "--sort", "colour"], "--sort 'colour' is no field; there are content, "),
+        (["show", "zz"], "no entry has id 'zz'"),
+        (["stats", "--collection", "c"], "--collection belongs to --url"),
+    ],
+)
+def test_a_mistake_is_one_line(comprl_bank: Run, folder: Path, arguments: list[str], message: str) -> None:
+    done = comprl_bank(*arguments, "--path", folder)
+    assert done.code == 2 and done.out == "" and done.err.startswith("comprl bank: ") and message in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_no_bank_is_made_by_looking_for_one(comprl_bank: Run, tmp_path: Path) -> None:
+    done = comprl_bank("stats", "--path", tmp_path / "typo")
+    assert done.code == 2 and "is not an experience bank" in done.err and not (tmp_path / "typo").exists()
+
+
+def test_a_server_that_is_not_there_is_one_line(comprl_bank: Run) -> None:
+    done = comprl_bank("stats", "--url", "http://127.0.0.1:1", "--collection", "c")
+    assert done.code == 2 and done.err.count("\n") == 1 and "127.0.0.1:1" in done.err
+
+
+def test_a_server_holds_many_banks(comprl_bank: Run) -> None:
+    done = comprl_bank("stats", "--url", "http://127.0.0.1:1")
+    assert done.code == 2 and "--url needs --collection" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stats"], "one of the arguments --path --url is required"),
+        (["stats", "--path", "x", "--url", "http://h"], "not allowed with argument --path"),
+        (["list", "--path", "x", "--limit", "-1"], "must not be negative, got -1"),
+        (["fly"], "invalid choice: 'fly'"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(["bank", *arguments])
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+async def test_search_looks_further_down_until_enough_entries_meet_the_conditions() -> None:
+    asked: list[int] = []
+
+    class Source:
+        async def search(self, query: str, limit: int) -> list[tuple[Experience, float]]:
+            asked.append(limit)
+            hits = [(Experience(id=str(n), title="", content=query, uses=n), 1 - n / 100) for n in range(50)]
+            return hits[:limit]
+
+    source: Any = Source()
+    found = await bank_reading._found(source, "q", 3, lambda entry: entry.uses % 10 == 9)
+    assert [entry.id for entry, _ in found] == ["9", "19", "29"] and asked == [3, 12, 48]
+    assert await bank_reading._found(source, "q", 3, lambda entry: entry.uses == 49) == [
+        (Experience(id="49", title="", content="q", uses=49), 1 - 49 / 100)
+    ]
+
+
+@pytest.mark.slow
+def test_search_with_the_embedder_the_bank_was_built_with(comprl_bank: Run, folder: Path) -> None:
+    assert comprl_bank("reembed", "--path", folder, "--embedder", "builtin").code == 0
+    done = comprl_bank("search", "where is the key?", "--path", folder, "--limit", "2", "--json")
+    best, second = done.objects
+    assert best["title"] == "better lesson" and 1 >= best["score"] > second["score"]
+    (only,) = comprl_bank(
+        "search", "where is the key?", "--path", folder, "--task", "alfworld", "--limit", "1", "--json"
+    ).objects
+    assert only["task"] == "alfworld"
+    assert comprl_bank("search", "key", "--path", folder, "--where", "uses>100").out.splitlines()[1:] == []
+    assert json.loads((folder / "bank.json").read_text())["embedding"]["model"].endswith("MiniLM-L6-v2")

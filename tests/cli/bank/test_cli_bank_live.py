@@ -1,0 +1,124 @@
+"""The bank commands beside a run that holds the folder: reading through its manager, writing refused.
+
+The manager here is the part of the real one that is asked, over a real bank in a real Ray actor.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.experience.transfer.snapshot import read_snapshot
+from verl_comprl.manager.inspection import BankDesk, announce, withdraw
+
+ROOT = Path(__file__).parents[3]
+
+
+class Live(NamedTuple):
+    folder: Path
+    pid: int
+
+
+def comprl_bank(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "verl_comprl.cli.main", "bank", *map(str, arguments)]
+    # Without what Ray tells the processes that it starts: the command runs in a shell of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment)
+
+
+@pytest.fixture
+def live(folder: Path) -> Iterator[Live]:
+    import ray
+
+    class Manager(BankDesk):
+        async def open(self, folder: str) -> int:
+            from fake_embedder import FakeEmbedder
+
+            self._bank = await ExperienceBank.open(BankConfig(path=folder, flush_seconds=600), FakeEmbedder())
+            for use in range(10):  # in memory only, so far
+                self._bank.record_outcome([self._bank.entries()[1].id], success=use < 5)
+            await self._bank.retrieve("lesson")
+            announce(Path(folder), "the manager")
+            return os.getpid()
+
+        async def close(self, folder: str) -> None:
+            withdraw(Path(folder))
+            await self._bank.close()
+
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "experience")])
+    ray.init(
+        num_cpus=1,
+        include_dashboard=False,
+        namespace="run",
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )
+    try:
+        manager: Any = ray.remote(Manager).options(name="the manager").remote()
+        pid: Any = ray.get(manager.open.remote(str(folder)))
+        yield Live(folder, pid)
+        ray.get(manager.close.remote(str(folder)))
+        assert not (folder / "manager.json").exists()
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+def test_beside_a_run(live: Live, tmp_path: Path) -> None:
+    target = ("--path", live.folder)
+    listed = comprl_bank("list", *target, "--json")
+    entries = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert listed.stderr == "" and len(entries) == 6
+    assert (entries[1]["uses"], entries[1]["successes"]) == (15, 10)  # 5 on disk, 10 in the run's memory
+
+    stats = json.loads(comprl_bank("stats", *target, "--json").stdout)
+    assert (stats["size"], stats["uses"], stats["retrievals"]) == (6, 26, 1) and stats["embedding"]["model"] == "fake"
+
+    found = comprl_bank("search", "search for the key", *target, "--limit", "1", "--json")
+    assert json.loads(found.stdout)["title"] == "better lesson"  # by the run's embedder: only it has this one
+
+    assert comprl_bank("export", tmp_path / "some", *target, "--where", "uses=15").returncode == 0
+    (exported,) = read_snapshot(tmp_path / "some", None).entries
+    assert exported.id == entries[1]["id"] and exported.successes == 10
+    refused = comprl_bank("export", live.folder, *target)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert f"the run in process {live.pid} could not do that: snapshot folder" in refused.stderr
+
+    assert comprl_bank("verify", *target).stdout == "6 entries, nothing wrong\n"
+    for arguments in (("delete", "--where", "uses=0", "--yes"), ("import", tmp_path / "some")):
+        refused = comprl_bank(*arguments, *target)
+        assert refused.returncode == 2 and f"is already open in process {live.pid}" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("manager", "message"),
+    [
+        (None, ""),
+        ({"pid": 1}, ""),  # a killed run left it; another process holds the folder now
+        ([], ""),
+        ({"pid": os.getpid()}, "its experience manager cannot be reached: 'ray_address'"),
+        (
+            {"pid": os.getpid(), "ray_address": "127.0.0.1:1", "namespace": "n", "actor": "a"},
+            "its experience manager cannot be reached: [Errno 111] Connection refused",
+        ),
+    ],
+)
+async def test_a_folder_held_by_a_process_that_cannot_be_asked(folder: Path, manager: Any, message: str) -> None:
+    bank = await ExperienceBank.open(BankConfig(path=str(folder)), None)
+    if manager is not None:
+        (folder / "manager.json").write_text(json.dumps(manager))
+    started = time.perf_counter()
+    done = comprl_bank("list", "--path", folder)
+    assert time.perf_counter() - started < 30
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert f"is already open in process {os.getpid()}" in done.stderr and message in done.stderr
+    await bank.close()
+    assert comprl_bank("verify", "--path", folder).returncode == 0

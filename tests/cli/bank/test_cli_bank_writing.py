@@ -1,0 +1,163 @@
+"""The bank commands that change a bank: what they ask before, and what is there afterwards."""
+
+import asyncio
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_embedder import FakeEmbedder
+from test_cli_bank import contents
+
+from verl_comprl.cli.bank import write as bank_writing
+from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.experience.transfer.snapshot import read_snapshot
+
+Run = Callable[..., Any]
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def steps(folder: Path) -> list[int]:
+    return [entry.created_step for entry in contents(folder)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "left", "said"),
+    [
+        ("y\n", [2, 4, 5, 6], "delete 2 of 6 entries: done\n"),
+        ("YES\n", [2, 4, 5, 6], "delete 2 of 6 entries: done\n"),
+        ("n\n", [0, 2, 3, 4, 5, 6], "nothing was changed\n"),
+        ("\n", [0, 2, 3, 4, 5, 6], "nothing was changed\n"),
+    ],
+)
+def test_delete_shows_asks_and_deletes(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, left: list[int], said: str
+) -> None:
+    answer(monkeypatch, typed)
+    done = comprl_bank("delete", "--path", folder, "--where", "uses>=1", "success_rate<0.2")
+    assert done.code == 0 and "delete 2 of 6 entries? [y/N] " in done.out and done.out.endswith(said)
+    assert "lesson 0" in done.out and "lesson 3" in done.out and "lesson 2" not in done.out
+    assert steps(folder) == left
+
+
+def test_nobody_to_ask_is_an_error_that_changes_nothing(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(monkeypatch, "")
+    done = comprl_bank("delete", "--path", folder, "--where", "uses>=1")
+    assert done.code == 2 and "nothing was changed; --yes does not ask" in done.err and len(steps(folder)) == 6
+
+
+def test_an_interrupted_question_is_a_no(monkeypatch: pytest.MonkeyPatch, comprl_bank: Run, folder: Path) -> None:
+    import builtins
+    import os
+    import signal
+
+    def interrupted(_: str) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return "y"
+
+    monkeypatch.setattr(builtins, "input", interrupted)
+    done = comprl_bank("delete", "--path", folder, "--where", "uses>=1")
+    assert done.code == 0 and done.out.endswith("nothing was changed\n") and len(steps(folder)) == 6
+
+
+def test_dry_run_changes_nothing(comprl_bank: Run, folder: Path) -> None:
+    done = comprl_bank("delete", "--path", folder, "--where", "uses>=1", "--dry-run", "--yes")
+    assert done.code == 0 and done.out.endswith("would delete 3 of 6 entries\n") and len(steps(folder)) == 6
+
+
+@pytest.mark.parametrize("verb", ["delete", "quarantine", "release"])
+def test_which_entries_must_be_said(comprl_bank: Run, folder: Path, verb: str) -> None:
+    done = comprl_bank(verb, "--path", folder, "--yes")
+    assert done == (2, "", f"comprl bank: which entries to {verb}? Give --where or --id\n") and len(steps(folder)) == 6
+
+
+def test_ids_and_conditions_must_both_hold(comprl_bank: Run, folder: Path) -> None:
+    first, second, *_ = [entry.id for entry in contents(folder)]
+    both = ("--id", first[:8], second[:8], first)
+    done = comprl_bank("delete", "--path", folder, *both, "--where", "success_rate<0.5", "--yes")
+    assert done.out.endswith("delete 1 of 6 entries: done\n") and steps(folder) == [2, 3, 4, 5, 6]
+    assert comprl_bank("delete", "--path", folder, "--id", first, "--yes").code == 2
+
+
+def test_quarantine_and_release(comprl_bank: Run, folder: Path) -> None:
+    def quarantined() -> dict[int, str]:
+        return {entry.created_step: entry.quarantined for entry in contents(folder) if entry.quarantined}
+
+    assert quarantined() == {4: "bad record"}
+    done = comprl_bank("quarantine", "--path", folder, "--where", "task=minihack", "--yes", "--reason", "seen lying")
+    assert done.out.endswith("quarantine 3 of 6 entries: done\n")  # the one that is there already keeps its reason
+    assert quarantined() == {0: "seen lying", 2: "seen lying", 4: "bad record", 6: "seen lying"}
+    done = comprl_bank("release", "--path", folder, "--where", "quarantined~lying", "uses>=1", "--yes")
+    assert done.out.endswith("release 2 of 6 entries: done\n") and set(quarantined()) == {4, 6}
+    assert comprl_bank("quarantine", "--path", folder, "--where", "uses>=0", "--yes", "--reason", "").code == 2
+
+
+def test_import_makes_a_bank_and_adds_only_what_is_missing(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+    comprl_bank("export", tmp_path / "some", "--path", folder, "--where", "uses>=1")
+    comprl_bank("export", tmp_path / "all", "--path", folder)
+    new = tmp_path / "new"
+    done = comprl_bank("import", tmp_path / "some", "--path", new)
+    assert done == (0, "added 3 entries, skipped 0 and rejected 0; now 3\n", "")
+    done = comprl_bank("import", tmp_path / "all", "--path", new)
+    assert done == (0, "added 3 entries, skipped 3 and rejected 0; now 6\n", "")
+    assert contents(new) == contents(folder)
+    comprl_bank("export", tmp_path / "again", "--path", new)
+    before, after = read_snapshot(tmp_path / "all", None), read_snapshot(tmp_path / "again", None)
+    assert np.array_equal(before.vectors, after.vectors) and before.embedding == after.embedding
+
+
+def test_import_with_another_embedder_is_refused_or_embedded_anew(
+    comprl_bank: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comprl_bank("export", tmp_path / "snapshot", "--path", folder)
+
+    async def other() -> None:
+        bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "other")), FakeEmbedder("other"))
+        await bank.close()
+
+    asyncio.run(other())
+    done = comprl_bank("import", tmp_path / "snapshot", "--path", tmp_path / "other")
+    assert done.code == 2 and "(model was 'fake', is 'other'); --reembed embeds its texts anew" in done.err
+    assert contents(tmp_path / "other") == []
+    loaded = []
+
+    async def load(_: Any, identity: dict[str, Any]) -> FakeEmbedder:
+        loaded.append(identity["model"])
+        return FakeEmbedder(identity["model"])
+
+    monkeypatch.setattr(bank_writing, "load_embedder", load)
+    done = comprl_bank("import", tmp_path / "snapshot", "--path", tmp_path / "other", "--reembed")
+    assert done.code == 0 and loaded == ["other"] and contents(tmp_path / "other") == contents(folder)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "message"),
+    [("nowhere", "incomplete or damaged"), ("hf://datasets/one", "hf://datasets/<user>/<name>, got")],
+)
+def test_import_of_what_is_no_snapshot(comprl_bank: Run, tmp_path: Path, snapshot: str, message: str) -> None:
+    done = comprl_bank("import", snapshot, "--path", tmp_path / "new")
+    assert done.code == 2 and message in done.err and not (tmp_path / "new").exists()
+
+
+def test_import_from_the_hub(comprl_bank: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    comprl_bank("export", tmp_path / "all", "--path", folder)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "all"))
+    assert comprl_bank("import", "hf://datasets/user/bank", "--path", tmp_path / "new").code == 0
+    assert contents(tmp_path / "new") == contents(folder)
+
+
+@pytest.mark.slow
+def test_reembed_switches_to_another_embedder(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+    before = contents(folder)
+    done = comprl_bank("reembed", "--path", folder, "--embedder", "builtin")
+    assert (done.code, done.out) == (0, "embedded 6 entries with sentence-transformers/all-MiniLM-L6-v2\n")
+    assert contents(folder) == before and comprl_bank("verify", "--path", folder).code == 0
+    comprl_bank("export", tmp_path / "all", "--path", folder)
+    assert read_snapshot(tmp_path / "all", None).vectors.shape == (6, 384)

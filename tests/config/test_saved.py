@@ -1,0 +1,52 @@
+"""The configuration that a run leaves in its folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.config.saved import FILE, load_config, save_config
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setenv("PLACE", "/data")
+    monkeypatch.setenv("SERVICE_API_KEY", "sk-1")
+    config = OmegaConf.create(
+        {
+            "path": "${oc.env:PLACE}/x",
+            "again": "${path}",
+            "key": "${oc.env:SERVICE_API_KEY}",
+            "list": ["${oc.env:SERVICE_API_KEY}", 1],
+            "group": {"lr": 0.1, "nothing": None},
+        }
+    )
+    save_config(config, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_everything_is_resolved_but_secrets(folder: Path) -> None:
+    text = (folder / FILE).read_text()
+    assert "sk-1" not in text and text.count("${oc.env:SERVICE_API_KEY}") == 2
+    config = load_config(folder)
+    assert (config.path, config.again, config.key, config.list) == ("/data/x", "/data/x", "sk-1", ["sk-1", 1])
+
+
+def test_overrides_change_what_is_there(folder: Path) -> None:
+    config = load_config(folder, ["group.lr=0.5", "group.nothing=3", "list=[2]"])
+    assert (config.group.lr, config.group.nothing, config.list) == (0.5, 3, [2])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("group.rl=1", "'group.rl=1' cannot be applied to .*rl"), ("group.lr", "'group.lr' cannot .* must be key=value")],
+)
+def test_an_override_that_fits_nothing_is_an_error(folder: Path, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_config(folder, [override])
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="it is written when a run starts"):
+        load_config(tmp_path)

@@ -1,0 +1,82 @@
+"""Query vectors: computed once for everybody who asks, whenever they ask."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from fake_embedder import FakeEmbedder
+
+from verl_comprl.experience.retrieval.query_cache import QueryCache
+
+
+class SlowEmbedder(FakeEmbedder):
+    async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        await asyncio.sleep(0.01)
+        return await super().embed_queries(texts)
+
+
+async def test_concurrent_identical_queries_cost_one_embedding() -> None:
+    embedder = SlowEmbedder()
+    cache = QueryCache(embedder)
+    results = await asyncio.gather(*(cache.embed(["a", f"b{n % 2}", "a"]) for n in range(8)))
+    assert embedder.query_calls == [["a", "b0"], ["b1"]]
+    expected = await FakeEmbedder().embed_queries(["a", "b1", "a"])
+    assert np.array_equal(results[1], expected)
+
+
+async def test_an_impatient_caller_does_not_take_the_vector_from_the_others() -> None:
+    embedder = SlowEmbedder()
+    cache = QueryCache(embedder)
+    impatient = asyncio.create_task(cache.embed(["a"]))
+    patient = asyncio.create_task(cache.embed(["a"]))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert (await patient).shape == (1, 64)
+    assert embedder.query_calls == [["a"]]
+
+
+async def test_failures_are_shared_but_not_remembered() -> None:
+    embedder = SlowEmbedder()
+    embedder.failure = ConnectionError("gone")
+    cache = QueryCache(embedder)
+    results = await asyncio.gather(cache.embed(["a"]), cache.embed(["a"]), return_exceptions=True)
+    assert [type(result) for result in results] == [ConnectionError] * 2
+    embedder.failure = None
+    await cache.embed(["a"])
+    assert embedder.query_calls == [["a"], ["a"]]
+
+
+async def test_a_batch_larger_than_the_cache() -> None:
+    embedder = FakeEmbedder()
+    cache = QueryCache(embedder, size=2)
+    texts = [f"text {n}" for n in range(10)]
+    assert np.array_equal(await cache.embed(texts), await FakeEmbedder().embed_queries(texts))
+
+
+async def test_what_is_counted() -> None:
+    embedder = SlowEmbedder()
+    cache = QueryCache(embedder)
+    await asyncio.gather(*(cache.embed(["a"]) for _ in range(8)))
+    assert cache.counts == {"embedded": 1, "shared": 7, "hits": 0}
+    await cache.embed(["a", "b", "b"])
+    assert cache.counts == {"embedded": 2, "shared": 8, "hits": 1}
+
+
+async def test_a_known_vector_needs_no_turn_of_the_event_loop() -> None:
+    cache = QueryCache(FakeEmbedder())
+    await cache.embed(["a"])
+    step = cache.embed(["a"])
+    try:
+        step.send(None)
+    except StopIteration as done:
+        assert np.array_equal(done.value, await FakeEmbedder().embed_queries(["a"]))
+    else:
+        raise AssertionError("it waited")
+
+
+async def test_two_calls_share_what_overlaps() -> None:
+    embedder = SlowEmbedder()
+    cache = QueryCache(embedder)
+    first, second = await asyncio.gather(cache.embed(["a", "b"]), cache.embed(["b", "c", "a"]))
+    assert embedder.query_calls == [["a", "b"], ["c"]]
+    assert np.array_equal(first[0], second[2]) and np.array_equal(first[1], second[0])

@@ -1,0 +1,92 @@
+"""The embedded engine behind the store: who may open it, what it refuses, what a crash leaves."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_embedder import FakeEmbedder
+
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, Update, derive_id
+from verl_comprl.experience.store.embedded import EmbeddedStore
+
+IDENTITY = {"model": "fake", "dimension": 8}
+
+
+def entries(count: int, **fields: Any) -> list[Experience]:
+    return [Experience(id=derive_id("e", n), title=f"t{n}", content="c\u2028é", **fields) for n in range(count)]
+
+
+def vectors(count: int) -> np.ndarray:
+    values = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+async def test_errors_of_the_engine_become_store_errors(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
+    with pytest.raises(StoreError, match="experience bank"):
+        await store.upsert([Experience(id="not a uuid", title="t", content="c")], vectors(1))
+    with pytest.raises(StoreError, match="1 of 1 entries have no vector"):
+        await store.vectors([derive_id("unknown")])
+    await store.delete([derive_id("unknown")])
+    await store.close()
+
+
+async def test_replace_all_is_all_or_nothing(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
+    await store.upsert(entries(100), vectors(100))
+    bad = vectors(50)
+    bad[40] = np.nan
+    with pytest.raises(StoreError, match="vector 40 of 50"):
+        await store.replace_all(entries(50), bad)
+    assert len(await store.load()) == 100
+    await store.replace_all(entries(50), vectors(50))
+    await store.close()
+    (tmp_path / "shard-7").mkdir()  # what a crash in a replacement leaves
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
+    assert len(await store.load()) == 50
+    assert [path.name for path in tmp_path.glob("shard-*")] == ["shard-1"]
+    await store.close()
+
+
+async def test_another_embedder_or_schema_is_refused_and_the_folder_let_go(tmp_path: Path) -> None:
+    config = BankConfig(path=str(tmp_path))
+    await (await ExperienceBank.open(config, FakeEmbedder())).close()
+    with pytest.raises(StoreError, match="another embedder: model was 'fake', is 'other'"):
+        await ExperienceBank.open(config, FakeEmbedder("other"))
+    await (await ExperienceBank.open(config, FakeEmbedder())).close()
+    identity = tmp_path / "bank.json"
+    identity.write_text(identity.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    with pytest.raises(StoreError, match="schema version 99, this release reads 1"):
+        await ExperienceBank.open(config, FakeEmbedder())
+    identity.write_text("{")
+    with pytest.raises(StoreError, match=str(tmp_path)):
+        await ExperienceBank.open(config, FakeEmbedder())
+
+
+async def test_a_replacement_cut_in_the_middle_is_completed_at_opening(tmp_path: Path) -> None:
+    config = BankConfig(path=str(tmp_path))
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    call = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
+    (old,) = (await bank.apply([Add(title="a", content="a")], call_id="1", listed=[], **call)).new_ids
+    entry, vector = bank.get(old), await bank._ledger.store.vectors([old])
+    assert entry is not None
+    (new,) = (await bank.apply([Update(ids=(1,), title="b", content="b")], call_id="2", listed=[old], **call)).new_ids
+    await bank._ledger.store.upsert([entry], vector)  # as if the process had died before the old entry was deleted
+    await bank.close()
+    for _ in range(2):
+        bank = await ExperienceBank.open(config, FakeEmbedder())
+        assert [entry.id for entry in bank.entries()] == [new]
+        assert len(await bank._ledger.store.load()) == 1
+        await bank.close()
+
+
+async def test_a_fork_cannot_use_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
+    owner = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: owner + 1)
+        with pytest.raises(StoreError, match=f"opened in process {owner}, this is a fork"):
+            await store.load()
+    await store.close()

@@ -1,0 +1,346 @@
+"""What goes wrong with servers, failure mode by failure mode (those of the Qdrant notes are named)."""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from fake_embedder import FakeEmbedder
+from qdrant_client import AsyncQdrantClient
+from qdrant_double import QdrantDouble
+
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, derive_id
+from verl_comprl.experience.store.base import SearchRequest
+from verl_comprl.experience.store.server import ServerStore
+from verl_comprl.experience.store.server_collection import ServerCollection
+
+IDENTITY = {"model": "fake", "dimension": 8}
+CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
+
+
+@pytest.fixture
+def double() -> Iterator[QdrantDouble]:
+    server = QdrantDouble().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def config(double: QdrantDouble) -> BankConfig:
+    return BankConfig(url=double.url, collection=f"run-{uuid.uuid4().hex[:8]}", max_wait_ms=0)
+
+
+@pytest_asyncio.fixture
+async def store(config: BankConfig) -> AsyncIterator[ServerStore]:
+    store = await ServerStore.open(config, embedding=IDENTITY)
+    yield store
+    await store.close()
+
+
+def entries(count: int) -> list[Experience]:
+    return [Experience(id=derive_id("e", n), title="", content=f"c{n}") for n in range(count)]
+
+
+def vectors(count: int) -> np.ndarray:
+    values = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+SEARCH = [SearchRequest(vectors(1)[0], 4)]
+
+
+def calls(double: QdrantDouble, ending: str) -> int:
+    return sum(path.endswith(ending) for _, path in double.requests)
+
+
+async def test_creation_race(double: QdrantDouble, config: BankConfig) -> None:
+    """Another process wins the creation, and its collection cannot be read for a moment."""
+    double.faults.creation_race = True
+    store = await ServerStore.open(config, embedding=IDENTITY)
+    await store.upsert(entries(3), vectors(3))
+    assert await store.count() == 3 and set(double.collections) == {f"{config.collection}.v1"}
+    await store.close()
+
+
+async def test_index_race_and_missing_index(double: QdrantDouble, config: BankConfig) -> None:
+    """Indexes that somebody lost are made again at the next opening."""
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    collection = double.collections[f"{config.collection}.v1"]
+    assert set(collection["indexes"]) == {"task", "environment", "created_step"}
+    assert collection["indexes"]["task"]["params"]["is_tenant"] is True
+    del collection["indexes"]["task"]
+    store = await ServerStore.open(config, embedding=IDENTITY)
+    assert set(collection["indexes"]) == {"task", "environment", "created_step"}
+    await store.close()
+
+
+async def test_an_index_that_does_not_come_is_an_error(double: QdrantDouble, config: BankConfig) -> None:
+    double.faults.ignore_indexes = True
+    with pytest.raises(StoreError, match="has no index on task, environment, created_step"):
+        await ServerStore.open(config, embedding=IDENTITY)
+
+
+async def test_429_with_retry_after(double: QdrantDouble, store: ServerStore) -> None:
+    await store.upsert(entries(3), vectors(3))
+    double.faults.responses = [(429, {"Retry-After": "1"})]
+    started = time.monotonic()
+    assert len((await store.search(SEARCH))[0]) == 3
+    assert 1.0 <= time.monotonic() - started < 4
+    double.faults.responses = [(429, {"Retry-After": "3600"})]  # that is a server that is down
+    with pytest.raises(StoreError, match="provoked"):
+        await store.search(SEARCH)
+
+
+async def test_5xx_is_tried_again_and_4xx_is_not(double: QdrantDouble, store: ServerStore) -> None:
+    double.faults.responses = [(503, {}), (500, {})]
+    await store.upsert(entries(3), vectors(3))
+    assert await store.count() == 3
+    for status in (400, 403, 404, 422):
+        double.faults.responses = [(status, {})]
+        before = len(double.requests)
+        with pytest.raises(StoreError, match=f"{status}.*provoked"):
+            await store.search(SEARCH)
+        assert len(double.requests) == before + 1
+    double.faults.responses = [(503, {})] * 3
+    with pytest.raises(StoreError, match="503"):
+        await store.search(SEARCH)
+    assert not double.faults.responses
+
+
+async def test_creation_is_not_repeated(double: QdrantDouble, config: BankConfig) -> None:
+    double.faults.only = f"{config.collection}.v1"
+    double.faults.responses = [(500, {})]
+    with pytest.raises(StoreError, match="500"):
+        await ServerStore.open(config, embedding=IDENTITY)
+    assert [request for request in double.requests if request[0] == "PUT"] == [
+        ("PUT", f"/collections/{config.collection}.v1")
+    ]
+
+
+async def test_timeouts(double: QdrantDouble) -> None:
+    config = BankConfig(url=double.url, collection="slow", timeout_seconds=1, attempts=1)
+    store = await ServerStore.open(config, embedding=IDENTITY)
+    double.faults.delay = 2.0
+    started = time.monotonic()
+    with pytest.raises(StoreError, match="ReadTimeout"):
+        await store.search(SEARCH)
+    assert time.monotonic() - started < 1.8
+    double.faults.delay = 0.0
+    await store.close()
+
+
+async def test_pool_exhaustion_under_fan_out(double: QdrantDouble) -> None:
+    """More askers than connections wait for their turn; nobody is turned away."""
+    config = BankConfig(url=double.url, collection="busy", max_in_flight=4, attempts=1)
+    store = await ServerStore.open(config, embedding=IDENTITY)
+    await store.upsert(entries(10), vectors(10))
+    double.faults.delay, double.most_in_flight = 0.01, 0
+    found = await asyncio.gather(*(store.search(SEARCH) for _ in range(100)))
+    assert all(len(hits[0]) == 4 for hits in found)
+    assert 2 <= double.most_in_flight <= 4
+    double.faults.delay = 0.0
+    await store.close()
+
+
+async def test_errors_are_not_turned_into_no_memories(double: QdrantDouble, config: BankConfig) -> None:
+    """A store that stops and starts under load: degraded is not nothing, and the bank recovers by itself."""
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    await bank.apply([Add(title="lamp", content="light it")], call_id="c", **CALL)
+    statuses: list[str] = []
+    done = asyncio.Event()
+
+    async def ask(asker: int) -> None:
+        for number in range(10_000):
+            if done.is_set():
+                return
+            statuses.append((await bank.retrieve(f"lamp {asker} {number}")).status)
+
+    askers = [asyncio.create_task(ask(n)) for n in range(8)]
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(double.stop)
+    with pytest.raises(StoreError, match="ConnectError"):
+        await bank.apply([Add(title="door", content="open it")], call_id="d", **CALL)
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(double.start)
+    await asyncio.sleep(0.5)
+    done.set()
+    await asyncio.gather(*askers)
+    assert {"found", "degraded"} == set(statuses)
+    assert statuses[0] == statuses[-1] == "found"
+    assert bank.statistics()["degraded"] == statuses.count("degraded")
+    assert (await bank.apply([Add(title="door", content="open it")], call_id="d", **CALL)).added == 1
+    assert await bank.verify() == []
+    await bank.close()
+
+
+async def test_a_server_that_is_not_there(double: QdrantDouble, config: BankConfig) -> None:
+    double.stop()
+    with pytest.raises(StoreError, match=f"{config.collection} on {config.url}: ConnectError"):
+        await ServerStore.open(config, embedding=IDENTITY)
+    double.start()
+
+
+async def test_a_write_that_was_only_taken_note_of_is_an_error(double: QdrantDouble, store: ServerStore) -> None:
+    double.faults.status = "acknowledged"
+    with pytest.raises(StoreError, match="not completed but acknowledged"):
+        await store.upsert(entries(1), vectors(1))
+    double.faults.status = "completed"
+
+
+async def test_concurrent_writers(config: BankConfig, store: ServerStore) -> None:
+    with pytest.raises(StoreError, match=f"being written by process {os.getpid()} on .*close that run, or choose"):
+        await ServerStore.open(config, embedding=IDENTITY)
+    reader = await ServerStore.open(config, embedding=IDENTITY, read_only=True)
+    await store.upsert(entries(3), vectors(3))
+    assert await reader.count() == 3
+    for write in (reader.upsert(entries(1), vectors(1)), reader.delete(["x"]), reader.update([]), reader.flush()):
+        with pytest.raises(StoreError, match="opened read-only"):
+            await write
+    await reader.close()
+    await store.close()
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()  # a closed bank has no writer
+
+
+@pytest.mark.parametrize(
+    ("host", "age", "refused"),
+    [("here", 1, False), ("elsewhere", 1, True), ("elsewhere", 40, False)],
+    ids=["dead process of this machine", "another machine, just now", "another machine, long ago"],
+)
+async def test_stale_lock(double: QdrantDouble, config: BankConfig, host: str, age: float, refused: bool) -> None:
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    name = os.uname().nodename if host == "here" else host
+    writer = {"id": "other", "host": name, "pid": dead.pid, "seen_at": time.time() - age}
+    double.collections[f"{config.collection}.v1"]["metadata"]["writer"] = writer
+    if refused:
+        with pytest.raises(StoreError, match=f"process {dead.pid} on elsewhere.*can be opened in 29 s"):
+            await ServerStore.open(config, embedding=IDENTITY)
+    else:
+        await (await ServerStore.open(config, embedding=IDENTITY)).close()
+
+
+async def test_the_writer_says_that_it_is_alive(
+    double: QdrantDouble, config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = double.collections[f"{config.collection}.v1"]["metadata"]
+    first = metadata["writer"]["seen_at"]
+    await store.flush()
+    assert metadata["writer"]["seen_at"] == first  # not at every write
+    monkeypatch.setattr("verl_comprl.experience.store.server_collection._RENEW_SECONDS", 0.0)
+    await store.flush()
+    assert metadata["writer"]["seen_at"] > first
+
+
+async def test_an_idle_bank_keeps_its_place(double: QdrantDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_comprl.experience.store.server_collection._RENEW_SECONDS", 0.0)
+    config = BankConfig(url=double.url, collection=f"idle-{uuid.uuid4().hex}", flush_seconds=0.02)
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    metadata = double.collections[f"{config.collection}.v1"]["metadata"]
+    first = metadata["writer"]["seen_at"]
+    await asyncio.sleep(0.2)  # nothing is written and nothing counted
+    assert metadata["writer"]["seen_at"] > first
+    await bank.close()
+
+
+async def test_a_collection_that_is_no_bank(double: QdrantDouble, config: BankConfig) -> None:
+    client = AsyncQdrantClient(url=double.url, check_compatibility=False)
+    from qdrant_client import models
+
+    shape = models.VectorParams(size=8, distance=models.Distance.DOT)
+    await client.create_collection(config.collection, vectors_config=shape)
+    with pytest.raises(StoreError, match="is a collection that is not an experience bank; choose another"):
+        await ServerStore.open(config, embedding=IDENTITY)
+    await client.create_collection("bare", vectors_config=shape)
+    double.aliases["aliased"] = "bare"
+    with pytest.raises(StoreError, match="is not an experience bank: it says neither schema nor embedding"):
+        await ServerStore.open(BankConfig(url=double.url, collection="aliased"), embedding=IDENTITY)
+    await client.close()
+
+
+async def test_the_api_key_comes_from_the_environment(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    with pytest.warns(UserWarning, match="insecure connection"):
+        store = await ServerStore.open(config, embedding=IDENTITY)
+    await store.close()
+    assert double.keys == {"secret"}
+
+
+@pytest.mark.parametrize("stage", ["create_next", "_upsert", "switch_to"])
+async def test_a_replacement_that_is_cut_leaves_the_old_content(
+    double: QdrantDouble, config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    await store.upsert(entries(5), vectors(5))
+
+    async def crash(*arguments: Any, **settings: Any) -> None:
+        raise StoreError("crash")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStore if stage == "_upsert" else ServerCollection, stage, crash)
+        patch.setattr(ServerCollection, "drop", crash)  # nor can anything be cleared away
+        with pytest.raises(StoreError, match="crash"):
+            await store.replace_all(entries(2), vectors(2))
+    assert await store.count() == 5
+    await store.close()
+    again = await ServerStore.open(config, embedding=IDENTITY)
+    assert await again.count() == 5
+    await again.replace_all(entries(2), vectors(2))  # over what the crash left
+    assert await again.count() == 2 and set(double.collections) == {f"{config.collection}.v2"}
+    await again.close()
+
+
+async def test_an_incomplete_copy_is_noticed(
+    config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshot silently incomplete: the count is compared before the old content goes."""
+    await store.upsert(entries(5), vectors(5))
+    upsert = ServerStore._upsert
+
+    async def lossy(self: ServerStore, name: str, entries: Any, vectors: Any) -> None:
+        await upsert(self, name, entries[:-1], vectors[:-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStore, "_upsert", lossy)
+        with pytest.raises(StoreError, match="2 of 3 entries arrived"):
+            await store.replace_all(entries(3), vectors(3))
+    assert await store.count() == 5
+
+
+def test_a_client_used_across_loops_or_pickled_into_an_actor(config: BankConfig) -> None:
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    store = first.run_until_complete(ServerStore.open(config, embedding=IDENTITY))
+    with pytest.raises(StoreError, match="opened in another event loop"):
+        second.run_until_complete(store.count())
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        pickle.dumps(store)
+    first.run_until_complete(store.close())
+    first.close()
+    second.close()
+
+
+async def test_a_fork_of_the_process(store: ServerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    owner = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: owner + 1)
+        with pytest.raises(StoreError, match=f"opened in process {owner}, this is a fork"):
+            await store.count()
+
+
+async def test_a_cancelled_call_is_cancelled(double: QdrantDouble, store: ServerStore) -> None:
+    double.faults.delay = 5.0
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await store.search(SEARCH)
+    double.faults.delay = 0.0
+    assert await store.search(SEARCH) == [[]]

@@ -1,0 +1,100 @@
+"""Conditions against what Python says of the same entries."""
+
+from collections.abc import Callable
+
+import pytest
+
+from verl_comprl.experience import Experience
+from verl_comprl.experience.transfer.query_language import FIELDS, parse_where
+
+ENTRIES = [
+    Experience(id="1", title="The Door", content="push", task="minihack", uses=10, successes=1, created_at=1.5),
+    Experience(id="2", title="key", content="a door again", task="alfworld", uses=5, successes=5, source_success=True),
+    Experience(id="3", title="", content="x = y < z", task="minihack", parents=("1", "2"), quarantined="bad record"),
+    Experience(id="4", title="Straße", content="x", last_trained_step=7, source_success=False, created_step=-2),
+]
+
+
+def picked(*conditions: str) -> str:
+    meets = parse_where(conditions)
+    return "".join(entry.id for entry in ENTRIES if meets(entry))
+
+
+@pytest.mark.parametrize(
+    ("condition", "python"),
+    [
+        ("uses>=5", lambda e: e.uses >= 5),
+        ("uses>5", lambda e: e.uses > 5),
+        ("uses<=5", lambda e: e.uses <= 5),
+        ("uses = 5", lambda e: e.uses == 5),
+        ("uses!=5", lambda e: e.uses != 5),
+        ("uses<1e1", lambda e: e.uses < 10),
+        ("created_at=1.5", lambda e: e.created_at == 1.5),
+        ("created_step<-1", lambda e: e.created_step < -1),
+        ("task=minihack", lambda e: e.task == "minihack"),
+        ("task==minihack", lambda e: e.task == "minihack"),
+        ("task=", lambda e: e.task == ""),
+        ("task>b", lambda e: e.task > "b"),
+        ("title~DOOR", lambda e: "door" in e.title.lower()),
+        ("title~STRASSE", lambda e: e.title == "Straße"),
+        ("text~door", lambda e: "door" in e.text.lower()),
+        ("content=x = y < z", lambda e: e.content == "x = y < z"),
+        ("quarantined!=", lambda e: e.quarantined != ""),
+        ("parents=", lambda e: not e.parents),
+        ("parents~2", lambda e: "2" in e.parents),
+        ("source_success=true", lambda e: e.source_success is True),
+        ("source_success=False", lambda e: e.source_success is False),
+    ],
+)
+def test_a_condition_is_what_python_says(condition: str, python: Callable[[Experience], bool]) -> None:
+    expected = "".join(entry.id for entry in ENTRIES if python(entry))
+    assert picked(condition) == expected != "1234"
+
+
+def test_conditions_must_all_be_met_and_none_is_always() -> None:
+    assert picked("task=minihack", "uses>1") == "1"
+    assert picked() == "1234"
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("success_rate<0.2", "1"),
+        ("success_rate>=0", "12"),
+        ("success_rate=0", ""),
+        ("success_rate!=1", "134"),
+        ("last_trained_step<100", "4"),
+        ("last_trained_step!=7", "123"),
+        ("source_success!=true", "134"),
+    ],
+)
+def test_what_has_no_value_meets_only_unequal(condition: str, expected: str) -> None:
+    assert picked(condition) == expected
+
+
+def test_every_field_of_an_entry_can_be_named() -> None:
+    for field, kind in FIELDS.items():
+        value = {"number": "1", "text": "x"}.get(kind, "true")
+        parse_where([f"{field}!={value}"])(ENTRIES[2])
+    assert set(Experience.model_fields) < set(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("uses", "is not FIELD OPERATOR VALUE"),
+        (">=5", "is not FIELD OPERATOR VALUE"),
+        ("uses>=", "needs a number, got ''"),
+        ("uses>=five", "needs a number, got 'five'"),
+        ("uses=>5", "needs a number, got '>5'"),
+        ("uses<nan", "needs a number, got 'nan'"),
+        ("success_rate~1", "success_rate is a number"),
+        ("source_success=1", "needs true or false, got '1'"),
+        ("colour=red", "no field 'colour'; there are .*content, .*success_rate"),
+        ("__class__=x", "no field '__class__'"),
+        ("model_dump=x", "no field 'model_dump'"),
+    ],
+)
+def test_what_is_no_condition_is_refused(condition: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_where([condition])

@@ -1,0 +1,232 @@
+"""Saving and restoring a bank, and what is refused."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_embedder import FakeEmbedder
+from safetensors.numpy import save_file
+
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, SnapshotError
+from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
+
+FILES = ("README.md", "data/entries.parquet", "vectors.safetensors", "manifest.json")
+EMBEDDING = {"model": "m", "dimension": 2}
+ENTRIES = [
+    Experience(
+        id="a", title="t\u2028\n", content="é 语 \x85", created_at=0.1 + 0.2, parents=("x", "y"), uses=2**53 + 1
+    ),
+    Experience(id="b", title="", content="c", source_success=False, last_trained_step=0, quarantined="why"),
+]
+VECTORS = np.array([[0.6, 0.8], [1 / 3, np.sqrt(8 / 9)]], dtype=np.float32)
+
+
+async def fill(bank: Any, apply: Any, count: int, call_id: str = "call") -> None:
+    operations = [Add(title=f"lesson {n}", content=f"line\u2028{n} é") for n in range(count)]
+    await apply(bank, *operations, call_id=call_id)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_bit_comes_back_and_equal_content_gives_equal_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_snapshot(tmp_path / "new" / name, ENTRIES, VECTORS, EMBEDDING)
+    assert content(tmp_path / "new" / "one") == content(tmp_path / "new" / "two")
+    assert set(content(tmp_path / "new" / "one")) == set(FILES)
+    entries, vectors, embedding = read_snapshot(tmp_path / "new" / "one", EMBEDDING)
+    assert entries == ENTRIES and embedding == EMBEDDING
+    assert vectors.dtype == np.float32 and vectors.tobytes() == VECTORS.tobytes()
+
+
+async def test_round_trip_into_another_bank(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+    source = await open_bank("source")
+    await fill(source, apply, 40)
+    found = (await source.retrieve("lesson 7")).entry
+    source.record_outcome([found.id], success=True)
+    await source.save(tmp_path / "snapshot")
+    target = await open_bank("target")
+    await fill(target, apply, 3, call_id="to be replaced")
+    await target.restore(tmp_path / "snapshot")
+    assert target.entries() == source.entries()
+    await target.save(tmp_path / "again")
+    assert content(tmp_path / "again") == content(tmp_path / "snapshot")
+    assert (await apply(target, Add(title="x", content="y"))).repeated  # the calls in the snapshot are known
+    await target.close()
+    assert (await open_bank("target")).entries() == source.entries()
+
+
+async def test_an_empty_bank_and_saving_twice(bank: Any, apply: Any, tmp_path: Path) -> None:
+    await bank.save(tmp_path / "snapshot")
+    await fill(bank, apply, 2)
+    await bank.restore(tmp_path / "snapshot")
+    assert len(bank) == 0 and (await bank.retrieve("lesson")).status == "nothing"
+    await fill(bank, apply, 3, call_id="another")
+    await bank.save(tmp_path / "snapshot")
+    await bank.restore(tmp_path / "snapshot")
+    assert len(bank) == 3
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("snapshot")] == ["snapshot"]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("data/entries.parquet", lambda data: data[:-5], "entries.parquet does not have the checksum"),
+        ("vectors.safetensors", lambda data: data[:-1] + b"\xff", "vectors.safetensors does not have the checksum"),
+        ("manifest.json", lambda data: data.replace(b'"count": 5', b'"count": 6'), "should have 6 entries, has 5"),
+        ("manifest.json", lambda data: data.replace(b'"schema_version": 1', b'"schema_version": 7'), "version 7"),
+        ("manifest.json", lambda data: data[:20], "incomplete or damaged"),
+        ("manifest.json", lambda data: b"[]", "incomplete or damaged"),
+        ("manifest.json", None, "incomplete or damaged"),
+        ("data/entries.parquet", None, "incomplete or damaged"),
+        ("vectors.safetensors", None, "incomplete or damaged"),
+    ],
+)
+async def test_damage_is_found_and_the_bank_left_alone(
+    bank: Any, apply: Any, tmp_path: Path, name: str, damage: Any, message: str
+) -> None:
+    await fill(bank, apply, 5)
+    await bank.save(tmp_path / "snapshot")
+    file = tmp_path / "snapshot" / name
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage(file.read_bytes()))
+    before = bank.entries()
+    with pytest.raises(SnapshotError, match=message) as caught:
+        await bank.restore(tmp_path / "snapshot")
+    assert "\n" not in str(caught.value)
+    assert bank.entries() == before and (await bank.retrieve("lesson 1")).status == "found"
+
+
+def forge(folder: Path, name: str, data: bytes) -> None:
+    """Replace a file and its checksum, as somebody who means harm would."""
+    (folder / name).write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["sha256"][name] = hashlib.sha256(data).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        VECTORS * 1000,
+        VECTORS * np.array([[1], [np.nan]], np.float32),
+        VECTORS.astype(np.float64),
+        np.eye(2, 3, dtype=np.float32),
+    ],
+)
+def test_vectors_that_would_spoil_every_search_are_refused(tmp_path: Path, vectors: np.ndarray) -> None:
+    write_snapshot(tmp_path / "snapshot", ENTRIES, VECTORS, EMBEDDING)
+    save_file({"vectors": vectors}, tmp_path / "forged")
+    forge(tmp_path / "snapshot", "vectors.safetensors", (tmp_path / "forged").read_bytes())
+    with pytest.raises(SnapshotError, match=r"not normalised float32 of shape \(2, 2\)"):
+        read_snapshot(tmp_path / "snapshot", None)
+
+
+def test_rows_that_are_no_entries_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_snapshot(tmp_path / "snapshot", ENTRIES, VECTORS, EMBEDDING)
+    for rows, message in (
+        ([{"id": "a", "title": "t", "content": "c"}, {"id": "b", "title": "t"}], "row 1 is not an entry: content"),
+        ([{"id": "a", "title": "t", "content": "c"}] * 2, "should have 2 entries"),
+    ):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "forged")
+        forge(tmp_path / "snapshot", "data/entries.parquet", (tmp_path / "forged").read_bytes())
+        with pytest.raises(SnapshotError, match=message):
+            read_snapshot(tmp_path / "snapshot", None)
+    forge(tmp_path / "snapshot", "data/entries.parquet", b"PAR1")
+    with pytest.raises(SnapshotError, match="not a parquet file"):
+        read_snapshot(tmp_path / "snapshot", None)
+
+
+async def test_another_embedder_is_refused(bank: Any, apply: Any, tmp_path: Path) -> None:
+    await fill(bank, apply, 2)
+    await bank.save(tmp_path / "snapshot")
+    other = await ExperienceBank.open(BankConfig(path=str(tmp_path / "other")), FakeEmbedder("other"))
+    with pytest.raises(SnapshotError, match="another embedder: model was 'fake', is 'other'"):
+        await other.restore(tmp_path / "snapshot")
+    await other.close()
+
+
+@pytest.mark.parametrize("stranger", ["mine.txt", "data/mine.txt", ".git"])
+async def test_a_folder_with_other_files_is_not_overwritten(bank: Any, tmp_path: Path, stranger: str) -> None:
+    await bank.save(tmp_path / "snapshot")
+    (tmp_path / "snapshot" / stranger).write_text("keep")
+    before = content(tmp_path / "snapshot")
+    with pytest.raises(SnapshotError, match=f"holds other files \\({stranger}\\)"):
+        await bank.save(tmp_path / "snapshot")
+    assert content(tmp_path / "snapshot") == before
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+def test_disk_full_in_mid_write_leaves_the_old_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    import os
+
+    folder = tmp_path / "snapshot"
+    write_snapshot(folder, ENTRIES, VECTORS, EMBEDDING)
+    before, calls, fsync = content(folder), [], os.fsync
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2 * call - 1:  # each file is synced, then its folder
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SnapshotError, match=r"could not be written: .*No space left"):
+        write_snapshot(folder, ENTRIES[:1], VECTORS[:1], EMBEDDING)
+    assert content(folder) == before and list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_crash_while_one_takes_the_place_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """After the old snapshot has stepped aside, and after the new one has come: the next reader and writer manage."""
+
+    class Crash(BaseException):
+        pass
+
+    folder, done, rename = tmp_path / "snapshot", [], Path.rename
+    write_snapshot(folder, ENTRIES, VECTORS, EMBEDDING)
+
+    def crashing(self: Path, target: Path) -> Path:
+        result = rename(self, target)
+        done.append(target)
+        if len(done) == renames:
+            raise Crash
+        return result
+
+    monkeypatch.setattr(Path, "rename", crashing)
+    with pytest.raises(Crash):
+        write_snapshot(folder, ENTRIES[:1], VECTORS[:1], EMBEDDING)
+    monkeypatch.undo()
+    assert (tmp_path / "snapshot.replaced").is_dir() and folder.exists() == (renames == 2)
+    assert read_snapshot(folder, EMBEDDING).entries == (ENTRIES if renames == 1 else ENTRIES[:1])
+    write_snapshot(folder, ENTRIES[1:], VECTORS[1:], EMBEDDING)
+    assert read_snapshot(folder, EMBEDDING).entries == ENTRIES[1:]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_snapshot_that_cannot_take_its_place_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, rename = tmp_path / "snapshot", Path.rename
+    write_snapshot(folder, ENTRIES, VECTORS, EMBEDDING)
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name.endswith(".building"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(SnapshotError, match="could not be written"):
+        write_snapshot(folder, ENTRIES[:1], VECTORS[:1], EMBEDDING)
+    assert read_snapshot(folder, EMBEDDING).entries == ENTRIES and list(tmp_path.iterdir()) == [folder]

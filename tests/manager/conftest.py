@@ -1,0 +1,65 @@
+"""The experience manager on a real bank, without Ray and without a model."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
+from managed import Extractor, Open, Setup
+
+from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.queue import QueueConfig
+from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
+
+
+@pytest.fixture
+def embedder() -> FakeEmbedder:
+    return FakeEmbedder()
+
+
+@pytest.fixture
+def extractor() -> Extractor:
+    return Extractor()
+
+
+@pytest_asyncio.fixture
+async def open_manager(
+    tmp_path: Path, embedder: FakeEmbedder, extractor: Extractor, make_calls: Callable[..., ExtractorCalls]
+) -> AsyncIterator[Open]:
+    opened: list[ExperienceManager] = []
+
+    async def open_(
+        folder: str = "bank", *, bank_settings: dict[str, Any] | None = None, votes: bool = False, **settings: Any
+    ) -> Setup:
+        defaults: dict[str, Any] = {
+            "batch_size": 1,
+            "alpha": 0.5,
+            "cooldown": 1,
+            "max_staleness": None,
+            "merge_chunk": 5,
+            "format_failure_reward": -1.0,
+            "distillation_workers": 2,
+            "distill": True,
+            "merge_workers": 2,
+            "answer_timeout": 5.0,
+            "queue": QueueConfig(folder=str(tmp_path / f"{folder}-queue"), max_attempts=3, backoff_seconds=0.0),
+        }
+        banked = BankConfig(path=str(tmp_path / folder), **bank_settings or {})
+        bank = await ExperienceBank.open(banked, embedder)
+        manager = ExperienceManager(ManagerConfig(**{**defaults, **settings}), bank)
+        opened.append(manager)
+        return Setup(manager, bank, make_calls(extractor, votes=votes))
+
+    yield open_
+    for manager in opened:
+        await manager.close()
+
+
+@pytest_asyncio.fixture
+async def running(open_manager: Open) -> Setup:
+    setup = await open_manager()
+    setup.start()
+    return setup

@@ -1,0 +1,164 @@
+"""Credit: every outcome of a guided episode reaches every record it used, once, also across a resume."""
+
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.experience.schema import DistillationRequest, Outcome
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.extractor.queue import QueueConfig
+from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
+from verl_comprl.manager.messages import EpisodeReport
+
+RECORDS = ("entry", "merged", "answer")
+
+EPISODE = st.tuples(
+    st.just("episode"),
+    st.integers(0, 11),  # its id: the same one may be reported again
+    st.booleans(),  # guided
+    st.booleans(),  # success
+    st.lists(st.sampled_from([*RECORDS, "imported"]), max_size=3, unique=True),
+)
+EVENTS = st.lists(EPISODE | st.just(("collect",)) | st.just(("resume",)), max_size=25)
+
+
+async def open_manager(folder: Path, relative: bool = False) -> ExperienceManager:
+    bank = await ExperienceBank.open(BankConfig(path=str(folder / "bank")), FakeEmbedder())
+    config = ManagerConfig(
+        batch_size=1,
+        alpha=0.5,
+        cooldown=0,
+        max_staleness=None,
+        merge_chunk=5,
+        format_failure_reward=-1.0,
+        distillation_workers=1,
+        distill=False,
+        merge_workers=1,
+        answer_timeout=1.0,
+        queue=QueueConfig(folder=str(folder / "queue")),
+        relative_utility=relative,
+    )
+    return ExperienceManager(config, bank)
+
+
+def record(id: str) -> GenerationRecord:
+    return GenerationRecord(
+        id=id,
+        kind=CallKind.DISTILL,
+        prompt_ids=(1,),
+        response_ids=(2,),
+        response_log_probs=(-1.0,),
+        weight_version=0,
+    )
+
+
+def report(id: int, guided: bool, success: bool, used: list[str], step: int = 0) -> EpisodeReport:
+    name = f"{id // 4}_{id % 4}"  # four rollouts per prompt
+    request = DistillationRequest(
+        id=name, task="t", environment="e", goal="g", turns=(), outcome=Outcome(success=success), step=step
+    )
+    return EpisodeReport(request, guided, tuple(used))
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(events=EVENTS)
+async def test_every_outcome_is_credited_once(events: list[tuple]) -> None:
+    """The expectation is written out with plain dictionaries: no buffer, no ids of samples, no files."""
+    reported: set[int] = set()
+    open_uses: dict[str, list[float]] = defaultdict(list)
+    expected: list[tuple[str, list[float]]] = []
+    outcomes = 0.0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        manager = await open_manager(folder / "0")
+        for id in RECORDS:
+            manager._buffer.add(record(id))
+        for number, (kind, *event) in enumerate([*events, ("collect",)]):
+            if kind == "episode":
+                id, guided, success, used = event
+                await manager.report(report(id, guided, success, used))
+                if id not in reported and guided:
+                    for record_id in used:
+                        if record_id in RECORDS:  # nobody is trained on imported text
+                            open_uses[record_id].append(1.0 if success else -1.0)
+                            outcomes += 1.0 if success else -1.0
+                reported.add(id)
+            elif kind == "collect":
+                await manager.collect(number)
+                expected += open_uses.items()
+                open_uses = defaultdict(list)
+            else:
+                await manager.save(str(folder / f"snapshot-{number}"))
+                await manager.close()
+                manager = await open_manager(folder / str(number + 1))
+                await manager.restore(str(folder / f"snapshot-{number}"))
+        found = []
+        while batch := await manager.next_batch():
+            found.append((batch.records[0].id, batch.rewards[0]))
+            await manager.trained()
+        await manager.close()
+    assert found == [(id, pytest.approx(sum(values) / len(values))) for id, values in expected]
+    uses = [len(values) for _, values in expected]
+    assert sum(reward * count for (_, reward), count in zip(found, uses, strict=True)) == pytest.approx(outcomes)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(events=EVENTS)
+async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> None:
+    """Each use gets outcome minus baseline: of its prompt's free half, or after two steps of the task's."""
+    reported: set[int] = set()
+    waiting: list[tuple[str, int, float, int]] = []
+    free: dict[int, list[float]] = defaultdict(list)
+    seen: dict[int, int] = {}
+    all_free: list[float] = []
+    expected: list[tuple[str, float]] = []
+    step = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        manager = await open_manager(folder / "0", relative=True)
+        for id in RECORDS:
+            manager._buffer.add(record(id))
+        for number, (kind, *event) in enumerate([*events, *[("collect",)] * 3]):
+            if kind == "episode":
+                id, guided, success, used = event
+                await manager.report(report(id, guided, success, used, step))
+                outcome = 1.0 if success else -1.0
+                if id not in reported and guided:
+                    waiting += [(record_id, id // 4, outcome, step) for record_id in used]
+                elif id not in reported:
+                    free[id // 4].append(outcome)
+                    all_free.append(outcome)
+                    seen[id // 4] = step
+                reported.add(id)
+            elif kind == "collect":
+                await manager.collect(step)
+                uses: dict[str, list[float]] = defaultdict(list)
+                for use in list(waiting):
+                    record_id, prompt, outcome, at = use
+                    if free[prompt] or step - at >= 2:
+                        waiting.remove(use)
+                        compared = free[prompt] or all_free
+                        if record_id in RECORDS:
+                            uses[record_id].append(outcome - (sum(compared) / len(compared) if compared else 0.0))
+                expected += [(record_id, sum(values) / len(values)) for record_id, values in uses.items()]
+                for prompt in [prompt for prompt, at in seen.items() if step - at >= 2]:
+                    del free[prompt], seen[prompt]
+                step += 1
+            else:
+                await manager.save(str(folder / f"snapshot-{number}"))
+                await manager.close()
+                manager = await open_manager(folder / str(number + 1), relative=True)
+                await manager.restore(str(folder / f"snapshot-{number}"))
+        found = []
+        while batch := await manager.next_batch():
+            found.append((batch.records[0].id, batch.rewards[0]))
+            await manager.trained()
+        await manager.close()
+    assert not waiting
+    assert found == [(id, pytest.approx(reward)) for id, reward in expected]

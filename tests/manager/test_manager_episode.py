@@ -1,0 +1,251 @@
+"""One experience from episode to reward, and answers in the middle of an episode."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
+
+from verl_comprl.experience.schema import derive_id
+from verl_comprl.manager.messages import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide, Judgement
+
+
+async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    manager = running.manager
+    assert await manager.guide("open the door", *WHERE) == Guide("nothing")
+
+    extractor.replies["distill"] = LESSON
+    await manager.report(EpisodeReport(make_request("first", success=True, step=1), guided=False))
+    metrics = await running.finished()
+    assert (metrics["bank/size"], metrics["operations/added"]) == (1, 1)
+    assert (metrics["queue/depth"], metrics["buffer/records"]) == (0, 1)
+    (entry,) = running.bank.entries()
+    record_id = derive_id("distill", "first")
+    assert (entry.record_id, entry.source_trajectory, entry.source_success) == (record_id, "first", True)
+    assert (entry.task, entry.environment, entry.created_step, entry.weight_version) == ("fetch", "room", 1, 7)
+
+    text = "open the door\ntake the key first"
+    guide = await manager.guide("open the door", *WHERE)
+    assert guide == Guide("found", text, entry.id, record_id)
+
+    extractor.replies["distill"] = RETURN
+    for id, success in (("a", True), ("b", False), ("c", True)):
+        request = make_request(id, success=success, experience_ids=(entry.id,), step=2)
+        await manager.report(EpisodeReport(request, guided=True, record_ids=(record_id,)))
+    await running.finished()
+    assert all(f"1. {text}" in prompt for _, prompt in extractor.prompts[1:]) and len(extractor.prompts) == 4
+    used = running.bank.get(entry.id)
+    assert used is not None and (used.uses, used.successes) == (3, 2)
+
+    assert (await manager.collect(2))["extractor/samples"] == 1
+    batch = await manager.next_batch()
+    assert batch is not None and [record.id for record in batch.records] == [record_id]
+    assert batch.rewards == pytest.approx([(1 - 1 + 1) / 3])
+    await manager.trained()
+    assert await manager.next_batch() is None and (await manager.metrics())["buffer/samples"] == 0
+
+
+async def test_every_record_an_episode_used_gets_its_outcome_and_a_free_one_gives_none(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    manager = running.manager
+    extractor.replies["distill"] = [LESSON, LESSON, *[RETURN] * 3]
+    for id in ("x", "y"):
+        await manager.report(EpisodeReport(make_request(id), guided=False))
+    await running.finished()
+    x, y = (derive_id("distill", id) for id in ("x", "y"))
+    answer = (await manager.search_and_ask("open the door", *WHERE)).record_id
+    assert answer is not None
+
+    await manager.report(EpisodeReport(make_request("1", success=True), guided=True, record_ids=(x, answer)))
+    await manager.report(EpisodeReport(make_request("2", success=False), guided=True, record_ids=(x,)))
+    await manager.report(EpisodeReport(make_request("3", success=False), guided=False, record_ids=(x, y)))
+    assert (await manager.collect(1))["extractor/samples"] == 2
+    rewards = {}
+    while batch := await manager.next_batch():
+        rewards[batch.records[0].id] = batch.rewards[0]
+        await manager.trained()
+    assert rewards == {x: 0.0, answer: 1.0}
+
+
+async def test_training_is_counted_with_the_entries_of_the_record(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    extractor.replies["distill"] = [
+        answered(*({"operation": "add", "title": title, "content": "c"} for title in ("one", "two"))),
+        LESSON,
+        RETURN,
+    ]
+    for id in ("x", "y"):
+        await running.manager.report(EpisodeReport(make_request(id), guided=False))
+        await running.finished()
+    record_id = derive_id("distill", "x")
+    await running.manager.report(EpisodeReport(make_request("1"), guided=True, record_ids=(record_id,)))
+    await running.manager.collect(9)
+    assert await running.manager.next_batch() is not None
+    await running.manager.trained()
+    counted = {entry.title: (entry.trainings, entry.last_trained_step) for entry in running.bank.entries()}
+    assert counted == {"one": (1, 9), "two": (1, 9), "open the door": (0, None)}
+
+
+async def test_votes_are_asked_for_only_where_they_are_wanted(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    vote = answered({"operation": "upvote", "ids": [1]})
+    for votes, expected in ((False, (0, 1)), (True, (1, 0))):
+        setup = await open_manager(f"votes-{votes}", votes=votes)
+        setup.start()
+        (entry,) = await setup.seed("open the door")
+        extractor.replies["distill"] = vote
+        await setup.manager.report(EpisodeReport(make_request("a", experience_ids=(entry,)), guided=True))
+        metrics = await setup.finished()
+        assert ("upvote" in extractor.prompts[-1][1]) == votes
+        upvotes = setup.bank.get(entry)
+        assert upvotes is not None
+        assert (upvotes.upvotes, metrics.get("parse_failures/unknown_operation", 0)) == expected
+
+
+async def test_entries_that_do_worse_than_the_free_half_retire(open_manager: Open, make_request: MakeRequest) -> None:
+    setup = await open_manager(bank_settings={"retire_min_uses": 2, "retire_margin": 0.2})
+    bad, good = await setup.seed("bad door", "good door")
+    for number, (guide, success) in enumerate(((bad, False), (bad, False), (good, True), (good, False))):
+        request = make_request(f"guided {number}", success=success, experience_ids=(guide,))
+        await setup.manager.report(EpisodeReport(request, guided=True))
+    await setup.manager.report(EpisodeReport(make_request("free 1"), guided=False))
+    await setup.manager.collect(1)
+    assert (await setup.manager.metrics())["bank/quarantined"] == 0  # one free episode says nothing yet
+    await setup.manager.report(EpisodeReport(make_request("free 2", success=False), guided=False))
+    await setup.manager.collect(2)
+    retired = setup.bank.get(bad)
+    assert retired is not None and retired.quarantined == "0 of 2 successes, free half 0.50"
+    assert (await setup.manager.metrics())["bank/quarantined"] == 1
+
+
+async def test_a_second_report_of_an_episode_changes_nothing(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    (entry,) = await running.seed("open the door")
+    report = EpisodeReport(make_request("a", success=True, experience_ids=(entry,)), guided=True)
+    await running.manager.report(report)
+    await running.manager.report(report)
+    await running.finished()
+    await running.manager.report(report)  # also when it has been distilled
+    await running.finished()
+    used = running.bank.get(entry)
+    assert used is not None and used.uses == 1 and len(extractor.prompts) == 1
+
+
+# ---- search_and_ask ----
+
+
+async def test_an_empty_bank_answers_without_the_extractor(running: Setup, extractor: Extractor) -> None:
+    assert await running.manager.search_and_ask("where?", *WHERE) == Answer("nothing", NOTHING_FOUND)
+    assert extractor.prompts == [] and (await running.manager.metrics())["answers/nothing"] == 1
+
+
+async def test_an_answer_comes_from_the_entry_and_is_a_record(running: Setup, extractor: Extractor) -> None:
+    await running.seed("open the door", "cross the lava")
+    answer = await running.manager.search_and_ask("how to cross the lava", *WHERE)
+    assert (answer.status, answer.text) == ("answered", "try left") and answer.record_id
+    assert "about cross the lava" in extractor.prompts[0][1] and "how to cross the lava" in extractor.prompts[0][1]
+    metrics = await running.manager.metrics()
+    assert (metrics["answers/answered"], metrics["buffer/records"]) == (1, 1)
+
+
+async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(running: Setup, extractor: Extractor) -> None:
+    await running.seed("open the door")
+    extractor.replies["answer"] = "no tags"
+    assert await running.manager.search_and_ask("open the door", *WHERE) == Answer("malformed", NOTHING_FOUND)
+    await running.manager.collect(1)
+    batch = await running.manager.next_batch()
+    assert batch is not None and batch.rewards == [-1.0] and batch.records[0].kind == "answer"
+
+
+async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extractor) -> None:
+    setup = await open_manager(answer_timeout=0.05)
+    setup.start()
+    await setup.seed("open the door")
+    extractor.gate.clear()
+    async with asyncio.timeout(2):
+        answer = await setup.manager.search_and_ask("open the door", *WHERE)
+    assert answer == Answer("failed", UNAVAILABLE)
+    metrics = await setup.manager.metrics()
+    assert metrics["failures/search_and_ask:TimeoutError"] == 1 and metrics["buffer/records"] == 0
+
+
+async def test_before_the_extractor_is_connected_there_is_no_answer(open_manager: Open) -> None:
+    setup = await open_manager()
+    await setup.seed("open the door")
+    assert (await setup.manager.guide("open the door", *WHERE)).status == "found"
+    assert await setup.manager.search_and_ask("open the door", *WHERE) == Answer("failed", UNAVAILABLE)
+
+
+async def test_reading_for_an_evaluation_changes_nothing(running: Setup, extractor: Extractor) -> None:
+    await running.seed("open the door")
+    entries = running.bank.entries()
+
+    def counted(metrics: dict[str, float]) -> dict[str, float]:
+        return {name: value for name, value in metrics.items() if not name.startswith("bank/")}
+
+    before = counted(await running.manager.metrics())
+    extractor.replies["answer"] = ["<answer>try left</answer>", "malformed"]
+    assert (await running.manager.guide("open the door", *WHERE, read_only=True)).status == "found"
+    assert (await running.manager.search_and_ask("open the door", *WHERE, read_only=True)).text == "try left"
+    assert (await running.manager.search_and_ask("open the door", *WHERE, read_only=True)).status == "malformed"
+    assert running.bank.entries() == entries and counted(await running.manager.metrics()) == before
+    assert (await running.manager.collect(1))["extractor/samples"] == 0
+
+
+async def test_a_share_of_guides_is_drawn_at_random_and_counted(open_manager: Open) -> None:
+    setup = await open_manager(exploration=1.0, bank_settings={"retrieval_pool": 1})
+    ids = await setup.seed("open the door", "dig a hole", "pray")
+    drawn = {(await setup.manager.guide("open the door", *WHERE)).experience_id for _ in range(60)}
+    assert drawn == set(ids)
+    assert (await setup.manager.metrics())["guides/explored"] == 60
+    # An evaluation never explores.
+    best = (await setup.manager.guide("open the door", *WHERE, read_only=True)).experience_id
+    assert best == ids[0] and (await setup.manager.metrics())["guides/explored"] == 60
+
+
+async def test_a_critics_verdict_is_counted_and_its_score_added(running: Setup, make_request: MakeRequest) -> None:
+    await running.seed("open the door")
+    entry = str((await running.manager.search_and_ask("x", *WHERE)).record_id)
+    answer = str((await running.manager.search_and_ask("y", *WHERE)).record_id)
+    rejected = EpisodeReport(
+        make_request("p_0", success=True), guided=False, record_ids=(entry,), judgement=Judgement("reject", entry)
+    )
+    await running.manager.report(rejected)
+    await running.manager.collect(1)
+    batch = await running.manager.next_batch()
+    assert batch and batch.rewards == [1.0]  # Eq. 8: 0 + 1
+    await running.manager.trained()
+    refined = EpisodeReport(
+        make_request("p_1", success=False),
+        guided=True,
+        record_ids=(entry, answer),
+        judgement=Judgement("refine", entry),
+    )
+    await running.manager.report(refined)
+    await running.manager.collect(2)
+    rewards = {}
+    while batch := await running.manager.next_batch():
+        rewards[batch.records[0].id] = batch.rewards[0]
+        await running.manager.trained()
+    assert rewards == {entry: -0.5, answer: -1.0}  # the verdict is about the entry, not about the answer
+    metrics = await running.manager.metrics()
+    assert (metrics["verdicts/reject"], metrics["verdicts/refine"]) == (1, 1)
+
+
+async def test_a_manager_that_does_not_distil_leaves_a_restored_queue_alone(
+    open_manager: Open, make_request: MakeRequest, extractor: Extractor, tmp_path: Path
+) -> None:
+    first = await open_manager("first")
+    await first.manager.report(EpisodeReport(make_request("waiting"), guided=False))
+    await first.manager.save(str(tmp_path / "saved"))
+    second = await open_manager("second", distill=False)
+    await second.manager.restore(str(tmp_path / "saved"))
+    second.start()
+    assert not await second.manager.drain(0.2)
+    assert extractor.prompts == [] and (await second.manager.metrics())["queue/depth"] == 1

@@ -1,0 +1,153 @@
+"""An extractor that answers badly, late or not at all, and a store that fails."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, until
+
+from verl_comprl.experience.schema import derive_id
+from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
+
+
+@pytest.mark.parametrize("reward", [-1.0, -0.25])
+async def test_a_format_failure_changes_nothing_and_is_rewarded_for_that(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, reward: float
+) -> None:
+    setup = await open_manager(format_failure_reward=reward)
+    setup.start()
+    extractor.replies["distill"] = "I would rather not."
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    metrics = await setup.finished()
+    assert (metrics["parse_failures/no_answer"], metrics["bank/size"]) == (1, 0)
+    await setup.manager.collect(1)
+    batch = await setup.manager.next_batch()
+    assert batch is not None and batch.rewards == [reward] and batch.records[0].id == derive_id("distill", "a")
+
+
+async def test_one_bad_operation_is_counted_and_the_good_one_applied(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    extractor.replies["distill"] = answered(
+        {"operation": "shout"}, {"operation": "add", "title": "t", "content": "kept"}
+    )
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+    metrics = await running.finished()
+    assert metrics["parse_failures/unknown_operation"] == 1 and metrics["bank/size"] == 1
+    assert (await running.manager.collect(1))["extractor/samples"] == 0  # not a format failure
+
+
+async def test_a_failing_extractor_is_counted_logged_once_and_asked_again(
+    running: Setup, extractor: Extractor, make_request: MakeRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    extractor.replies["distill"] = [RuntimeError("server is gone"), RuntimeError("still gone"), LESSON, RETURN, RETURN]
+    with caplog.at_level(logging.WARNING, "verl_comprl.manager.manager"):
+        for id in ("a", "b", "c"):
+            await running.manager.report(EpisodeReport(make_request(id), guided=False))
+        metrics = await running.finished()
+    assert (metrics["failures/distill:RuntimeError"], metrics["queue/retried"]) == (2, 2)
+    assert (metrics["bank/size"], metrics["queue/depth"], metrics["queue/dead"]) == (1, 0, 0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "distill failed (further ones are counted only): server is gone"
+    ]
+
+
+async def test_an_episode_that_always_fails_becomes_a_dead_letter_and_the_others_go_on(
+    running: Setup, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    extractor.failing = "poison"
+    for goal in ("poison", "fine"):
+        await running.manager.report(EpisodeReport(make_request(goal, goal=goal), guided=False))
+    metrics = await running.finished()
+    assert (metrics["queue/dead"], metrics["queue/retried"], metrics["failures/distill:RuntimeError"]) == (1, 2, 3)
+    letter = json.loads((tmp_path / "bank-queue/dead_letters.jsonl").read_text())
+    assert (letter["reason"], letter["attempts"], letter["request"]["id"]) == ("RuntimeError: poison", 3, "poison")
+    assert metrics["buffer/records"] == 1
+
+
+async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
+    running: Setup, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest
+) -> None:
+    """The record that is kept must be the call whose text is in the bank."""
+
+    class Failure(Exception):
+        pass
+
+    second = answered({"operation": "add", "title": "second", "content": "words"})
+    extractor.replies["distill"] = [LESSON, second]
+    embedder.failure = Failure()
+
+    def recovered() -> None:
+        embedder.failure = None
+
+    extractor.after = {2: recovered}
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+    metrics = await running.finished()
+    assert metrics["failures/distill:Failure"] == 1
+    (entry,) = running.bank.entries()
+    record = running.manager._buffer.record(entry.record_id)
+    assert entry.title == "second" and record is not None
+    assert "".join(map(chr, record.response_ids)) == second
+
+
+async def test_a_slow_embedding_holds_up_nobody_else(
+    running: Setup, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest
+) -> None:
+    await running.seed("open the door")
+    assert (await running.manager.guide("open the door", *WHERE)).status == "found"  # now its vector is known
+    gate = asyncio.Event()
+    embed = embedder.embed_documents
+
+    async def slowly(texts: Any) -> Any:
+        await gate.wait()
+        return await embed(texts)
+
+    embedder.embed_documents = slowly
+    extractor.replies["distill"] = LESSON
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    async with asyncio.timeout(2):
+        assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"
+        await running.manager.report(EpisodeReport(make_request("b"), guided=True))
+        await running.manager.collect(1)
+    assert len(running.bank) == 1
+    gate.set()
+    await running.finished()
+    assert len(running.bank) == 3
+
+
+async def test_drain_gives_up_after_its_timeout(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    extractor.gate.clear()
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+    assert not await running.manager.drain(0.02)
+    assert (await running.manager.metrics())["queue/depth"] == 1
+    extractor.gate.set()
+    assert await running.manager.drain(5)
+
+
+async def test_a_slow_extractor_does_not_hold_up_retrieval(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    await running.seed("open the door")
+    extractor.gate.clear()
+    for number in range(4):
+        await running.manager.report(EpisodeReport(make_request(str(number)), guided=False))
+    await running.manager.merge()
+    async with asyncio.timeout(2):
+        assert (await running.manager.guide("open the door", *WHERE)).status == "found"
+        await running.manager.collect(1)
+
+
+async def test_a_failing_store_is_a_degraded_answer(running: Setup, embedder: FakeEmbedder) -> None:
+    await running.seed("open the door")
+    embedder.failure = RuntimeError("out of memory")
+    assert await running.manager.guide("where?", *WHERE) == Guide("degraded")
+    assert await running.manager.search_and_ask("where?", *WHERE) == Answer("degraded", UNAVAILABLE)
+    metrics = await running.manager.metrics()
+    assert (metrics["guides/degraded"], metrics["answers/degraded"]) == (1, 1)

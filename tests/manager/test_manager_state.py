@@ -1,0 +1,93 @@
+"""Snapshots of a running manager."""
+
+import asyncio
+from pathlib import Path
+
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, merged, until
+
+from verl_comprl.manager.messages import EpisodeReport
+
+# The bank counts retrievals and latencies from its opening.
+_SINCE_OPENING = (
+    "queries_embedded",
+    "queries_hits",
+    "queries_shared",
+    "retrievals",
+    "found",
+    "nothing",
+    "degraded",
+    "hit_rate",
+    "latency_p50_ms",
+    "latency_p95_ms",
+)
+
+
+def lasting(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.removeprefix("bank/") not in _SINCE_OPENING}
+
+
+async def test_a_run_goes_on_where_its_snapshot_was_taken(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    first = await open_manager("first", distillation_workers=1)
+    first.start()
+    extractor.replies["distill"] = [LESSON, "unreadable", RuntimeError("once"), RETURN, RETURN]
+    for id in ("x", "y", "z"):
+        await first.manager.report(EpisodeReport(make_request(id, step=3), guided=False))
+    await first.finished()
+    guide = await first.manager.guide("open the door", *WHERE)
+    await first.manager.search_and_ask("open the door", *WHERE)
+    await first.manager.collect(3)
+    await first.manager.merge()  # a bank of one entry: nothing to ask
+    await merged(first)
+
+    extractor.gate.clear()
+    assert guide.experience_id and guide.record_id
+    used = {"experience_ids": (guide.experience_id,), "step": 4}
+    working = EpisodeReport(make_request("working", **used), guided=True, record_ids=(guide.record_id,))
+    waiting = EpisodeReport(make_request("waiting", success=False, **used), guided=True, record_ids=(guide.record_id,))
+    for report in (working, waiting):
+        await first.manager.report(report)
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 5))  # the first of the two is with the extractor
+    await first.manager.save(str(tmp_path / "snapshot"))
+    saved = await first.manager.metrics()
+    assert saved["queue/depth"] == 2 and saved["bank/size"] == 1 and saved["buffer/samples"] == 1
+
+    second = await open_manager("second", distillation_workers=1)
+    await second.manager.restore(str(tmp_path / "snapshot"))
+    assert lasting(await second.manager.metrics()) == lasting(saved)
+    assert second.bank.entries() == first.bank.entries()
+    assert await second.manager.next_batch() == await first.manager.next_batch()
+    await first.manager.close()
+
+    await second.manager.report(working)  # a rollout that reports again counts no second time
+    extractor.replies["distill"] = [LESSON, RETURN]
+    extractor.gate.set()
+    second.start()
+    metrics = await second.finished()
+    assert metrics["bank/size"] == 2 and metrics["operations/added"] == 2 and metrics["merge/passes"] == 1
+    assert (await second.manager.collect(4))["extractor/samples"] == 1
+    await second.manager.trained()
+    batch = await second.manager.next_batch()
+    assert batch is not None and batch.rewards == [0.0] and batch.records[0].id == guide.record_id
+
+
+async def test_a_manager_without_history_survives_a_restart(open_manager: Open, tmp_path: Path) -> None:
+    first, second = await open_manager("first"), await open_manager("second")
+    await first.manager.save(str(tmp_path / "snapshot"))
+    await second.manager.restore(str(tmp_path / "snapshot"))
+    assert await second.manager.metrics() == await first.manager.metrics()
+
+
+async def test_closing_in_the_middle_of_a_call_ends(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager()
+    setup.start()
+    extractor.gate.clear()
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    async with asyncio.timeout(5):
+        await setup.manager.close()
+    again = await open_manager()  # the folder is free again
+    assert len(again.bank) == 0

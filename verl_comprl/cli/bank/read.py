@@ -1,0 +1,174 @@
+"""The bank commands that change nothing: stats, list, show, search, export, verify.
+
+Owns what they say. They work on an open bank and through a run's manager alike: see ``bank_source``.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.cli.bank.embedder import load_embedder
+from verl_comprl.cli.bank.output import moment, print_entries, print_fields, printable, record
+from verl_comprl.cli.bank.source import BankSource, bank_config, reading
+from verl_comprl.experience import Experience
+from verl_comprl.experience.transfer.query_language import FIELDS, Condition, field_value, parse_where
+from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
+
+Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
+Reading = Callable[[BankSource, argparse.Namespace], Coroutine[Any, Any, int]]
+
+
+def find_entry(entries: Iterable[Experience], beginning: str) -> Experience:
+    """Return the entry whose id is ``beginning`` or, as the only one, begins with it.
+
+    Raises:
+        ValueError: If there is none or more than one.
+    """
+    entries = list(entries)
+    found = [entry for entry in entries if beginning and entry.id.startswith(beginning)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{len(found)} entries begin with {beginning!r}: {', '.join(entry.id for entry in found[:3])}")
+    heirs = [entry.id for entry in entries if any(beginning and id.startswith(beginning) for id in entry.parents)]
+    raise ValueError(f"no entry has id {beginning!r}" + (f"; it was replaced by {', '.join(heirs)}" if heirs else ""))
+
+
+async def _stats(source: BankSource, options: argparse.Namespace) -> int:
+    summary = _summary(await source.entries()) | await source.statistics()
+    if options.json:
+        print(json.dumps(summary))
+        return 0
+    print_fields(summary)
+    return 0
+
+
+def _summary(entries: Sequence[Experience]) -> dict[str, Any]:
+    uses = sum(entry.uses for entry in entries)
+    steps = [entry.created_step for entry in entries]
+    return {
+        "size": len(entries),
+        "quarantined": sum(bool(entry.quarantined) for entry in entries),
+        "tasks": dict(Counter(entry.task for entry in entries).most_common()),
+        "environments": dict(Counter(entry.environment for entry in entries).most_common()),
+        "first_step": min(steps, default=None),
+        "last_step": max(steps, default=None),
+        "replacing_others": sum(bool(entry.parents) for entry in entries),
+        "never_used": sum(not entry.uses for entry in entries),
+        "uses": uses,
+        "success_rate": sum(entry.successes for entry in entries) / uses if uses else None,
+        "trainings": sum(entry.trainings for entry in entries),
+    }
+
+
+async def _list(source: BankSource, options: argparse.Namespace) -> int:
+    meets = parse_where(options.where)
+    entries = [entry for entry in await source.entries() if meets(entry)]
+    if options.sort:
+        entries = _sorted(entries, options.sort, options.reverse)
+    elif options.reverse:
+        entries.reverse()
+    shown = entries[: options.limit or None]
+    if options.json:
+        for entry in shown:
+            print(json.dumps(record(entry)))
+    else:
+        print_entries(shown)
+    if len(shown) < len(entries):
+        print(f"{len(shown)} of {len(entries)} entries; --limit 0 for all", file=sys.stderr)
+    return 0
+
+
+def _sorted(entries: list[Experience], field: str, reverse: bool) -> list[Experience]:
+    if field not in FIELDS:
+        raise ValueError(f"--sort {field!r} is no field; there are {', '.join(sorted(FIELDS))}")
+    known = [entry for entry in entries if field_value(entry, field) is not None]
+    unknown = [entry for entry in entries if field_value(entry, field) is None]
+    return sorted(known, key=lambda entry: field_value(entry, field), reverse=reverse) + unknown
+
+
+async def _show(source: BankSource, options: argparse.Namespace) -> int:
+    entries = {entry.id: entry for entry in await source.entries()}
+    entry = find_entry(entries.values(), options.id)
+    children = [other.id for other in entries.values() if entry.id in other.parents]
+    if options.json:
+        print(json.dumps({**record(entry), "children": children}))
+        return 0
+    fields = {name: value for name, value in record(entry).items() if name not in ("title", "content", "parents")}
+    fields |= {name: moment(fields[name]) for name in ("created_at", "last_retrieved_at")}
+    fields["parents"] = ", ".join(id if id in entries else f"{id} (replaced)" for id in entry.parents)
+    fields["children"] = ", ".join(children)
+    print_fields(fields)
+    print(f"\n{printable(entry.text)}")
+    return 0
+
+
+async def _search(source: BankSource, options: argparse.Namespace) -> int:
+    task = [] if options.task is None else [f"task={options.task}"]
+    hits = await _found(source, options.query, options.limit, parse_where(options.where + task))
+    if options.json:
+        for entry, score in hits:
+            print(json.dumps({**record(entry), "score": score}))
+    else:
+        print_entries([entry for entry, _ in hits], [score for _, score in hits])
+    return 0
+
+
+async def _found(source: BankSource, query: str, limit: int, meets: Condition) -> list[tuple[Experience, float]]:
+    """Return the ``limit`` best hits that meet the conditions, looking further down the ranks as long as needed."""
+    asked = limit or max(1, len(await source.entries()))
+    while True:
+        hits = await source.search(query, asked)
+        kept = [(entry, score) for entry, score in hits if meets(entry)]
+        if len(hits) < asked or len(kept) >= (limit or len(kept)):
+            return kept[: limit or None]
+        asked *= 4
+
+
+async def _export(source: BankSource, options: argparse.Namespace) -> int:
+    folder = options.folder.resolve()
+    if not options.where:
+        await source.snapshot(folder)
+        count = len(read_snapshot(folder, None).entries)
+    else:
+        meets = parse_where(options.where)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+            await source.snapshot(Path(scratch) / "all")
+            entries, vectors, embedding = read_snapshot(Path(scratch) / "all", None)
+        rows = [row for row, entry in enumerate(entries) if meets(entry)]
+        write_snapshot(folder, [entries[row] for row in rows], vectors[rows], embedding)
+        count = len(rows)
+    print(f"exported {count} entries to {folder}")
+    return 0
+
+
+async def _verify(source: BankSource, _: argparse.Namespace) -> int:
+    problems = await source.verify()
+    for problem in problems:
+        print(printable(problem))
+    if not problems:
+        print(f"{len(await source.entries())} entries, nothing wrong")
+    return 1 if problems else 0
+
+
+async def _read(command: Reading, options: argparse.Namespace) -> int:
+    embedder = partial(load_embedder, options) if command is _search else None
+    async with reading(bank_config(options), embedder) as source:
+        return await command(source, options)
+
+
+COMMANDS: dict[str, Command] = {
+    "stats": partial(_read, _stats),
+    "list": partial(_read, _list),
+    "show": partial(_read, _show),
+    "search": partial(_read, _search),
+    "export": partial(_read, _export),
+    "verify": partial(_read, _verify),
+}

@@ -1,0 +1,126 @@
+"""The bank commands that change a bank: import, delete, quarantine, release, reembed.
+
+Owns what they ask before, and say after. A bank that a run holds is refused: by its folder's lock, or its lease.
+"""
+
+import argparse
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from verl_comprl.cli.bank.embedder import load_embedder
+from verl_comprl.cli.bank.output import print_entries
+from verl_comprl.cli.bank.read import Command, find_entry
+from verl_comprl.cli.bank.source import bank_config, opened
+from verl_comprl.experience import BankConfig, Experience, ExperienceBank, StoreError
+from verl_comprl.experience.embedding.base import embedding_difference
+from verl_comprl.experience.embedding.none import NoEmbedder
+from verl_comprl.experience.transfer.query_language import parse_where
+from verl_comprl.experience.transfer.snapshot import read_snapshot, snapshot_folder
+
+_SHOWN = 10
+
+
+async def _import(options: argparse.Namespace) -> int:
+    if (options.embedder or options.embedder_url) and not options.reembed:
+        raise ValueError("--embedder is for --reembed; without it the snapshot's vectors are taken as they are")
+    folder = snapshot_folder(options.snapshot)
+    config, embedding = bank_config(options), read_snapshot(folder, None).embedding
+    own = await _embedding(config)
+    if options.reembed:
+        embedder = await load_embedder(options, own or embedding)
+    elif own and (difference := embedding_difference(embedding, own)):
+        raise ValueError(f"another embedder made the snapshot ({difference}); --reembed embeds its texts anew")
+    else:
+        embedder = NoEmbedder(embedding)
+    async with opened(config, embedder) as bank:
+        report = await bank.add_snapshot(folder, reembed=options.reembed)
+        print(f"added {report.added} entries, skipped {report.skipped} and rejected {report.rejected}; now {len(bank)}")
+    return 0
+
+
+async def _embedding(config: BankConfig) -> dict[str, Any] | None:
+    try:
+        async with opened(config, read_only=True) as bank:
+            return bank.embedding
+    except StoreError:  # there is none yet; anything else the next opening will say
+        return None
+
+
+async def _reembed(options: argparse.Namespace) -> int:
+    async with opened(bank_config(options)) as bank:
+        embedder = await load_embedder(options, bank.embedding)
+        await bank.reembed(embedder)
+        print(f"embedded {len(bank)} entries with {embedder.identity['model']}")
+    return 0
+
+
+async def _delete(options: argparse.Namespace) -> int:
+    async def delete(bank: ExperienceBank, ids: list[str]) -> None:
+        await bank.delete(ids)
+
+    return await _change(options, "delete", lambda _: True, delete)
+
+
+async def _quarantine(options: argparse.Namespace) -> int:
+    async def quarantine(bank: ExperienceBank, ids: list[str]) -> None:
+        await bank.quarantine(ids, options.reason)
+
+    if not options.reason:
+        raise ValueError("--reason must not be empty")
+    return await _change(options, "quarantine", lambda entry: not entry.quarantined, quarantine)
+
+
+async def _release(options: argparse.Namespace) -> int:
+    async def release(bank: ExperienceBank, ids: list[str]) -> None:
+        await bank.release(ids)
+
+    return await _change(options, "release", lambda entry: bool(entry.quarantined), release)
+
+
+async def _change(
+    options: argparse.Namespace,
+    verb: str,
+    concerns: Callable[[Experience], bool],
+    carry_out: Callable[[ExperienceBank, list[str]], Awaitable[None]],
+) -> int:
+    """Show the entries that are named and concerned, ask, and carry out the change."""
+    if not options.where and not options.id:
+        raise ValueError(f"which entries to {verb}? Give --where or --id")
+    meets = parse_where(options.where)
+    async with opened(bank_config(options), read_only=options.dry_run) as bank:
+        entries = bank.entries()
+        named = [find_entry(entries, beginning) for beginning in options.id] if options.id else entries
+        chosen = [entry for entry in dict.fromkeys(named) if meets(entry) and concerns(entry)]
+        print_entries(chosen[:_SHOWN])
+        what = f"{verb} {len(chosen)} of {len(entries)} entries"
+        if options.dry_run or not chosen:
+            print(f"would {what}")
+        elif options.yes or _confirmed(what):
+            await carry_out(bank, [entry.id for entry in chosen])
+            print(f"{what}: done")
+        else:
+            print("nothing was changed")
+    return 0
+
+
+def _confirmed(what: str) -> bool:
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would let input() wait on
+    try:
+        return input(f"{what}? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        raise ValueError("there is nobody to ask, so nothing was changed; --yes does not ask") from None
+    except KeyboardInterrupt:
+        print()
+        return False
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+COMMANDS: dict[str, Command] = {
+    "import": _import,
+    "delete": _delete,
+    "quarantine": _quarantine,
+    "release": _release,
+    "reembed": _reembed,
+}

@@ -1,0 +1,1 @@
+"""Embedders: text to vectors, in this process or through an OpenAI-compatible endpoint."""

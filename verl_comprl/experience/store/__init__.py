@@ -1,0 +1,25 @@
+"""Which store a bank's configuration asks for."""
+
+from typing import Any
+
+from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.store.base import ExperienceStore
+from verl_comprl.experience.store.embedded import EmbeddedStore
+
+
+async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, read_only: bool) -> ExperienceStore:
+    """Open the Qdrant server's collection or the embedded engine's folder that ``config`` names.
+
+    Args:
+        config: Its ``url`` decides.
+        identity: Of the embedder; None opens what exists.
+        read_only: A server's bank is opened beside its writer.
+
+    Raises:
+        StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
+    """
+    if config.url:
+        from verl_comprl.experience.store.server import ServerStore  # the client takes a second to import
+
+        return await ServerStore.open(config, embedding=identity, read_only=read_only)
+    return await EmbeddedStore.open(config.path, embedding=identity)

@@ -1,0 +1,306 @@
+"""The experience store on Qdrant's embedded engine: one folder, one process, no server.
+
+Owns the folder, its identity file and every call into the engine. The engine holds the GIL in updates and flushes, so
+calls are small and run in worker threads. Nothing is said here about which entry is best: see ``retrieval``.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+import numpy as np
+import qdrant_edge as edge
+
+from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stacked
+from verl_comprl.experience.store.folder import FolderLock, write_atomically
+from verl_comprl.experience.store.payload import (
+    INTEGER_FIELDS,
+    KEYWORD_FIELDS,
+    as_json,
+    from_payload,
+    to_payload,
+    verified_embedding,
+)
+
+T = TypeVar("T")
+
+_WRITE_BATCH = 32
+_READ_BATCH = 256
+_EXACT_BELOW = 4096
+"""Entries below which a full scan takes less than a quarter of a millisecond."""
+_TURN_SECONDS = 0.002
+"""How long searches may keep the event loop to themselves."""
+_COARSE = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=4.0))
+_EXACT = edge.SearchParams(exact=True)
+
+
+class EmbeddedStore(ExperienceStore):
+    """Embedded Qdrant. Layout of the folder: ``lock``, ``bank.json`` (identity, name of the live shard), ``shard-<n>``.
+
+    Vectors are compared by dot product: they arrive normalised, and unlike with cosine the engine keeps every bit.
+    Large banks are scanned in 4-bit codes first and the best candidates scored exactly, which is five times as fast
+    and needs no index that would have to be rebuilt while the bank serves (``benchmarks/retrieval.py``).
+    """
+
+    def __init__(self, folder: Path, embedding: dict[str, Any] | None) -> None:
+        """Use ``open``; this takes the folder but opens no shard yet."""
+        self._folder = folder
+        self._wanted = embedding
+        self._lock = FolderLock(folder)
+        self._pid = os.getpid()
+        # One writer, and one for long reads beside it: the engine reads while it writes.
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-writer")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-reader")
+        self._searching = asyncio.Lock()
+        self._params: edge.SearchParams | None = None  # of the number of entries; None until it is counted again
+        self._closed = False
+        self._shard: edge.EdgeShard
+        self._shard_number = 0
+
+    @classmethod
+    async def open(cls, path: str | Path, *, embedding: dict[str, Any] | None) -> Self:
+        """Open the bank folder ``path``, or create it.
+
+        Args:
+            path: Folder; taken exclusively until ``close``.
+            embedding: Identity of the embedder, ``dimension`` among it; stored at creation, compared at every later
+                opening. None opens an existing bank with the identity it has.
+
+        Raises:
+            StoreError: If the folder is in use, was built with another embedder or schema, cannot be read, or does
+                not exist where ``embedding`` is None.
+        """
+        folder = Path(path)
+        if embedding is None and not (folder / "bank.json").exists():
+            raise StoreError(f"{folder} is not an experience bank: it has no bank.json")
+        store = cls(folder, embedding)
+        try:
+            await store._call(store._writer, store._open_shard)
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    async def load(self) -> list[Experience]:
+        entries: list[Experience] = []
+        offset = None
+        while True:
+            request = edge.ScrollRequest(offset=offset, limit=_READ_BATCH, with_payload=True)
+            records, offset = await self._read(lambda request=request: self._shard.scroll(request))
+            entries.extend(from_payload(record.id, record.payload) for record in records)
+            if offset is None:
+                return entries
+
+    async def count(self) -> int:
+        return await self._read(lambda: self._shard.count(edge.CountRequest(exact=True)))
+
+    async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
+        if not requests:
+            return []
+        vectors = check_vectors(
+            np.stack([request.vector for request in requests]), count=len(requests), dimension=self.dimension
+        )
+        self._check_usable()
+        if self._params is None:
+            self._params = _EXACT if self._shard.count(edge.CountRequest(exact=False)) < _EXACT_BELOW else _COARSE
+        found: list[list[Hit]] = []
+        # In the loop's own thread: a search takes less than handing it to another thread under load, where the two
+        # fight for the GIL (p99 with 1,024 askers: 100 instead of 135 ms). Everybody else gets a turn in between.
+        async with self._searching:
+            started = time.perf_counter()
+            for request, vector in zip(requests, vectors, strict=True):
+                if time.perf_counter() - started > _TURN_SECONDS:
+                    await asyncio.sleep(0)
+                    started = time.perf_counter()
+                found.append(self._search(request, vector, self._params))
+            await asyncio.sleep(0)
+        return found
+
+    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+        check_vectors(vectors, count=len(entries), dimension=self.dimension)
+        await self._upsert(self._shard, entries, vectors)
+
+    async def update(self, entries: Sequence[Experience]) -> None:
+        def write(batch: Sequence[Experience]) -> None:
+            there = {str(record.id) for record in self._shard.retrieve([entry.id for entry in batch], False, False)}
+            for entry in batch:
+                if entry.id in there:  # the engine refuses an id that has vanished
+                    self._shard.update(edge.UpdateOperation.set_payload([entry.id], to_payload(entry)))
+
+        for start in range(0, len(entries), _WRITE_BATCH):
+            await self._write(lambda start=start: write(entries[start : start + _WRITE_BATCH]))
+
+    async def delete(self, ids: Sequence[str]) -> None:
+        for start in range(0, len(ids), _WRITE_BATCH):
+            operation = edge.UpdateOperation.delete_points(list(ids[start : start + _WRITE_BATCH]))
+            await self._write(lambda operation=operation: self._shard.update(operation))
+
+    async def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        found: dict[str, np.ndarray] = {}
+        for start in range(0, len(ids), _READ_BATCH):
+            batch: list[int | UUID | str] = list(ids[start : start + _READ_BATCH])
+            found.update(await self._read(lambda batch=batch: _vectors(self._shard.retrieve(batch, False, True))))
+        return stacked(ids, found, self.dimension)
+
+    async def replace_all(
+        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
+    ) -> None:
+        identity = self.embedding if embedding is None else as_json(embedding)
+        check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
+        number = self._shard_number + 1
+        fresh = await self._write(lambda: self._create_shard(number, identity["dimension"]))
+        try:
+            await self._upsert(fresh, entries, vectors)
+            await self._write(fresh.flush)
+        except BaseException:
+            await self._write(fresh.close)
+            shutil.rmtree(self._shard_path(number), ignore_errors=True)
+            raise
+        await self._write(lambda: self._switch(number, fresh, identity))
+
+    async def flush(self) -> None:
+        await self._write(self._shard.flush)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            await self._write(self._close_shard)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._closed = True
+        self._writer.shutdown(wait=False)
+        self._reader.shutdown(wait=False)
+        self._lock.release()
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await self._call(self._reader, work)
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._call(self._writer, work)
+        finally:
+            self._params = None
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(f"experience bank {self._folder} was opened in process {self._pid}, this is a fork of it")
+        if self._closed:
+            raise StoreError(f"experience bank {self._folder} is closed")
+
+    async def _call(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        self._check_usable()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
+        except (StoreError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise StoreError(f"experience bank {self._folder}: {error}") from error
+
+    def _search(self, request: SearchRequest, vector: np.ndarray, params: edge.SearchParams) -> list[Hit]:
+        query = edge.QueryRequest(
+            limit=request.limit,
+            query=edge.Query.Nearest(vector.tolist()),
+            filter=_filter(request),
+            params=params,
+        )
+        try:
+            points = self._shard.query(query)
+        except Exception as error:  # the engine raises nothing more specific
+            raise StoreError(f"experience bank {self._folder}: {error}") from error
+        return sorted((Hit(str(point.id), point.score) for point in points), key=lambda hit: (-hit.score, hit.id))
+
+    async def _upsert(self, shard: edge.EdgeShard, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+        vectors = np.asarray(vectors, dtype=np.float32)
+
+        def write(start: int) -> None:
+            batch = zip(entries[start : start + _WRITE_BATCH], vectors[start : start + _WRITE_BATCH], strict=True)
+            points = [
+                edge.Point(id=entry.id, vector=vector.tolist(), payload=to_payload(entry)) for entry, vector in batch
+            ]
+            shard.update(edge.UpdateOperation.upsert_points(points))
+
+        for start in range(0, len(entries), _WRITE_BATCH):
+            await self._write(lambda start=start: write(start))
+
+    # Everything below runs in a worker thread.
+
+    def _shard_path(self, number: int) -> Path:
+        return self._folder / f"shard-{number}"
+
+    def _open_shard(self) -> None:
+        identity = self._folder / "bank.json"
+        if identity.exists():
+            stored = json.loads(identity.read_text(encoding="utf-8"))
+            self.embedding = verified_embedding(f"experience bank {self._folder}", stored, self._wanted)
+            self.dimension = self.embedding["dimension"]
+            self._shard_number = stored["shard"]
+            self._shard = edge.EdgeShard.load(str(self._shard_path(self._shard_number)))
+        elif self._wanted is not None:
+            self.embedding = as_json(self._wanted)
+            self.dimension = self.embedding["dimension"]
+            shutil.rmtree(self._shard_path(0), ignore_errors=True)
+            self._shard = self._create_shard(0, self.dimension)
+            self._write_identity(0)
+        for path in self._folder.glob("shard-*"):
+            if path != self._shard_path(self._shard_number):  # left behind by a crash in a replacement
+                shutil.rmtree(path)
+
+    def _write_identity(self, number: int) -> None:
+        identity = {"schema_version": SCHEMA_VERSION, "embedding": self.embedding, "shard": number}
+        write_atomically(self._folder / "bank.json", json.dumps(identity, indent=1).encode())
+
+    def _create_shard(self, number: int, dimension: int) -> edge.EdgeShard:
+        vectors = edge.EdgeVectorParams(
+            size=dimension,
+            distance=edge.Distance.Dot,
+            quantization_config=edge.TurboQuantQuantizationConfig(bits=edge.TurboQuantBitSize.Bits4),
+        )
+        # One thread: there is one segment, and handing a search to a second thread costs more than it saves.
+        config = edge.EdgeConfig(vectors=vectors, max_search_threads=1)
+        shard = edge.EdgeShard.create(str(self._shard_path(number)), config)
+        kinds = dict.fromkeys(KEYWORD_FIELDS, edge.PayloadSchemaType.Keyword)
+        for field, kind in (kinds | dict.fromkeys(INTEGER_FIELDS, edge.PayloadSchemaType.Integer)).items():
+            shard.update(edge.UpdateOperation.create_field_index(field, kind))
+        return shard
+
+    def _switch(self, number: int, fresh: edge.EdgeShard, embedding: dict[str, Any]) -> None:
+        old, old_number, old_embedding = self._shard, self._shard_number, self.embedding
+        self.embedding = embedding
+        try:
+            self._write_identity(number)
+        except BaseException:
+            self.embedding = old_embedding
+            raise
+        self._shard, self._shard_number, self.dimension = fresh, number, embedding["dimension"]
+        old.close()
+        shutil.rmtree(self._shard_path(old_number))
+
+    def _close_shard(self) -> None:
+        self._shard.flush()
+        self._shard.close()
+
+
+def _vectors(records: Sequence[edge.Record]) -> dict[str, np.ndarray]:
+    return {str(record.id): np.asarray(record.vector, dtype=np.float32) for record in records}
+
+
+def _filter(request: SearchRequest) -> edge.Filter | None:
+    scope = {"task": request.task, "environment": request.environment}
+    must = [
+        edge.FieldCondition(field, match=edge.MatchValue(value)) for field, value in scope.items() if value is not None
+    ]
+    if request.max_step is not None:
+        must.append(edge.FieldCondition("created_step", range=edge.RangeFloat(lte=request.max_step)))
+    must_not = [edge.HasIdCondition(set(request.exclude))] if request.exclude else []
+    return edge.Filter(must=list(must), must_not=list(must_not)) if must or must_not else None

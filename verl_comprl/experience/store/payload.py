@@ -1,0 +1,67 @@
+"""How an entry lies in a Qdrant point, and what a collection of them says about itself.
+
+Owns the payload format that both stores share, so that a bank can move between them.
+"""
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from verl_comprl.experience.embedding.base import embedding_difference
+from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
+from verl_comprl.experience.store.base import StoreError
+
+KEYWORD_FIELDS = ("task", "environment")
+INTEGER_FIELDS = ("created_step",)
+"""What a search can filter by; every collection has an index on each."""
+
+
+def to_payload(entry: Experience) -> dict[str, Any]:
+    """Return the payload of an entry's point."""
+    # The entry as one JSON string: as separate fields the engine rounds the last bit of times.
+    filters = {field: getattr(entry, field) for field in (*KEYWORD_FIELDS, *INTEGER_FIELDS)}
+    return {**filters, "entry": entry.model_dump_json()}
+
+
+def from_payload(id: Any, payload: dict[str, Any] | None) -> Experience:
+    """Return the entry of a point.
+
+    Raises:
+        StoreError: If it holds none that this release reads.
+    """
+    try:
+        return Experience.model_validate_json((payload or {})["entry"])
+    except (KeyError, ValidationError) as error:
+        raise StoreError(f"entry {id} in the store cannot be read: {error}") from error
+
+
+def as_json(embedding: dict[str, Any]) -> dict[str, Any]:
+    """Return an embedding identity as it looks after it was stored, so that it can be compared with a stored one."""
+    return json.loads(json.dumps(embedding))
+
+
+def verified_embedding(where: str, stored: Any, wanted: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the embedding identity of a collection after checking that its content can be used.
+
+    Args:
+        where: The bank, for messages.
+        stored: ``{"schema_version", "embedding"}`` as the collection has it.
+        wanted: Identity of the embedder that will search; None accepts any.
+
+    Raises:
+        StoreError: If the collection is not a bank, or has another schema or embedding.
+    """
+    try:
+        version, embedding = stored["schema_version"], stored["embedding"]
+        embedding["dimension"]
+    except (KeyError, TypeError):
+        raise StoreError(f"{where} is not an experience bank: it says neither schema nor embedding") from None
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{where} has schema version {version}, this release reads {SCHEMA_VERSION}")
+    if wanted is not None and (difference := embedding_difference(embedding, as_json(wanted))) is not None:
+        raise StoreError(
+            f"{where} was built with another embedder: {difference}; use that embedder, "
+            "choose another bank, or embed it anew: comprl bank reembed"
+        )
+    return embedding

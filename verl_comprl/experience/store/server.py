@@ -1,0 +1,214 @@
+"""The experience store on a Qdrant server, over REST.
+
+Owns entries and searches. How calls are made is ``server_client``'s, the collection itself ``server_collection``'s.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from qdrant_client import AsyncQdrantClient, models
+
+from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stacked
+from verl_comprl.experience.store.payload import as_json, from_payload, to_payload, verified_embedding
+from verl_comprl.experience.store.server_client import ServerClient
+from verl_comprl.experience.store.server_collection import ServerCollection
+
+_WRITE_BATCH = 64
+_READ_BATCH = 256
+
+
+class ServerStore(ExperienceStore):
+    """A collection on a server, written by one process at a time and read by any number."""
+
+    def __init__(self, client: ServerClient, collection: ServerCollection, *, read_only: bool) -> None:
+        """Use ``open``."""
+        self._client = client
+        self._collection = collection
+        self._read_only = read_only
+
+    @classmethod
+    async def open(
+        cls,
+        config: BankConfig,
+        *,
+        embedding: dict[str, Any] | None,
+        read_only: bool = False,
+        client: AsyncQdrantClient | None = None,
+    ) -> Self:
+        """Open the bank ``config.collection`` on ``config.url``, or create it.
+
+        Args:
+            config: Where the bank is. The API key is taken from the environment variable ``QDRANT_API_KEY``.
+            embedding: Identity of the embedder, ``dimension`` among it; stored at creation, compared at every later
+                opening. None opens an existing bank with the identity it has.
+            read_only: Create nothing, do not become the writer, refuse to write.
+            client: Another client than that of ``config.url``.
+
+        Raises:
+            StoreError: If the server cannot be reached, another process writes the bank, it was built with another
+                embedder or schema, or it does not exist and is not to be created.
+        """
+        connection = ServerClient(config, client)
+        store = cls(connection, ServerCollection(connection, config.collection), read_only=read_only)
+        try:
+            await store._open(embedding)
+        except BaseException:
+            await connection.close()
+            raise
+        return store
+
+    async def _open(self, wanted: dict[str, Any] | None) -> None:
+        metadata = await self._collection.find()
+        if metadata is None:
+            if wanted is None or self._read_only:
+                raise StoreError(f"{self._client.name} does not exist")
+            metadata = await self._collection.create(as_json(wanted))
+        self.embedding = verified_embedding(self._client.name, metadata, wanted)
+        self.dimension = self.embedding["dimension"]
+        if not self._read_only:
+            await self._collection.take(metadata)
+            await self._collection.ensure_indexes()
+
+    async def load(self) -> list[Experience]:
+        entries: list[Experience] = []
+        offset: Any = None
+        while True:
+            records, offset = await self._client.call(
+                lambda client, offset=offset: client.scroll(self._name, limit=_READ_BATCH, offset=offset)
+            )
+            entries.extend(from_payload(record.id, record.payload) for record in records)
+            if offset is None:
+                return entries
+
+    async def count(self) -> int:
+        return (await self._client.call(lambda client: client.count(self._name, exact=True))).count
+
+    async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
+        if not requests:
+            return []
+        vectors = check_vectors(
+            np.stack([request.vector for request in requests]), count=len(requests), dimension=self.dimension
+        )
+        queries = [
+            models.QueryRequest(query=vector.tolist(), limit=request.limit, filter=_filter(request), with_payload=False)
+            for request, vector in zip(requests, vectors, strict=True)
+        ]
+        responses = await self._client.call(lambda client: client.query_batch_points(self._name, queries))
+        return [
+            sorted((Hit(str(p.id), p.score) for p in response.points), key=lambda hit: (-hit.score, hit.id))
+            for response in responses
+        ]
+
+    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+        vectors = check_vectors(vectors, count=len(entries), dimension=self.dimension)
+        await self._upsert(self._name, entries, vectors)
+
+    async def update(self, entries: Sequence[Experience]) -> None:
+        await self._start_writing()
+        for start in range(0, len(entries), _WRITE_BATCH):
+            operations: list[Any] = [
+                models.SetPayloadOperation(
+                    # By filter, not by id: a server refuses the whole batch for an id that has vanished.
+                    set_payload=models.SetPayload(
+                        payload=to_payload(entry),
+                        filter=models.Filter(must=[models.HasIdCondition(has_id=[entry.id])]),
+                    )
+                )
+                for entry in entries[start : start + _WRITE_BATCH]
+            ]
+            results = await self._client.call(
+                lambda client, operations=operations: client.batch_update_points(self._name, operations, wait=True)
+            )
+            for result in results:
+                self._check(result)
+
+    async def delete(self, ids: Sequence[str]) -> None:
+        await self._start_writing()
+        if ids:
+            self._check(
+                await self._client.call(
+                    lambda client: client.delete(self._name, models.PointIdsList(points=list(ids)), wait=True)
+                )
+            )
+
+    async def vectors(self, ids: Sequence[str]) -> np.ndarray:
+        found: dict[str, Any] = {}
+        for start in range(0, len(ids), _READ_BATCH):
+            batch = list(ids[start : start + _READ_BATCH])
+            records = await self._client.call(
+                lambda client, batch=batch: client.retrieve(self._name, batch, with_payload=False, with_vectors=True)
+            )
+            found.update((str(record.id), record.vector) for record in records)
+        return stacked(ids, found, self.dimension)
+
+    async def replace_all(
+        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
+    ) -> None:
+        identity = self.embedding if embedding is None else as_json(embedding)
+        vectors = check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
+        await self._start_writing()
+        name = await self._collection.create_next(identity)
+        try:
+            await self._upsert(name, entries, vectors)
+            written = (await self._client.call(lambda client: client.count(name, exact=True))).count
+            if written != len(entries):
+                raise StoreError(f"{self._client.name}: {written} of {len(entries)} entries arrived in {name}")
+        except BaseException:
+            with contextlib.suppress(StoreError):  # the next replacement clears away what cannot be dropped now
+                await self._collection.drop(name)
+            raise
+        await self._collection.switch_to(name)
+        self.embedding, self.dimension = identity, identity["dimension"]
+
+    async def flush(self) -> None:
+        # A server makes every acknowledged write durable itself.
+        await self._start_writing()
+
+    async def close(self) -> None:
+        if self._client.closed:
+            return
+        try:
+            if not self._read_only:
+                await self._collection.release()
+        finally:
+            await self._client.close()
+
+    @property
+    def _name(self) -> str:
+        return self._collection.physical
+
+    async def _upsert(self, name: str, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+        await self._start_writing()
+        for start in range(0, len(entries), _WRITE_BATCH):
+            batch = zip(entries[start : start + _WRITE_BATCH], vectors[start : start + _WRITE_BATCH], strict=True)
+            points = [
+                models.PointStruct(id=entry.id, vector=vector.tolist(), payload=to_payload(entry))
+                for entry, vector in batch
+            ]
+            self._check(await self._client.call(lambda client, points=points: client.upsert(name, points, wait=True)))
+
+    async def _start_writing(self) -> None:
+        if self._read_only:
+            raise StoreError(f"{self._client.name} was opened read-only")
+        await self._collection.hold()
+
+    def _check(self, result: models.UpdateResult) -> None:
+        if result.status != models.UpdateStatus.COMPLETED:
+            raise StoreError(f"{self._client.name}: a write was not completed but {result.status.value}")
+
+
+def _filter(request: SearchRequest) -> models.Filter | None:
+    scope = {"task": request.task, "environment": request.environment}
+    must: list[Any] = [
+        models.FieldCondition(key=field, match=models.MatchValue(value=value))
+        for field, value in scope.items()
+        if value is not None
+    ]
+    if request.max_step is not None:
+        must.append(models.FieldCondition(key="created_step", range=models.Range(lte=request.max_step)))
+    must_not: list[Any] = [models.HasIdCondition(has_id=list(request.exclude))] if request.exclude else []
+    return models.Filter(must=must, must_not=must_not) if must or must_not else None

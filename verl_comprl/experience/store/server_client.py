@@ -1,0 +1,125 @@
+"""One door to a Qdrant server: bounded, retried where a repetition is harmless, with one kind of error.
+
+Owns how a call is made. Which calls there are is ``server_store``'s and ``server_collection``'s.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import stamina
+from qdrant_client import AsyncQdrantClient
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.store.base import StoreError
+
+T = TypeVar("T")
+
+_LONGEST_WAIT = 10.0
+"""Seconds; a server that asks for more patience is taken for down."""
+
+
+class ServerClient:
+    """An ``AsyncQdrantClient`` with the bank's manners. Belongs to the event loop and process it was made in."""
+
+    def __init__(self, config: BankConfig, client: AsyncQdrantClient | None = None) -> None:
+        """Connect lazily to ``config.url``.
+
+        Args:
+            config: URL, time limit, number of attempts and of requests in flight.
+            client: Another client than that of ``config.url``: the contract suite runs the client's local mode.
+        """
+        self.name = f"experience bank {config.collection} on {config.url}"
+        self._client = client or AsyncQdrantClient(
+            url=config.url,
+            api_key=os.environ.get("QDRANT_API_KEY"),
+            timeout=max(1, round(config.timeout_seconds)),  # the client takes whole seconds
+            prefer_grpc=False,
+            check_compatibility=False,  # would be a blocking call
+            pool_size=config.max_in_flight,
+        )
+        self._attempts = config.attempts
+        self._in_flight = asyncio.Semaphore(config.max_in_flight)
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self.closed = False
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse: connections and locks do not travel."""
+        raise TypeError(f"the connection of {self.name} cannot be sent to another process; open it there")
+
+    async def call(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
+        """Make an idempotent call, again if the server was busy, broken or out of reach.
+
+        Raises:
+            StoreError: If it failed for good.
+        """
+        return await self._guarded(lambda: self._repeated(work))
+
+    async def call_once(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
+        """Make a call whose repetition could do harm.
+
+        Raises:
+            StoreError: If it failed.
+        """
+        return await self._guarded(lambda: work(self._client))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self.closed = True
+        await self._client.close()
+
+    async def _repeated(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
+        attempts = stamina.retry_context(
+            on=_worth_another_try,
+            attempts=self._attempts,
+            timeout=None,
+            wait_initial=0.05,
+            wait_max=2.0,
+            wait_jitter=0.1,
+        )
+        async for attempt in attempts:
+            with attempt:
+                return await work(self._client)
+        raise AssertionError("stamina ends with a result or an exception")
+
+    async def _guarded(self, work: Callable[[], Awaitable[T]]) -> T:
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self.name} was opened in process {self._pid}, this is a fork of it")
+        if asyncio.get_running_loop() is not self._loop:
+            raise StoreError(f"{self.name} was opened in another event loop; open it where it is used")
+        if self.closed:
+            raise StoreError(f"{self.name} is closed")
+        try:
+            async with self._in_flight:
+                return await work()
+        except StoreError:
+            raise
+        except Exception as error:  # the client lets through what httpx, pydantic and the local mode raise
+            raise StoreError(f"{self.name}: {_in_a_line(error)}") from error
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """Return the HTTP status that an error of the client stands for, also behind a ``StoreError``."""
+    if isinstance(error, StoreError):
+        error = error.__cause__
+    if isinstance(error, ResourceExhaustedResponse):
+        return 429
+    return error.status_code if isinstance(error, UnexpectedResponse) else None
+
+
+def _worth_another_try(error: Exception) -> bool | float:
+    """Return whether to try again, or after how many seconds."""
+    if isinstance(error, ResourceExhaustedResponse):
+        return float(error.retry_after_s) if error.retry_after_s <= _LONGEST_WAIT else False
+    status = status_of(error)
+    return status in (408, 429) or status >= 500 if status else isinstance(error, ResponseHandlingException)
+
+
+def _in_a_line(error: Any) -> str:
+    source = getattr(error, "source", error)
+    text = " ".join(str(source).split()) or type(source).__name__
+    return text if source is error else f"{type(source).__name__}: {text}"

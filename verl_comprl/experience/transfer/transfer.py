@@ -1,0 +1,121 @@
+"""Whole banks on the move: saved, restored, added to another, embedded anew.
+
+Owns the steps; the format is ``snapshot``'s, the path of every write ``ledger``'s.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from verl_comprl.experience.embedding.base import Embedder
+from verl_comprl.experience.ledger import Ledger
+from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
+
+_BATCH = 256
+"""Texts or entries handled in one go: other work gets its turn in between."""
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What became of the entries of an imported snapshot: numbers of entries.
+
+    ``skipped`` were there already, or have been replaced by an entry that is; of ``rejected`` ones sanitising left
+    nothing; ``evicted`` entries, old or imported, left because the bank was full.
+    """
+
+    added: int = 0
+    skipped: int = 0
+    rejected: int = 0
+    evicted: int = 0
+
+
+async def save_snapshot(ledger: Ledger, folder: Path) -> None:
+    """Write the content to ``folder``, as of one moment."""
+    async with ledger.reading():
+        entries = list(ledger.table.by_id.values())
+        vectors = await ledger.store.vectors([entry.id for entry in entries])
+    await asyncio.to_thread(write_snapshot, folder, entries, vectors, ledger.store.embedding)
+
+
+async def restore_snapshot(ledger: Ledger, folder: Path) -> None:
+    """Put a snapshot in the place of the content."""
+    entries, vectors, *_ = await asyncio.to_thread(read_snapshot, folder, ledger.store.embedding)
+    await ledger.write(lambda: ledger.replace_all(entries, vectors))
+
+
+async def add_snapshot(
+    ledger: Ledger,
+    folder: Path,
+    embedder: Embedder | None,
+    *,
+    clean: Callable[[str, str], tuple[str, str]],
+    capacity: int,
+) -> ImportReport:
+    """Add what is missing; see ``ExperienceBank.add_snapshot``.
+
+    Args:
+        ledger: Where to.
+        folder: Where from.
+        embedder: Makes new vectors; None takes those of the snapshot.
+        clean: Sanitises title and content.
+        capacity: Entries the bank may hold; the oldest leave first.
+    """
+    embedding = None if embedder else ledger.store.embedding
+    entries, old_vectors, *_ = await asyncio.to_thread(read_snapshot, folder, embedding)
+    cleaned: list[Experience] = []
+    rows: list[int] = []
+    for row, entry in enumerate(entries):
+        title, content = clean(entry.title, entry.content)
+        if content:
+            cleaned.append(entry.model_copy(update={"title": title, "content": content}))
+            rows.append(row)
+    vectors = await _embed(embedder, cleaned) if embedder else old_vectors[rows]
+
+    async def write() -> ImportReport:
+        there = ledger.table.by_id
+        replaced = {parent for entry in (*there.values(), *cleaned) for parent in entry.parents}
+        wanted = [n for n, entry in enumerate(cleaned) if entry.id not in there and entry.id not in replaced]
+        new = [cleaned[n] for n in wanted]
+        by_age = sorted((*there.values(), *new), key=lambda entry: (entry.created_at, entry.id))
+        evicted = {entry.id for entry in by_age[: max(0, len(by_age) - capacity)]}
+        kept = [n for n in wanted if cleaned[n].id not in evicted]
+        for start in range(0, len(kept), _BATCH):
+            batch = kept[start : start + _BATCH]
+            await ledger.change([cleaned[n] for n in batch], vectors[batch], ())
+        await ledger.change((), vectors[:0], [id for id in there if id in evicted])
+        ledger.table.sort()
+        return ImportReport(
+            added=len(kept),
+            skipped=len(cleaned) - len(wanted),
+            rejected=len(entries) - len(cleaned),
+            evicted=len(evicted),
+        )
+
+    return await ledger.write(write)
+
+
+async def reembed(ledger: Ledger, embedder: Embedder) -> None:
+    """Give every entry a vector of ``embedder`` and the store its identity."""
+    vectors: dict[str, np.ndarray] = {}
+
+    async def switch() -> bool:
+        if any(id not in vectors for id in ledger.table.by_id):
+            return False  # came in while the others were being embedded; no lock is held across a model call
+        await ledger.replace_vectors(vectors, embedder.identity)
+        return True
+
+    while True:
+        missing = [entry for entry in ledger.table.by_id.values() if entry.id not in vectors]
+        vectors.update(zip((entry.id for entry in missing), await _embed(embedder, missing), strict=True))
+        if await ledger.write(switch):
+            return
+
+
+async def _embed(embedder: Embedder, entries: Sequence[Experience]) -> np.ndarray:
+    texts = [entry.text for entry in entries]
+    parts = [await embedder.embed_documents(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
+    return np.concatenate(parts) if parts else np.zeros((0, embedder.dimension), np.float32)

@@ -1,0 +1,172 @@
+"""What a list of operations does to the bank, decided before anything is written.
+
+Owns the meaning of the operations, as a pure function. Carrying it out is ``bank``.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+from verl_comprl.experience.schema import (
+    Add,
+    Discard,
+    Downvote,
+    Experience,
+    Merge,
+    Retain,
+    Return,
+    Update,
+    Upvote,
+    derive_id,
+)
+from verl_comprl.experience.updates.parsing import Operation
+
+CLOCK_STEP = 1e-6
+"""Seconds between the creation times of entries made at once: their order survives reopening the bank."""
+
+
+@dataclass(frozen=True)
+class ApplyReport:
+    """What became of the operations of one extractor call; the numbers count operations.
+
+    ``rejections`` has the reasons: ``vanished`` (a listed entry is not in the bank any more), ``bad_index``,
+    ``empty_text``, ``duplicate`` (means the same as an entry that is there). ``repeated`` marks a call that had been
+    applied before: nothing changed, the numbers are 0.
+    """
+
+    added: int = 0
+    updated: int = 0
+    merged: int = 0
+    retained: int = 0
+    discarded: int = 0
+    returned: int = 0
+    upvoted: int = 0
+    downvoted: int = 0
+    rejected: int = 0
+    rejections: Mapping[str, int] = field(default_factory=dict)
+    evicted: int = 0
+    """Entries that left because the bank was full."""
+    new_ids: tuple[str, ...] = ()
+    surviving_ids: tuple[str, ...] = ()
+    """What the listed entries became: those still there, then the new ones."""
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Entries to write, ids to remove, votes to count by id, and the report to give once that is done."""
+
+    new: tuple[Experience, ...]
+    removed: tuple[str, ...]
+    upvotes: Mapping[str, int]
+    downvotes: Mapping[str, int]
+    report: ApplyReport
+
+
+_COUNTED_AS: Mapping[type[Operation], str] = {
+    Add: "added",
+    Update: "updated",
+    Merge: "merged",
+    Retain: "retained",
+    Discard: "discarded",
+    Return: "returned",
+    Upvote: "upvoted",
+    Downvote: "downvoted",
+}
+
+
+def plan_changes(
+    entries: Mapping[str, Experience],
+    operations: Sequence[Operation],
+    *,
+    call_id: str,
+    listed: Sequence[str],
+    provenance: Mapping[str, Any],
+    capacity: int,
+    duplicates: Collection[int] = (),
+) -> Changes:
+    """Decide what ``operations`` do to ``entries``.
+
+    An operation whose listed entry has gone, also through an earlier operation of the same call, is rejected whole.
+    A new entry that replaces others takes their task and environment where the call names none and they agree.
+
+    Args:
+        entries: The bank, oldest first.
+        operations: With sanitised texts; the position in this list makes a new entry's id.
+        call_id: The extractor call, recorded with its entries.
+        listed: Ids that the operations' 1-based indices mean.
+        provenance: Further fields of new entries, ``created_at`` being that of the first.
+        capacity: Entries the bank may hold; the oldest leave first.
+        duplicates: Positions of operations that are to be rejected as duplicates.
+    """
+    new: dict[str, Experience] = {}
+    removed: dict[str, None] = {}
+    counts: Counter[str] = Counter()
+    rejections: Counter[str] = Counter()
+    votes: dict[type[Operation], Counter[str]] = {Upvote: Counter(), Downvote: Counter()}
+    for position, operation in enumerate(operations):
+        indices: tuple[int, ...] = getattr(operation, "ids", ())
+        if any(not 1 <= index <= len(listed) for index in indices):
+            rejections["bad_index"] += 1
+            continue
+        parents = tuple(listed[index - 1] for index in indices)
+        if any(parent not in entries or parent in removed for parent in parents):
+            rejections["vanished"] += 1
+            continue
+        if position in duplicates:
+            rejections["duplicate"] += 1
+            continue
+        if isinstance(operation, Add | Update | Merge):
+            if not operation.content:
+                rejections["empty_text"] += 1
+                continue
+            fields = {
+                **provenance,
+                "id": derive_id(call_id, position),
+                "record_id": call_id,
+                "created_at": provenance["created_at"] + position * CLOCK_STEP,
+            }
+            new[fields["id"]] = _entry(operation, [entries[parent] for parent in parents], fields)
+        if isinstance(operation, Update | Merge | Discard):
+            removed.update(dict.fromkeys(parents))
+        if isinstance(operation, Upvote | Downvote):
+            votes[type(operation)].update(parents)
+        counts[_COUNTED_AS[type(operation)]] += 1
+
+    surviving = [id for id in listed if id in entries and id not in removed] + list(new)
+    excess = max(0, len(entries) - len(removed) + len(new) - capacity)
+    evicted = list(islice((id for id in chain(entries, new) if id not in removed), excess))
+    removed.update(dict.fromkeys(evicted))
+    counted: dict[str, Any] = dict(counts)
+    report = ApplyReport(
+        **counted,
+        rejected=rejections.total(),
+        rejections=dict(rejections),
+        evicted=len(evicted),
+        new_ids=tuple(id for id in new if id not in removed),
+        surviving_ids=tuple(id for id in surviving if id not in removed),
+    )
+    return Changes(
+        new=tuple(entry for entry in new.values() if entry.id not in removed),
+        removed=tuple(id for id in removed if id in entries),
+        upvotes={id: count for id, count in votes[Upvote].items() if id not in removed},
+        downvotes={id: count for id, count in votes[Downvote].items() if id not in removed},
+        report=report,
+    )
+
+
+def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:
+    entry = Experience(
+        title=operation.title,
+        content=operation.content,
+        parents=tuple(parent.id for parent in parents),
+        **fields,
+    )
+    inherited = {
+        name: getattr(parents[0], name)
+        for name in ("task", "environment")
+        if parents and not getattr(entry, name) and len({getattr(parent, name) for parent in parents}) == 1
+    }
+    return entry.model_copy(update=inherited)

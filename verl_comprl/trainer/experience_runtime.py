@@ -1,0 +1,114 @@
+"""What complements the actor in a run: experience manager, extractor and learner, started, saved and ended together.
+
+The layer over verl's trainer knows this one object; an arm without experience has :class:`NoComplement` in its place.
+"""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_comprl.manager.actor import start_manager, wait_for
+from verl_comprl.trainer import checkpoint
+from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
+from verl_comprl.trainer.learner import ExtractorLearner
+
+Metrics = dict[str, float]
+
+
+class NoComplement:
+    """The actor is alone: nothing is started, nothing is saved."""
+
+    def start(self) -> None:
+        """Bring up what takes long."""
+
+    def connect(self, folder: Path | None) -> None:
+        """Restore from a checkpoint, if there is one, and begin to distil."""
+
+    def begin(self) -> None:
+        """Let the extractor learn from now on."""
+
+    def collect(self, step: int) -> Metrics:
+        """Close an actor step; returns its metrics."""
+        return {}
+
+    def finish(self) -> Metrics:
+        """Wait for what is under way at the end of a run; returns the totals."""
+        return {}
+
+    def stop(self) -> None:
+        """Let a running update finish, then learn no more."""
+
+    def bank_checksum(self) -> str | None:
+        """Return the checksum of the bank as it is now."""
+
+    def save(self, step: int) -> None:
+        """Write our part of a checkpoint."""
+
+    def close(self) -> None:
+        """Close the bank cleanly."""
+
+
+class Complement(NoComplement):
+    """Manager, extractor and learner."""
+
+    def __init__(self, config: DictConfig, *, keep_content: bool) -> None:
+        """Start the manager and open its bank: that fails fast, if another run has it open.
+
+        Args:
+            config: The run's config.
+            keep_content: Whether the bank belongs to the run that is resumed.
+        """
+        self._config = config
+        self.manager = start_manager(config, keep_content=keep_content)
+
+    def start(self) -> None:
+        """Start the extractor's engine and server."""
+        self.extractor = ExtractorRuntime(extractor_view(self._config))
+        self._learner = ExtractorLearner(self.extractor, self.manager)
+
+    def connect(self, folder: Path | None) -> None:
+        """Restore from ``folder``, bring the weights to the server and connect it to the manager."""
+        if folder is not None:
+            checkpoint.load(folder, self.extractor, self.manager)
+            if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
+                wait_for(self.manager.replace_bank.remote(self._config.comprl.initial_bank))
+        self.extractor.publish_weights()
+        wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
+
+    def begin(self) -> None:
+        """Let the extractor learn in the background, unless this arm keeps it as it is."""
+        if self._config.comprl.extractor.train:
+            self._learner.start()
+
+    def collect(self, step: int) -> Metrics:
+        """Turn the step's outcomes into samples, and merge the bank on its schedule."""
+        collected = wait_for(self.manager.collect.remote(step))
+        interval = self._config.comprl.merge.every
+        if interval > 0 and step % interval == 0:
+            self.manager.merge.remote()
+        return _named(collected) | self._learner.metrics()
+
+    def finish(self) -> Metrics:
+        """Wait for the rest of the queue, as long as the config allows."""
+        wait_for(self.manager.drain.remote(self._config.comprl.drain_timeout))
+        return _named(wait_for(self.manager.metrics.remote())) | self._learner.metrics()
+
+    def stop(self) -> None:
+        """Let a running update finish, then learn no more."""
+        self._learner.stop()
+
+    def bank_checksum(self) -> str:
+        """Return the checksum of the bank's entries with their counters."""
+        return wait_for(self.manager.bank_checksum.remote())
+
+    def save(self, step: int) -> None:
+        """Write extractor, bank, queue, buffer and counters."""
+        checkpoint.save(self._config, step, self.extractor, self.manager)
+
+    def close(self) -> None:
+        """Close the bank cleanly."""
+        wait_for(self.manager.close.remote())
+
+
+def _named(metrics: Metrics) -> Metrics:
+    return {f"comprl/{name}": value for name, value in metrics.items()}

@@ -1,0 +1,266 @@
+"""Complementary RL as one layer over any of verl's V1 trainers, and our trainers by name (``trainer.v1.trainer_mode``).
+
+Owns the order of things in a run: what complements the actor, then the actor (verl's); actor steps with subgroup
+advantages; what is collected after a step; checkpoints of everything. The extractor learns beside it (``complement``).
+"""
+
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from torchdata.stateful_dataloader import StatefulDataLoader
+from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop import AgentLoopManager
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
+
+from verl_comprl.display.progress import Progress
+from verl_comprl.plugin import ADVANTAGE_ESTIMATOR
+from verl_comprl.rollout.episode import EVALUATION_KEY
+from verl_comprl.trainer import metrics as comprl_metrics
+from verl_comprl.trainer.batch import RolloutBatch
+from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.experience_runtime import Complement, NoComplement
+from verl_comprl.trainer.task_sampler import TaskSampler
+
+
+class RunInterrupted(Exception):
+    """The run was asked to stop; a checkpoint has been written."""
+
+
+class _MarkedAgentLoops:
+    """verl's agent loop manager, which tells every episode whether it is an evaluation."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        # The worker drops verl's own "validate" before an agent loop sees the row.
+        tu.assign_non_tensor_data(prompts, EVALUATION_KEY, bool(tu.get(prompts, "validate", default=False)))
+        self._manager.generate_sequences(prompts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+class ComplementaryLayer(PPOTrainer):
+    """Goes in front of one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
+
+    base_mode: str
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config with our ``comprl`` and ``extractor`` subtrees."""
+        with open_dict(config):
+            # verl compares the mode with its own names in several places.
+            config.trainer.v1.trainer_mode = self.base_mode
+        super().__init__(config)
+        self.replay_buffer.poll_interval = config.comprl.poll_interval
+        self.complement: NoComplement = NoComplement()
+        self.progress = Progress()
+        self._stop_requested = False
+        self._saved_step = -1
+        self._stretch = 1
+        """Mini-batches are so many times as large as verl's, because rollouts have several outputs."""
+
+    # ---- start and end ----
+
+    def _setup(self) -> None:
+        folder = resume_folder(self.config)
+        step = int(folder.name.rpartition("_")[2]) if folder else -1
+        begin_evaluations(Path(self.config.trainer.default_local_dir), step)
+        if self.config.comprl.experience:
+            self.complement = Complement(self.config, keep_content=folder is not None)
+        # Two models start at the same time: most of it is waiting for one process after the other.
+        with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
+            starting = background.submit(self.complement.start)
+            super()._setup()
+            starting.result()
+        self.complement.connect(folder)
+
+    def _init_dataloader(self) -> None:
+        """Let the tasks of a mix have equal shares of every batch; one task alone is drawn as verl draws it."""
+        super()._init_dataloader()
+        frame: Any = getattr(self.train_dataset, "dataframe", None)  # a user's own dataset may have none
+        tasks = frame["data_source"] if frame is not None else []
+        if len(set(tasks)) > 1 and self.config.data.shuffle:
+            loader = self.train_dataloader
+            self.train_dataloader = StatefulDataLoader(
+                dataset=loader.dataset,
+                batch_size=loader.batch_size,
+                num_workers=loader.num_workers,
+                drop_last=loader.drop_last,
+                collate_fn=loader.collate_fn,
+                sampler=TaskSampler(tasks, seed=self.config.data.get("seed") or 0),
+            )
+
+    def fit(self, agent_loop_manager: AgentLoopManager) -> None:
+        """Train; the extractor learns in the background for as long as the actor does."""
+        self.complement.begin()
+        try:
+            marked: Any = _MarkedAgentLoops(agent_loop_manager)
+            super().fit(marked)
+            self.progress.finish(self.complement.finish(), self._saved_paths())
+        finally:
+            self.complement.stop()
+
+    def request_stop(self) -> None:
+        """Finish the running step, write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted`."""
+        self._stop_requested = True
+
+    def close(self) -> None:
+        """Close the bank cleanly."""
+        self.complement.close()
+
+    # ---- one actor step ----
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Let verl compute advantages with half and rollout in the uid, then apply the weights of Eq. 5.
+
+        With any other estimator than ours all rollouts of a prompt are compared, as verl does.
+        """
+        rows = RolloutBatch.read(batch)
+        episodes = rows.episodes
+        measured = [rows.details[row] for row in episodes], [rows.tasks[row] for row in episodes]
+        metrics.update(comprl_metrics.rollout_metrics(*measured))
+        if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
+            return super()._compute_advantage(batch, metrics)
+        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))
+        batch = super()._compute_advantage(batch, metrics)
+        advantages = self._advantages(rows)
+        outcomes = [float(advantages[row][advantages[row].abs().argmax()]) for row in rows.episodes]
+        metrics.update(comprl_metrics.advantage_metrics(outcomes, [rows.guided[row] for row in rows.episodes]))
+        self._weigh(rows, advantages, len(batch), metrics)
+        return batch
+
+    def _advantages(self, rows: RolloutBatch) -> list[torch.Tensor]:
+        """Return the advantages per token; those of tokens that are not the actor's are 0."""
+        data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition, select_fields=["advantages"])
+        return list(data["advantages"].unbind(0))
+
+    def _weigh(self, rows: RolloutBatch, advantages: list[torch.Tensor], size: int, metrics: dict) -> None:
+        """Replace verl's equal weights by those of Eq. 5, and add the loss of self-distillation.
+
+        That one is ``weight · mean over its outputs of −mean log π`` and needs no loss of its own: where new and old
+        policy are the same, as in the first mini-batch, the gradient of a policy loss is ``−advantage · ∇ log π``.
+        """
+        self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
+        factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
+        distilled = rows.distilled()
+        if self.config.comprl.self_distillation.weight > 0:
+            metrics["comprl/distilled"] = float(distilled.sum())
+        if np.allclose(factors, 1.0):
+            return
+        constant = self.config.comprl.self_distillation.weight * size / max(1, distilled.sum())
+        changed = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
+        for row in np.flatnonzero(distilled):
+            changed[row] = torch.full_like(advantages[row], constant)
+        nested = torch.nested.as_nested_tensor(changed, layout=torch.jagged)
+        fields = TensorDict({"advantages": nested}, batch_size=len(rows.keys))
+        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=fields)
+
+    # ---- rollouts with several outputs ----
+
+    @property
+    def _several_outputs(self) -> bool:
+        return self.config.comprl.self_distillation.weight > 0 or self.config.comprl.actor_critic.train
+
+    @property
+    def _planned_rollouts(self) -> int:
+        """Rollouts of one batch, if none failed."""
+        prompts = self.config.data.train_batch_size // self.parameter_sync_step
+        return prompts * self.config.actor_rollout_ref.rollout.n
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        multiple = super()._get_required_batch_multiple(dp_size)
+        return math.lcm(multiple, self._planned_rollouts) if self._several_outputs else multiple
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Make as many optimizer steps as if every rollout had one output: mini-batches grow with the outputs."""
+        actor = self.config.actor_rollout_ref.actor
+        size = actor.ppo_mini_batch_size
+        actor.ppo_mini_batch_size = size * self._stretch
+        try:
+            return super()._update_actor(batch, metrics)
+        finally:
+            actor.ppo_mini_batch_size = size
+
+    def on_step_end(self) -> None:
+        """After the actor's step: outcomes become samples, the bank is merged on its schedule."""
+        super().on_step_end()
+        step = self.global_steps
+        with marked_timer("comprl_collect", self.timing_raw):
+            step_metrics = self.complement.collect(step)
+        self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
+        if self._stop_requested:
+            if self._saved_step != step:
+                self._save_checkpoint()
+            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self.config.trainer.default_local_dir}")
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
+        super()._compute_metrics(batch, metrics, *args, **kwargs)
+        self.progress.step(self.global_steps, self.total_training_steps, metrics)
+
+    # ---- evaluation ----
+
+    def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
+        """Add our two arms, with and without experience, to verl's validation metrics."""
+        ours = evaluation_metrics(data_sources, infos)
+        kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
+        result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
+        self.progress.evaluation(self.global_steps, ours)
+        measured = {"step": self.global_steps, "bank": self.complement.bank_checksum(), **ours}
+        write_evaluation(Path(self.config.trainer.default_local_dir), measured)
+        return result
+
+    def _saved_paths(self) -> dict[str, str]:
+        folder = Path(self.config.trainer.default_local_dir).resolve()
+        paths: dict[str, Any] = {"run": folder}
+        if self.config.comprl.experience:
+            bank = self.config.comprl.bank
+            paths["bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
+        if self._saved_step >= 0:
+            paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
+        if "tensorboard" in self.config.trainer.logger:
+            paths["tensorboard"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
+        return {name: str(path) for name, path in paths.items()}
+
+    # ---- checkpoints ----
+
+    def _save_checkpoint(self) -> None:
+        """Write our part first: verl's marker file, which makes a checkpoint count, comes last."""
+        self.complement.save(self.global_steps)
+        super()._save_checkpoint()
+        self._saved_step = self.global_steps
+
+
+@register_trainer("comprl_sync")
+class ComplementarySync(ComplementaryLayer, PPOTrainerSync):
+    """Actor rollouts and updates alternate; the extractor works beside both."""
+
+    base_mode = "sync"
+
+
+@register_trainer("comprl_colocate_async")
+class ComplementaryColocateAsync(ComplementaryLayer, PPOTrainerColocateAsync):
+    """As verl's ``colocate_async``."""
+
+    base_mode = "colocate_async"
+
+
+@register_trainer("comprl_separate_async")
+class ComplementarySeparateAsync(ComplementaryLayer, PPOTrainerSeparateAsync):
+    """As verl's ``separate_async``."""
+
+    base_mode = "separate_async"
