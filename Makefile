@@ -26,10 +26,11 @@ test: lint  ## Run the linters and the tests, real training runs included (more:
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
 
-lint: setup  ## Run ruff and pyright.
+lint: setup  ## Run ruff, pyright and import-linter.
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-logo
 
 clean:  ## Delete the environment and the tools' caches; training outputs stay.
 	rm -rf .venv build dist *.egg-info requirements/*/build requirements/*/*.egg-info

@@ -60,6 +60,7 @@ setup(
         **ENVIRONMENTS,
         "dev": [
             "hypothesis",
+            "import-linter>=2.16",
             "pre-commit",
             "pyright[nodejs]",
             "pytest",

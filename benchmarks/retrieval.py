@@ -10,6 +10,7 @@ the built-in model instead.
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import statistics
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from verl_comprl.experience import Add, BankConfig, Embedder, Experience, ExperienceBank, derive_id, spare_collector
+from verl_comprl.experience import Add, BankConfig, Embedder, Experience, ExperienceBank, derive_id
 from verl_comprl.experience.transfer.snapshot import write_snapshot
 
 GROUP = 8
@@ -78,7 +79,8 @@ async def filled_bank(folder: Path, size: int, embedder: Embedder) -> Experience
     write_snapshot(folder / "snapshot", entries, clustered(size, seed=1), embedder.identity)
     bank = await ExperienceBank.open(BankConfig(path=str(folder / "bank"), capacity=2 * size), embedder)
     await bank.restore(folder / "snapshot")
-    spare_collector()  # as a run's manager does
+    gc.collect()
+    gc.freeze()  # as a run's manager does
     return bank
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from verl_comprl import compat, plugin
 from verl_comprl.compat import IncompatibleVerlError
+from verl_comprl.names import TRAINERS
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +21,7 @@ def test_import_verl_registers_by_name_and_imports_next_to_nothing() -> None:
 import sys
 import verl
 ours = {name for name in sys.modules if name.startswith("verl_comprl")}
-print(sorted(ours - {"verl_comprl", "verl_comprl.compat", "verl_comprl.plugin"}))
+print(sorted(ours - {"verl_comprl", "verl_comprl.compat", "verl_comprl.names", "verl_comprl.plugin"}))
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 print(get_adv_estimator_fn("comprl_subgroup").__module__)
 """
@@ -34,7 +35,7 @@ def test_all_names_are_registered() -> None:
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.workers.rollout.replica import get_rollout_replica_class
 
-    classes = {get_trainer_cls(name) for name in plugin.TRAINERS}
+    classes = {get_trainer_cls(name) for name in TRAINERS}
     assert len(classes) == 3 and all(cls.__module__.startswith("verl_comprl.trainer.") for cls in classes)
     assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor_server"
 

@@ -11,12 +11,7 @@ from types import ModuleType
 from wrapt import register_post_import_hook
 
 from verl_comprl.compat import installed_verl
-
-TRAINERS = ("comprl_sync", "comprl_colocate_async", "comprl_separate_async")
-ADVANTAGE_ESTIMATOR = "comprl_subgroup"
-AGENT_LOOP = "comprl_agent"
-EXTRACTOR_LOSS = "comprl_cispo"
-EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
+from verl_comprl.names import ADVANTAGE_ESTIMATOR, AGENT_LOOP, EXTRACTOR_LOSS, EXTRACTOR_ROLLOUT, TRAINERS
 
 
 def _register_trainers(_: ModuleType) -> None:

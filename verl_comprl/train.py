@@ -56,11 +56,11 @@ def run(config: Any) -> int:
     Args:
         config: The composed config.
     """
-    from verl_comprl.display.terminal import Display, chatter_to
+    from verl_comprl.display.terminal import Display, redirect_verl_output
 
     display = Display()
     log = Path(config.trainer.default_local_dir) / "train.log"
-    with chatter_to(log) if os.environ.get("COMPRL_VERBOSE", "0") == "0" else nullcontext():
+    with redirect_verl_output(log) if os.environ.get("COMPRL_VERBOSE", "0") == "0" else nullcontext():
         return _run(config, display)
 
 

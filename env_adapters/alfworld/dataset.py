@@ -3,7 +3,8 @@
 from typing import Any
 
 from env_adapters import dataset
-from env_adapters.alfworld.games import list_games, put_form, resolve_data, task_of
+from env_adapters.alfworld.game_file import put_template, task_of
+from env_adapters.alfworld.games import list_games, resolve_data
 from env_adapters.alfworld.prompt import build_instructions
 from env_adapters.alfworld.rewards import failure_reward
 from env_adapters.dataset import Task, split_of, split_seeds
@@ -40,7 +41,7 @@ def build_rows(
         game = games[split_of(number)[1] % len(games)]
         content = game.read()
         tasks.append(Task(number, game.task_id, task_of(content)))
-        forms.add(put_form(content))
+        forms.add(put_template(content))
     if len(forms) != 1:
         raise ValueError(f"the games of {data} are of several dialects: {', '.join(sorted(forms))}")
     return dataset.build_rows(

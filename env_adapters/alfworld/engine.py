@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from env_adapters.alfworld.fast_pddl import FastPddlEnv
-from env_adapters.alfworld.games import TASK_PREFIX, task_of
+from env_adapters.alfworld.game_file import TASK_PREFIX, task_of
 
 
 @dataclass(frozen=True, slots=True)

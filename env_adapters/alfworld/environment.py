@@ -7,7 +7,8 @@ Owns an episode: the game that a seed stands for, what the model reads of it, an
 from typing import Any, ClassVar
 
 from env_adapters.alfworld.engine import Engine
-from env_adapters.alfworld.games import Game, list_games, put_form, resolve_data, task_of
+from env_adapters.alfworld.game_file import Game, put_template, task_of
+from env_adapters.alfworld.games import list_games, resolve_data
 from env_adapters.alfworld.prompt import build_instructions
 from env_adapters.alfworld.rewards import failure_reward
 from env_adapters.base import TextEnvironment, Transition
@@ -54,7 +55,7 @@ class ALFWorldEnvironment(TextEnvironment):
         view = self._engine.start(content)
         self.task_id = game.task_id
         self.goal = task_of(content)
-        self.instructions = build_instructions(put_form(content), self.max_turns)
+        self.instructions = build_instructions(put_template(content), self.max_turns)
         self.admissible_actions = view.commands
         return view.text.partition("\n\n")[2]  # below the title
 

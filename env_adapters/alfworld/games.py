@@ -1,42 +1,21 @@
-"""Where the games are, and what can be read from them without an engine: their names, tasks and the form of a command.
+"""The games of a split: where they are, and which game a number stands for.
 
-Owns which game a number of a split stands for. Playing is left to ``engine``, making games to ``generator``.
+Reading one is left to ``game_file``, playing it to ``engine``, making games to ``generator``.
 """
 
-import json
 import os
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from env_adapters.alfworld.game_file import GAME_FILE, LAYOUT, SPLIT_FOLDERS, Game
 from env_adapters.data_folder import data_folder
 
 GENERATED = "generated"
 VARIABLE = "ALFWORLD_DATA"
-LAYOUT = "json_2.1.1"
-SPLIT_FOLDERS = {"train": "train", "val": "valid_unseen"}
-GAME_FILE = "game.tw-pddl"
-TASK_PREFIX = "Your task is to: "
-
 _DEFAULT_GAMES = "alfworld-games-1"  # count up when the generator makes other ones
-_TASK = re.compile(re.escape(TASK_PREFIX) + r"([^\"]*)")
-_PUT = re.compile(r"action PutObject \{\s*template :: \"([^\"]*)\"")
 _SOLVABLE = re.compile(rb'"solvable": *true')
 _LEFT_OUT = ("movable", "Sliced")
-
-
-@dataclass(frozen=True, slots=True)
-class Game:
-    """A game's file and the name of its task."""
-
-    path: Path
-    task_id: str
-
-    def read(self) -> dict[str, Any]:
-        """Return the content: ``pddl_domain``, ``pddl_problem``, ``grammar`` and more."""
-        return json.loads(self.path.read_text(encoding="utf-8"))
 
 
 def resolve_data(data: str | None) -> str:
@@ -85,22 +64,6 @@ def list_games(data: str, split: str) -> list[Game]:
     if not games:
         raise ValueError(f"no solvable game in {folder}")
     return games
-
-
-def task_of(game: dict[str, Any]) -> str:
-    """Return the task in words, such as "put a clean mug in coffeemachine.", with its full stop."""
-    found = _TASK.search(game["grammar"])
-    if found is None:
-        raise ValueError("the game's grammar has no task")
-    return found[1]
-
-
-def put_form(game: dict[str, Any]) -> str:
-    """Return how this game puts an object ``{o}`` into a receptacle ``{r}``: its dialect."""
-    found = _PUT.search(game["grammar"])
-    if found is None:
-        raise ValueError("the game's grammar has no template for PutObject")
-    return found[1]
 
 
 def _generated() -> Path:

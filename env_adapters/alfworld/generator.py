@@ -13,7 +13,7 @@ from typing import Any
 
 from env_adapters.alfworld.engine import Engine
 from env_adapters.alfworld.expert import ScriptedPolicy
-from env_adapters.alfworld.games import GAME_FILE, LAYOUT, SPLIT_FOLDERS, put_form
+from env_adapters.alfworld.game_file import GAME_FILE, LAYOUT, SPLIT_FOLDERS, put_template
 from env_adapters.alfworld.problem import TASK_TYPES, Task, place_things, possible_tasks, write_problem
 from env_adapters.alfworld.prompt import build_instructions
 from env_adapters.alfworld.scenes import Scene, distributed_file, distributed_module, load_scene
@@ -87,7 +87,7 @@ def _draw_game(trial: str, task: Task, scene: Scene, chosen: random.Random) -> d
 
 def _win(game: dict[str, Any], engine: Engine) -> list[str]:
     """Return the commands with which the scripted player wins, none if it does not."""
-    policy = ScriptedPolicy(build_instructions(put_form(game), _TURNS))
+    policy = ScriptedPolicy(build_instructions(put_template(game), _TURNS))
     view, commands = engine.start(game), []
     while not view.won and len(commands) < _TURNS:
         commands.append(policy.act(view.text))

@@ -1,14 +1,14 @@
 """The system prompt; needs no engine."""
 
 
-def build_instructions(put_form: str, max_turns: int) -> str:
+def build_instructions(put_template: str, max_turns: int) -> str:
     """Return the system prompt.
 
     Args:
-        put_form: How the games put an object ``{o}`` into a receptacle ``{r}``.
+        put_template: How the games put an object ``{o}`` into a receptacle ``{r}``.
         max_turns: Turns of an episode.
     """
-    put = put_form.replace("{o}", "{object}").replace("{r}", "{receptacle}")
+    put = put_template.replace("{o}", "{object}").replace("{r}", "{receptacle}")
     return "\n".join(
         [
             "You carry out a household task in a room, by text commands.",

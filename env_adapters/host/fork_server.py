@@ -1,7 +1,7 @@
 """``python -m env_adapters.host.fork_server FD``: forks environment processes that have imported their family already.
 
 Importing an engine takes seconds and hundreds of megabytes; a fork of a process that has done it takes milliseconds and
-shares them. The zygote has one thread and no environment, so forking it is safe, which forking the host is not.
+shares them. The fork_server has one thread and no environment, so forking it is safe, which forking the host is not.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ def _fork(name: str, control: socket.socket, connection: socket.socket) -> int |
         environment_class(name)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    zygote = os.getpid()
+    fork_server = os.getpid()
     if pid := os.fork():
         return pid
     status = 1
@@ -56,11 +56,11 @@ def _fork(name: str, control: socket.socket, connection: socket.socket) -> int |
         control.close()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if os.getppid() == zygote:
+        if os.getppid() == fork_server:
             serve(connection)
         status = 0
     finally:
-        os._exit(status)  # never back into the zygote's loop
+        os._exit(status)  # never back into the fork_server's loop
 
 
 def serve(connection: socket.socket) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from env_adapters.base import Step, TextEnvironment
-from env_adapters.host.process import ProcessWorker, Zygote
+from env_adapters.host.process import ForkServer, ProcessWorker
 from env_adapters.host.thread import ThreadWorker
 from env_adapters.host.worker import EnvironmentFailure, Worker
 from env_adapters.registry import environment_class, portable_name
@@ -123,7 +123,7 @@ class EnvironmentHost:
         self._idle: OrderedDict[Worker, tuple[_Key, list[dict[str, Any]]]] = OrderedDict()
         self._threads = asyncio.Semaphore(max_threads)
         self._importing = asyncio.Lock()
-        self._zygote = Zygote()
+        self._fork_server = ForkServer()
 
     @asynccontextmanager
     async def session(self, name: str, options: dict[str, Any]) -> AsyncIterator[Session]:
@@ -158,7 +158,7 @@ class EnvironmentHost:
         """Stop everything that is idle; sessions must be over."""
         for worker in list(self._idle):
             await self._retire(worker)
-        self._zygote.close()
+        self._fork_server.close()
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
         # The latest first: its memory is warm, and what is left over ages.
@@ -186,7 +186,7 @@ class EnvironmentHost:
         if isolation == "auto":
             family = await _within(self._limits.reset, f"importing {name!r}", self._import(name))
             isolation = "thread" if family.thread_safe else "process"
-        return ThreadWorker() if isolation == "thread" else await self._zygote.fork(portable_name(name))
+        return ThreadWorker() if isolation == "thread" else await self._fork_server.fork(portable_name(name))
 
     async def _import(self, name: str) -> type[TextEnvironment]:
         # In a thread, as it takes seconds, and one after the other: where the modules of a library import one another,

@@ -1,6 +1,6 @@
 """An environment in a process of its own, which can be killed.
 
-Owns the host's end: the zygote that forks such processes, and the conversation with each of them.
+Owns the host's end: the fork_server that forks such processes, and the conversation with each of them.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class ProcessWorker:
             self._socket.close()
 
 
-class Zygote:
+class ForkServer:
     """Starts environment processes. Its own process starts with the first of them, and anew after it died."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Zygote:
             return await loop.run_in_executor(None, self._fork, name)
 
     def close(self) -> None:
-        """Stop the zygote, and with it every process that it has forked."""
+        """Stop the fork_server, and with it every process that it has forked."""
         if self._process is not None and self._control is not None:
             self._control.close()
             self._process.kill()

@@ -42,7 +42,7 @@ def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._announced.cache_clear()
 
 
-def announce(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def write_address(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     entry = EntryPoint(name, value, registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == entry.group else [])
 
@@ -71,7 +71,7 @@ def test_a_registered_environment_is_made_with_its_options(target: Any) -> None:
 
 
 def test_an_announced_environment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    announce(monkeypatch, "their-echo", f"{__name__}:Echo")
+    write_address(monkeypatch, "their-echo", f"{__name__}:Echo")
     assert {"minihack", "their-echo"} < set(env_adapters.list_environments())
     assert type(env_adapters.make("their-echo")).__name__ == "Echo"
 

@@ -10,4 +10,6 @@ ROWS = re.findall(r"^\| (.+?) \| `(.+?)::(.+?)` \|$", (HERE.parents[1] / "docs/e
 def test_every_failure_mode_has_its_test() -> None:
     assert len(ROWS) >= 27
     for mode, file, name in ROWS:
-        assert re.search(rf"^(async )?def {name}\(", next(HERE.rglob(file)).read_text(), re.M), f"{mode}: {file}::{name}"
+        assert re.search(rf"^(async )?def {name}\(", next(HERE.rglob(file)).read_text(), re.M), (
+            f"{mode}: {file}::{name}"
+        )

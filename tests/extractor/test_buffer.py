@@ -29,7 +29,7 @@ def filled(make_record: MakeRecord) -> Callable[..., TrainingBuffer]:
 def use(buffer: TrainingBuffer, step: int, **rewards: list[float]) -> int:
     for id, values in rewards.items():
         for value in values:
-            assert buffer.use(id, value)
+            assert buffer.record_reward(id, value)
     return buffer.collect(step)
 
 
@@ -124,7 +124,7 @@ def test_a_batch_is_removed_by_trained_only(filled: Callable[..., TrainingBuffer
 
 def test_uses_of_unknown_records_are_refused(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(1)
-    assert not buffer.use("imported", 1.0)
+    assert not buffer.record_reward("imported", 1.0)
     assert buffer.collect(1) == 0 and buffer.next_batch() is None
 
 
@@ -143,7 +143,7 @@ def test_forget_keeps_what_is_referred_to_and_what_was_until_lately(make_record:
     for id in ("answer", "entry", "replaced", "sampled", "used"):
         buffer.add(make_record(id, created_step=1))
     use(buffer, 1, sampled=[1])
-    buffer.use("used", 1)
+    buffer.record_reward("used", 1)
     buffer.forget(["entry", "replaced", "not a record"], 1)
     last = KEEP_UNREFERENCED_STEPS
     buffer.forget(["entry", "replaced"], last)
@@ -153,7 +153,7 @@ def test_forget_keeps_what_is_referred_to_and_what_was_until_lately(make_record:
     buffer.forget(["entry", "replaced"], last + 2)
     buffer.forget(["entry"], 2 * last)
     buffer.forget(["entry"], 3 * last - 1)
-    assert buffer.use("replaced", 1) and buffer.record_count == 4
+    assert buffer.record_reward("replaced", 1) and buffer.record_count == 4
     buffer.collect(3 * last)
     buffer.forget([], 3 * last)
     assert buffer.record("replaced") and buffer.record("entry")
@@ -168,8 +168,8 @@ def test_everything_survives_a_restart(
     buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8))
     use(buffer, 1, a=[1], b=[-1], c=[1])
     buffer.trained()
-    buffer.use("a", -1)
-    buffer.use("a", 1)
+    buffer.record_reward("a", -1)
+    buffer.record_reward("a", 1)
     buffer.save(tmp_path / "buffer")
 
     restored = filled(2)
@@ -196,11 +196,11 @@ def test_what_comes_in_during_a_save_does_no_harm(
 
     def write_while_an_answer_fails(path: Path, records: list[GenerationRecord]) -> None:
         buffer.add(make_record("late"))
-        buffer.use("late", -1)
+        buffer.record_reward("late", -1)
         write(path, records)
 
     monkeypatch.setattr(buffer_module, "write_records", write_while_an_answer_fails)
-    buffer.use("a", 1)
+    buffer.record_reward("a", 1)
     buffer.save(tmp_path)
     restored = filled(1)
     restored.restore(tmp_path)

@@ -38,22 +38,22 @@ def rewards(buffer: TrainingBuffer, step: int) -> dict[str, float]:
 
 def test_an_outcome_rewards_at_once_and_a_verdict_adds_to_it(buffer: TrainingBuffer) -> None:
     credit = Credit(buffer, relative=False)
-    credit.use("a", "p", "t", True, 1)
-    credit.use("b", "p", "t", False, 1, judged=0.5)  # Eq. 8: refined, then failed
+    credit.record_outcome("a", "p", "t", True, 1)
+    credit.record_outcome("b", "p", "t", False, 1, judged=0.5)  # Eq. 8: refined, then failed
     assert rewards(buffer, 1) == {"a": 1.0, "b": -0.5}
 
 
 def test_relative_rewards_wait_for_the_free_half_of_their_prompt(buffer: TrainingBuffer) -> None:
     credit = Credit(buffer, relative=True)
-    credit.use("a", "p", "t", True, 1)
-    credit.use("b", "q", "t", True, 1, judged=1.0)
+    credit.record_outcome("a", "p", "t", True, 1)
+    credit.record_outcome("b", "q", "t", True, 1, judged=1.0)
     for success in (True, False, False, False):
-        credit.free("p", success, 1)
-    credit.settle(1, {})
+        credit.record_free_outcome("p", success, 1)
+    credit.flush_pending(1, {})
     assert rewards(buffer, 1) == {"a": 1.5}  # 1 − (1 − 3)/4; q has no free half yet
     assert len(credit) == 1
-    credit.free("q", True, 2)
-    credit.settle(2, {})
+    credit.record_free_outcome("q", True, 2)
+    credit.flush_pending(2, {})
     assert rewards(buffer, 2) == {"b": 1.0}  # 1 + (1 − 1)
     assert len(credit) == 0
 
@@ -63,29 +63,29 @@ def test_a_prompt_without_a_free_half_is_compared_with_its_task(
     buffer: TrainingBuffer, outcomes: dict[str, list[bool]], reward: float
 ) -> None:
     credit = Credit(buffer, relative=True)
-    credit.use("a", "p", "t", True, 1)
-    credit.settle(2, outcomes)
+    credit.record_outcome("a", "p", "t", True, 1)
+    credit.flush_pending(2, outcomes)
     assert rewards(buffer, 2) == {}
-    credit.settle(3, outcomes)
+    credit.flush_pending(3, outcomes)
     assert rewards(buffer, 3) == {"a": reward}
 
 
 def test_free_outcomes_are_not_kept_for_ever(buffer: TrainingBuffer) -> None:
     credit = Credit(buffer, relative=True)
-    credit.free("p", True, 1)
-    credit.settle(2, {})
+    credit.record_free_outcome("p", True, 1)
+    credit.flush_pending(2, {})
     assert credit.state()["free"] == {"p": [True]}
-    credit.settle(3, {})
+    credit.flush_pending(3, {})
     assert credit.state()["free"] == {}
 
 
 def test_what_waits_survives_a_checkpoint(buffer: TrainingBuffer) -> None:
     credit, restored = Credit(buffer, relative=True), Credit(buffer, relative=True)
-    credit.use("a", "p", "t", False, 1)
-    credit.free("q", True, 1)
+    credit.record_outcome("a", "p", "t", False, 1)
+    credit.record_free_outcome("q", True, 1)
     state: dict[str, Any] = json.loads(json.dumps(credit.state()))
     restored.restore(state)
-    restored.free("p", True, 1)
-    restored.settle(1, {})
+    restored.record_free_outcome("p", True, 1)
+    restored.flush_pending(1, {})
     assert rewards(buffer, 1) == {"a": -2.0}
     assert restored.state()["free"] == {"q": [True], "p": [True]}

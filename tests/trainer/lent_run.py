@@ -122,8 +122,8 @@ class Runs:
         trainer.close()
         for worker in loops.agent_loop_workers:
             ray.kill(worker)
-        if hasattr(getattr(trainer, "complement", None), "manager"):
-            ray.kill(trainer.complement.manager)
+        if hasattr(getattr(trainer, "experience_runtime", None), "manager"):
+            ray.kill(trainer.experience_runtime.manager)
 
     def _agent_loops(self, config: Any) -> Future[Any] | None:
         """Start a run's workers in the background, if the clients that they need are there already."""

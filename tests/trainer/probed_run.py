@@ -9,9 +9,9 @@ from verl_comprl import train
 
 
 def main() -> int:
-    from verl_comprl.trainer.trainer import ComplementaryLayer
+    from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
 
-    probe_after_steps(ComplementaryLayer, Path(sys.argv[1]))
+    probe_after_steps(ComplementaryTrainerMixin, Path(sys.argv[1]))
     return train.main(sys.argv[2:])
 
 

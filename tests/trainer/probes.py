@@ -44,7 +44,7 @@ def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
 
 
 def probe(trainer: Any, file: Path) -> None:
-    extractor = trainer.complement.extractor
+    extractor = trainer.experience_runtime.extractor
     for model, workers, client in (
         ("actor", trainer.actor_rollout_wg, trainer.get_llm_client()),
         ("extractor", extractor.workers, extractor.client()),
@@ -60,7 +60,7 @@ def probe(trainer: Any, file: Path) -> None:
 
 def probe_engines(trainer: Any, file: Path) -> None:
     """Append what the engines alone say about fixed tokens, before a run's first step."""
-    extractor = trainer.complement.extractor
+    extractor = trainer.experience_runtime.extractor
     for model, workers, version in (
         ("actor", trainer.actor_rollout_wg, trainer.global_steps),
         ("extractor", extractor.workers, extractor.weight_version),

@@ -25,9 +25,10 @@ def _registration() -> str:
     if "comprl" not in {entry.name for entry in entry_points(group="verl.plugins")}:
         raise RuntimeError("verl-comprl is not installed as a distribution, so verl does not load it: pip install -e .")
     from verl_comprl import plugin
+    from verl_comprl.names import TRAINERS
 
     plugin.verify()
-    return f"trainers {', '.join(plugin.TRAINERS)}"
+    return f"trainers {', '.join(TRAINERS)}"
 
 
 def _device() -> str:

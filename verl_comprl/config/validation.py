@@ -12,7 +12,7 @@ from env_adapters.host.host import Isolation
 from verl_comprl.experience import BankConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.extractor.queue import QueueConfig
-from verl_comprl.plugin import ADVANTAGE_ESTIMATOR, TRAINERS
+from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
 
 UTILITIES = ("outcome", "relative")
 

@@ -39,7 +39,7 @@ class _MetricsOnly(io.TextIOBase):
 
 
 @contextmanager
-def chatter_to(file: Path) -> Iterator[None]:
+def redirect_verl_output(file: Path) -> Iterator[None]:
     """Send what verl prints to ``file``, except its metrics lines (``step:…``), which are the run's own output."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as log, redirect_stdout(_MetricsOnly(sys.stdout, log)):

@@ -1,7 +1,6 @@
 """The experience bank: usable without verl, Ray or training. Importing it loads no model library."""
 
 from verl_comprl.experience.bank import ExperienceBank
-from verl_comprl.experience.collector import spare_collector
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder, make_embedder
 from verl_comprl.experience.embedding.sentence_transformer import SentenceTransformerEmbedder
@@ -69,5 +68,4 @@ __all__ = [
     "parse_distillation",
     "parse_merge",
     "sanitize",
-    "spare_collector",
 ]

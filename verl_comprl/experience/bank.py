@@ -277,7 +277,7 @@ class ExperienceBank:
         exclude: Iterable[str] = (),
         max_step: int | None = None,
         at_random: Random | None = None,
-        rehearsal: str = "",
+        evaluation_id: str = "",
     ) -> Retrieval:
         """Return the entry that Eq. 6 puts first for ``query``; never raises.
 
@@ -289,7 +289,7 @@ class ExperienceBank:
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
             at_random: Draws any entry of the scope instead (exploration).
-            rehearsal: Name of an evaluation: what is retrieved counts for its later queries (Eq. 6), and nowhere else.
+            evaluation_id: Name of an evaluation; retrievals count only for later queries of the same name (Eq. 6).
         """
         start = time.perf_counter()
         entry, status = await self._retriever.retrieve(
@@ -299,7 +299,7 @@ class ExperienceBank:
             max_step=max_step,
             count=not (read_only or self._read_only),
             at_random=at_random,
-            rehearsal=rehearsal,
+            evaluation_id=evaluation_id,
         )
         seconds = time.perf_counter() - start
         if not read_only:

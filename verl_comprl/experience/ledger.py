@@ -71,11 +71,11 @@ class Ledger:
         if self._read_only:
             raise StoreError("the experience bank was opened read-only")
 
-        async def alone() -> T:
+        async def locked() -> T:
             async with self._writer:
                 return await work()
 
-        task = asyncio.create_task(alone())
+        task = asyncio.create_task(locked())
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         # Shielded: a write that stopped half way would let readers in between its halves.

@@ -74,7 +74,7 @@ class TrainingBuffer:
         """Keep a record; one that is already known stays as it is, with its training counts."""
         self._records.setdefault(record.id, record)
 
-    def use(self, record_id: str, reward: float) -> bool:
+    def record_reward(self, record_id: str, reward: float) -> bool:
         """Note one use of a record and its reward; returns whether the record is known (imported text has none)."""
         if record_id not in self._records:
             return False

@@ -45,7 +45,9 @@ class Credit:
         """Return the number of uses that wait for the free half of their prompt."""
         return len(self._waiting)
 
-    def use(self, record_id: str, prompt: str, task: str, success: bool, step: int, *, judged: float = 0.0) -> None:
+    def record_outcome(
+        self, record_id: str, prompt: str, task: str, success: bool, step: int, *, judged: float = 0.0
+    ) -> None:
         """Note that an episode used a record.
 
         Args:
@@ -59,15 +61,15 @@ class Credit:
         if self._relative:
             self._waiting.append(_Use(record_id, prompt, task, success, judged, step))
         else:
-            self._buffer.use(record_id, judged + outcome_reward(success))
+            self._buffer.record_reward(record_id, judged + outcome_reward(success))
 
-    def free(self, prompt: str, success: bool, step: int) -> None:
+    def record_free_outcome(self, prompt: str, success: bool, step: int) -> None:
         """Note the outcome of a rollout of a prompt's free half."""
         if self._relative:
             self._free.setdefault(prompt, []).append(success)
             self._free_step[prompt] = step
 
-    def settle(self, step: int, task_outcomes: Mapping[str, Any]) -> None:
+    def flush_pending(self, step: int, task_outcomes: Mapping[str, Any]) -> None:
         """Reward the uses whose prompt's free half is known; those that have waited too long, by their task's.
 
         Args:
@@ -81,7 +83,7 @@ class Credit:
                 waiting.append(use)
             else:
                 compared = outcomes or list(task_outcomes.get(use.task, ()))
-                self._buffer.use(use.record_id, use.judged + relative_reward(use.success, compared))
+                self._buffer.record_reward(use.record_id, use.judged + relative_reward(use.success, compared))
         self._waiting = waiting
         # Not at once: with an asynchronous trainer, rollouts of one prompt end in different steps.
         for prompt in [prompt for prompt, seen in self._free_step.items() if step - seen >= WAIT_STEPS]:

@@ -3,6 +3,7 @@
 The logic is :class:`verl_comprl.manager.manager.ExperienceManager`; this is what ties it to Ray and verl.
 """
 
+import gc
 import time
 import uuid
 from pathlib import Path
@@ -13,16 +14,16 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder, spare_collector
+from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.extractor.queue import QueueConfig
-from verl_comprl.manager.inspection import BankDesk, announce, withdraw
+from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
-from verl_comprl.rollout.guidance import manager_name
+from verl_comprl.names import manager_name
 
 
-class _ManagerActor(BankDesk, ExperienceManager):
+class _ManagerActor(BankInspection, ExperienceManager):
     """Constructed empty, since a Ray actor's constructor cannot await; :meth:`open` does the work."""
 
     def __init__(self) -> None:
@@ -64,15 +65,15 @@ class _ManagerActor(BankDesk, ExperienceManager):
             ),
             bank,
         )
-        self._announced = None if config.url else Path(config.path)
-        if self._announced is not None:
-            announce(self._announced, manager_name())
-        spare_collector()
+        self._address_folder = None if config.url else Path(config.path)
+        if self._address_folder is not None:
+            write_address(self._address_folder, _actor_name())
+        _relieve_garbage_collector()
 
     async def restore(self, folder: str) -> None:
         """Replace the state by what ``save`` wrote."""
         await super().restore(folder)
-        spare_collector()
+        _relieve_garbage_collector()
 
     async def replace_bank(self, address: str) -> None:
         """Put a snapshot in the place of the bank's content, unless ``address`` is empty."""
@@ -81,8 +82,8 @@ class _ManagerActor(BankDesk, ExperienceManager):
 
     async def close(self) -> None:
         """Stop, close the bank, and say no longer that it is here."""
-        if self._announced is not None:
-            withdraw(self._announced)
+        if self._address_folder is not None:
+            remove_address(self._address_folder)
         await super().close()
 
     async def connect(self, client: LLMServerClient, view: DictConfig) -> None:
@@ -113,6 +114,20 @@ class _ManagerActor(BankDesk, ExperienceManager):
         )
 
 
+def _actor_name() -> str:
+    return manager_name(ray.get_runtime_context().get_job_id())
+
+
+def _relieve_garbage_collector() -> None:
+    """Exempt what is in memory now from garbage collection, and collect less often.
+
+    Scanning a bank of 20,000 entries takes 100 ms, during which no retrieval is answered (``benchmarks/retrieval.py``).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 def wait_for(reference: Any) -> Any:
     """Return what a call to a Ray actor returned."""
     return ray.get(reference)
@@ -131,7 +146,7 @@ def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
     Raises:
         ray.exceptions.RayTaskError: If the bank cannot be opened; the cause says why.
     """
-    manager = ray.remote(_ManagerActor).options(name=manager_name(), max_concurrency=4096, num_cpus=1).remote()
+    manager = ray.remote(_ManagerActor).options(name=_actor_name(), max_concurrency=4096, num_cpus=1).remote()
     model = config.actor_rollout_ref.model
     reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
     settings = OmegaConf.to_container(config.comprl, resolve=True)

@@ -16,7 +16,7 @@ MANAGER_FILE = "manager.json"
 """In the bank's folder while a run holds it."""
 
 
-class BankDesk:
+class BankInspection:
     """The reading methods of a manager, in types that any Python can unpickle."""
 
     _bank: ExperienceBank
@@ -46,7 +46,7 @@ class BankDesk:
         return await self._bank.verify()
 
 
-def announce(folder: Path, actor: str) -> None:
+def write_address(folder: Path, actor: str) -> None:
     """Say in the bank's folder where its manager can be reached; call it in the manager's process."""
     import ray  # not above: a reader sets what Ray looks at when it is imported
 
@@ -61,6 +61,6 @@ def announce(folder: Path, actor: str) -> None:
     (folder / MANAGER_FILE).write_text(json.dumps(where), encoding="utf-8")
 
 
-def withdraw(folder: Path) -> None:
-    """Take back what ``announce`` said."""
+def remove_address(folder: Path) -> None:
+    """Take back what ``write_address`` said."""
     (folder / MANAGER_FILE).unlink(missing_ok=True)

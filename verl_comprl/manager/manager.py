@@ -105,7 +105,7 @@ class ExperienceManager:
             environment=environment,
             read_only=read_only,
             at_random=self._random if explores else None,
-            rehearsal=self._rehearsal(read_only),
+            evaluation_id=self._evaluation_id(read_only),
         )
         if not read_only:
             self._totals.guides[retrieval.status] += 1
@@ -129,7 +129,7 @@ class ExperienceManager:
 
     async def _answer(self, query: str, task: str, environment: str, read_only: bool) -> Answer:
         retrieval = await self._bank.retrieve(
-            query, task=task, environment=environment, read_only=read_only, rehearsal=self._rehearsal(read_only)
+            query, task=task, environment=environment, read_only=read_only, evaluation_id=self._evaluation_id(read_only)
         )
         if retrieval.entry is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
@@ -138,10 +138,10 @@ class ExperienceManager:
         if not read_only:
             self._buffer.add(record)
             if not text:
-                self._buffer.use(record.id, self._config.format_failure_reward)
+                self._buffer.record_reward(record.id, self._config.format_failure_reward)
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
-    def _rehearsal(self, read_only: bool) -> str:
+    def _evaluation_id(self, read_only: bool) -> str:
         """Name an evaluation. Tasks may all have one goal: without counts they would all get one and the same entry."""
         return f"step {self._step}" if read_only else ""
 
@@ -157,11 +157,13 @@ class ExperienceManager:
                 self._totals.verdicts[judged.verdict] += 1
             for record_id in episode.record_ids if episode.guided or judged else ():
                 bonus = judged.score if judged and judged.record_id == record_id else 0.0
-                self._credit.use(record_id, episode.prompt, request.task, success, request.step, judged=bonus)
+                self._credit.record_outcome(
+                    record_id, episode.prompt, request.task, success, request.step, judged=bonus
+                )
             if episode.guided:
                 self._bank.record_outcome(request.experience_ids, success)
             else:
-                self._credit.free(episode.prompt, success, request.step)
+                self._credit.record_free_outcome(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
             if self._config.distill:
                 self._queue.put(request)
@@ -258,14 +260,14 @@ class ExperienceManager:
         self._buffer.add(record)
         self._totals.parse_failures.update(error.kind for error in answer.errors)
         if not answer.format_ok:
-            self._buffer.use(record.id, self._config.format_failure_reward)
+            self._buffer.record_reward(record.id, self._config.format_failure_reward)
 
     # ---- training ----
 
     async def collect(self, step: int) -> dict[str, float]:
         """Close an actor step: its outcomes become samples. Returns the metrics of the step."""
         self._step = step
-        self._credit.settle(step, self._free_outcomes)
+        self._credit.flush_pending(step, self._free_outcomes)
         samples = self._buffer.collect(step)
         try:
             await self._bank.retire(self._free_outcomes)

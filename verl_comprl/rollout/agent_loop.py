@@ -19,7 +19,7 @@ from verl.utils.profiler import simple_timer
 from env_adapters.host import EnvironmentHost, Limits, Session
 from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Judgement
-from verl_comprl.plugin import AGENT_LOOP
+from verl_comprl.names import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
 from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, Episode, OutputKind
@@ -151,15 +151,15 @@ class ComplementaryAgentLoop(AgentLoopBase):
 
     async def _without_experience(self, episode: Episode, played: Conversation) -> AgentLoopOutput:
         """Return the episode as a free actor would have lived it: no experience, no tool, no questions."""
-        told = Conversation(self, episode.id, self.rollout_config.response_length, None)
-        await told.begin(initial_messages(episode.row["raw_prompt"], episode.turns[0].observation))
+        student = Conversation(self, episode.id, self.rollout_config.response_length, None)
+        await student.begin(initial_messages(episode.row["raw_prompt"], episode.turns[0].observation))
         for turn, (ids, log_probs) in zip(episode.turns, episode.generated, strict=True):
-            if told.mask and not await told.append(observation_message(turn.observation)):
+            if student.mask and not await student.append(observation_message(turn.observation)):
                 break
-            await told.put(ids, log_probs)
-            told.messages.append({"role": "assistant", "content": turn.response})
-        told.weight_versions = played.weight_versions
-        return _output(told, OutputKind.DISTILLATION, episode)
+            await student.put(ids, log_probs)
+            student.messages.append({"role": "assistant", "content": turn.response})
+        student.weight_versions = played.weight_versions
+        return _output(student, OutputKind.DISTILLATION, episode)
 
     async def _begin(self, episode: Episode, observation: str, tools: list[dict[str, Any]]) -> Conversation:
         # The free half has neither entry nor tool: it must not read the bank.

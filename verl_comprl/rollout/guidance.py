@@ -8,16 +8,12 @@ import ray
 from ray.exceptions import RayError
 
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
+from verl_comprl.names import manager_name
 
 logger = logging.getLogger(__name__)
 
 GUIDE_TIMEOUT_SECONDS = 30.0
 ASK_TIMEOUT_SECONDS = 120.0
-
-
-def manager_name() -> str:
-    """Return the manager's actor name, unique per Ray job."""
-    return f"comprl_experience_manager_{ray.get_runtime_context().get_job_id()}"
 
 
 def is_guided_slot(session_id: int, group_size: int, guided_fraction: float, step: int, warmup_steps: int) -> bool:
@@ -48,7 +44,7 @@ class Guidance:
         Raises:
             ValueError: If no manager runs: the trainer is not one of ours.
         """
-        return cls(ray.get_actor(manager_name()))
+        return cls(ray.get_actor(manager_name(ray.get_runtime_context().get_job_id())))
 
     async def guide(self, query: str, *, task: str, environment: str, read_only: bool) -> Guide:
         """Retrieve one entry; ``degraded`` if the manager does not answer."""

@@ -12,7 +12,7 @@ import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
 from verl_comprl.algorithm.advantage import subgroup_advantages
-from verl_comprl.plugin import ADVANTAGE_ESTIMATOR
+from verl_comprl.names import ADVANTAGE_ESTIMATOR
 
 _HALVES = {"guided": True, "free": False}
 

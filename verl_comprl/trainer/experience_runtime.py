@@ -1,6 +1,6 @@
-"""What complements the actor in a run: experience manager, extractor and learner, started, saved and ended together.
+"""All that a run has beside the actor: experience manager, extractor and learner, started, saved and stopped together.
 
-The layer over verl's trainer knows this one object; an arm without experience has :class:`NoComplement` in its place.
+The trainer holds one such object; an arm without experience holds a :class:`NoExperienceRuntime`.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from verl_comprl.trainer.learner import ExtractorLearner
 Metrics = dict[str, float]
 
 
-class NoComplement:
+class NoExperienceRuntime:
     """The actor is alone: nothing is started, nothing is saved."""
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class NoComplement:
         """Close the bank cleanly."""
 
 
-class Complement(NoComplement):
+class ExperienceRuntime(NoExperienceRuntime):
     """Manager, extractor and learner."""
 
     def __init__(self, config: DictConfig, *, keep_content: bool) -> None:

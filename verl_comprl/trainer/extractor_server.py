@@ -13,7 +13,7 @@ from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-from verl_comprl.plugin import EXTRACTOR_ROLLOUT
+from verl_comprl.names import EXTRACTOR_ROLLOUT
 
 FIRST_REPLICA_RANK = 1000
 

@@ -9,7 +9,7 @@ import torch
 from verl.trainer.ppo.core_algos import compute_policy_loss_cispo, register_policy_loss
 from verl.utils.torch_functional import masked_mean
 
-from verl_comprl.plugin import EXTRACTOR_LOSS
+from verl_comprl.names import EXTRACTOR_LOSS
 
 _verls_cispo: Any = compute_policy_loss_cispo  # its decorator hides the arguments from checkers
 

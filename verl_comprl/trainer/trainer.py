@@ -26,13 +26,13 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
 from verl_comprl.display.progress import Progress
-from verl_comprl.plugin import ADVANTAGE_ESTIMATOR
+from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
 from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
-from verl_comprl.trainer.experience_runtime import Complement, NoComplement
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
 from verl_comprl.trainer.task_sampler import TaskSampler
 
 
@@ -55,7 +55,7 @@ class _MarkedAgentLoops:
         return getattr(self._manager, name)
 
 
-class ComplementaryLayer(PPOTrainer):
+class ComplementaryTrainerMixin(PPOTrainer):
     """Goes in front of one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
     base_mode: str
@@ -67,7 +67,7 @@ class ComplementaryLayer(PPOTrainer):
             config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
         self.replay_buffer.poll_interval = config.comprl.poll_interval
-        self.complement: NoComplement = NoComplement()
+        self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.progress = Progress()
         self._stop_requested = False
         self._saved_step = -1
@@ -81,13 +81,13 @@ class ComplementaryLayer(PPOTrainer):
         step = int(folder.name.rpartition("_")[2]) if folder else -1
         begin_evaluations(Path(self.config.trainer.default_local_dir), step)
         if self.config.comprl.experience:
-            self.complement = Complement(self.config, keep_content=folder is not None)
+            self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
         # Two models start at the same time: most of it is waiting for one process after the other.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
-            starting = background.submit(self.complement.start)
+            starting = background.submit(self.experience_runtime.start)
             super()._setup()
             starting.result()
-        self.complement.connect(folder)
+        self.experience_runtime.connect(folder)
 
     def _init_dataloader(self) -> None:
         """Let the tasks of a mix have equal shares of every batch; one task alone is drawn as verl draws it."""
@@ -107,13 +107,13 @@ class ComplementaryLayer(PPOTrainer):
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; the extractor learns in the background for as long as the actor does."""
-        self.complement.begin()
+        self.experience_runtime.begin()
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            self.progress.finish(self.complement.finish(), self._saved_paths())
+            self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
         finally:
-            self.complement.stop()
+            self.experience_runtime.stop()
 
     def request_stop(self) -> None:
         """Finish the running step, write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted`."""
@@ -121,7 +121,7 @@ class ComplementaryLayer(PPOTrainer):
 
     def close(self) -> None:
         """Close the bank cleanly."""
-        self.complement.close()
+        self.experience_runtime.close()
 
     # ---- one actor step ----
 
@@ -201,7 +201,7 @@ class ComplementaryLayer(PPOTrainer):
         super().on_step_end()
         step = self.global_steps
         with marked_timer("comprl_collect", self.timing_raw):
-            step_metrics = self.complement.collect(step)
+            step_metrics = self.experience_runtime.collect(step)
         self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
         if self._stop_requested:
             if self._saved_step != step:
@@ -220,7 +220,7 @@ class ComplementaryLayer(PPOTrainer):
         kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
-        measured = {"step": self.global_steps, "bank": self.complement.bank_checksum(), **ours}
+        measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
         write_evaluation(Path(self.config.trainer.default_local_dir), measured)
         return result
 
@@ -240,27 +240,27 @@ class ComplementaryLayer(PPOTrainer):
 
     def _save_checkpoint(self) -> None:
         """Write our part first: verl's marker file, which makes a checkpoint count, comes last."""
-        self.complement.save(self.global_steps)
+        self.experience_runtime.save(self.global_steps)
         super()._save_checkpoint()
         self._saved_step = self.global_steps
 
 
 @register_trainer("comprl_sync")
-class ComplementarySync(ComplementaryLayer, PPOTrainerSync):
+class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
     """Actor rollouts and updates alternate; the extractor works beside both."""
 
     base_mode = "sync"
 
 
 @register_trainer("comprl_colocate_async")
-class ComplementaryColocateAsync(ComplementaryLayer, PPOTrainerColocateAsync):
+class ComplementaryColocateAsync(ComplementaryTrainerMixin, PPOTrainerColocateAsync):
     """As verl's ``colocate_async``."""
 
     base_mode = "colocate_async"
 
 
 @register_trainer("comprl_separate_async")
-class ComplementarySeparateAsync(ComplementaryLayer, PPOTrainerSeparateAsync):
+class ComplementarySeparateAsync(ComplementaryTrainerMixin, PPOTrainerSeparateAsync):
     """As verl's ``separate_async``."""
 
     base_mode = "separate_async"

@@ -16,7 +16,7 @@ import pytest
 
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.experience.transfer.snapshot import read_snapshot
-from verl_comprl.manager.inspection import BankDesk, announce, withdraw
+from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,7 +37,7 @@ def comprl_bank(*arguments: object) -> subprocess.CompletedProcess[str]:
 def live(folder: Path) -> Iterator[Live]:
     import ray
 
-    class Manager(BankDesk):
+    class Manager(BankInspection):
         async def open(self, folder: str) -> int:
             from fake_embedder import FakeEmbedder
 
@@ -45,11 +45,11 @@ def live(folder: Path) -> Iterator[Live]:
             for use in range(10):  # in memory only, so far
                 self._bank.record_outcome([self._bank.entries()[1].id], success=use < 5)
             await self._bank.retrieve("lesson")
-            announce(Path(folder), "the manager")
+            write_address(Path(folder), "the manager")
             return os.getpid()
 
         async def close(self, folder: str) -> None:
-            withdraw(Path(folder))
+            remove_address(Path(folder))
             await self._bank.close()
 
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "experience")])

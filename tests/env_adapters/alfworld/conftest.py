@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from env_adapters.alfworld.games import Game, list_games
+from env_adapters.alfworld.game_file import Game
+from env_adapters.alfworld.games import list_games
 from env_adapters.alfworld.generator import make_games
 
 

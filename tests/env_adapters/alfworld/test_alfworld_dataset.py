@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from env_adapters.alfworld.dataset import build_rows
-from env_adapters.alfworld.games import Game, list_games
+from env_adapters.alfworld.game_file import Game
+from env_adapters.alfworld.games import list_games
 
 ROOT = Path(__file__).parents[3]
 

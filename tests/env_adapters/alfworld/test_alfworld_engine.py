@@ -24,7 +24,8 @@ from textworld.logic import Rule
 
 from env_adapters.alfworld import fast_pddl
 from env_adapters.alfworld.engine import Engine, View
-from env_adapters.alfworld.games import Game, list_games
+from env_adapters.alfworld.game_file import Game
+from env_adapters.alfworld.games import list_games
 from env_adapters.alfworld.problem import TASK_TYPES
 
 

@@ -15,7 +15,8 @@ import pytest
 import env_adapters
 from env_adapters import INFO_KEYS, TextEnvironment
 from env_adapters.alfworld.expert import ScriptedPolicy
-from env_adapters.alfworld.games import Game, list_games
+from env_adapters.alfworld.game_file import Game
+from env_adapters.alfworld.games import list_games
 from env_adapters.alfworld.problem import TASK_TYPES
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from env_adapters.alfworld.games import GENERATED, Game, list_games, put_form, resolve_data, task_of
+from env_adapters.alfworld.game_file import Game, put_template, task_of
+from env_adapters.alfworld.games import GENERATED, list_games, resolve_data
 
 
 def write(folder: Path, name: str, *, split: str = "train", solvable: bool = True, grammar: str = "") -> None:
@@ -65,9 +66,9 @@ def test_a_folder_without_games_is_refused(data: str, tmp_path: Path, monkeypatc
 def test_what_a_grammar_tells(games: dict[str, Game], older: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     content = games["pick_two_obj_and_place"].read()
     assert task_of(content).split()[:2] in (["put", "two"], ["find", "two"]) and task_of(content).endswith(".")
-    assert put_form(content) == "move {o} to {r}"
-    assert put_form(older(content)) == "put {o} in/on {r}"
+    assert put_template(content) == "move {o} to {r}"
+    assert put_template(older(content)) == "put {o} in/on {r}"
     with pytest.raises(ValueError, match="no task"):
         task_of({"grammar": ""})
     with pytest.raises(ValueError, match="no template for PutObject"):
-        put_form({"grammar": ""})
+        put_template({"grammar": ""})

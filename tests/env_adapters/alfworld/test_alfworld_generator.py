@@ -13,7 +13,8 @@ import pytest
 
 from env_adapters.alfworld import generator
 from env_adapters.alfworld.engine import Engine
-from env_adapters.alfworld.games import _DEFAULT_GAMES, Game, list_games
+from env_adapters.alfworld.game_file import Game
+from env_adapters.alfworld.games import _DEFAULT_GAMES, list_games
 from env_adapters.alfworld.problem import TASK_TYPES, place_things, possible_tasks
 from env_adapters.alfworld.scenes import distributed_module, load_scene
 

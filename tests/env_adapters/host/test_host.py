@@ -123,9 +123,9 @@ async def test_a_process_gives_way_to_the_loop(make_host: MakeHost) -> None:
 async def test_a_zygote_that_died_is_replaced(make_host: MakeHost) -> None:
     host = make_host()
     pid = int((await play(host, PROCESS, "pid"))[-1])
-    zygote = psutil.Process(pid).parent()
-    assert zygote is not None and "env_adapters.host.fork_server" in zygote.cmdline()
-    zygote.kill()
+    fork_server = psutil.Process(pid).parent()
+    assert fork_server is not None and "env_adapters.host.fork_server" in fork_server.cmdline()
+    fork_server.kill()
     assert gone(pid), "its processes end with it"
     with pytest.raises(EnvironmentFailure):
         await play(host, PROCESS, "fine")

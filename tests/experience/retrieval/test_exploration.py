@@ -42,11 +42,11 @@ async def test_an_evaluation_spreads_over_entries_as_training_does(open_bank: An
     await filled(bank, apply)
     await filled(twin, apply)
     titles = lambda found: [retrieval.entry.title for retrieval in found]  # noqa: E731
-    rehearsed = [await bank.retrieve("lesson", read_only=True, rehearsal="step 1") for _ in range(24)]
+    rehearsed = [await bank.retrieve("lesson", read_only=True, evaluation_id="step 1") for _ in range(24)]
     counted = [await twin.retrieve("lesson") for _ in range(24)]
     assert titles(rehearsed) == titles(counted) and len(set(titles(counted))) > 1
     # Another evaluation begins as the first one did; a plain read-only retrieval always finds the same.
-    again = [await bank.retrieve("lesson", read_only=True, rehearsal="step 2") for _ in range(24)]
+    again = [await bank.retrieve("lesson", read_only=True, evaluation_id="step 2") for _ in range(24)]
     assert titles(again) == titles(rehearsed)
     assert len(set(titles([await bank.retrieve("lesson", read_only=True) for _ in range(8)]))) == 1
 
@@ -55,7 +55,7 @@ async def test_a_rehearsal_changes_nothing(bank: Any, apply: Any) -> None:
     await filled(bank, apply)
     before, content = bank.entries(), entries_checksum(bank.entries())
     for _ in range(10):
-        await bank.retrieve("lesson", read_only=True, rehearsal="step 1")
+        await bank.retrieve("lesson", read_only=True, evaluation_id="step 1")
     assert bank.entries() == before and entries_checksum(bank.entries()) == content
     await bank.retrieve("lesson")
     assert entries_checksum(bank.entries()) != content

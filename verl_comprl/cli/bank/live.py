@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.cli.bank.source import BankSource
 from verl_comprl.experience import Experience, StoreError
 from verl_comprl.manager.inspection import MANAGER_FILE
 
@@ -20,7 +19,7 @@ _CONNECT_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def connected(folder: Path, held: StoreError) -> AsyncIterator[BankSource]:
+async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"]:
     """Connect to the manager of the run that holds ``folder``.
 
     Args:
@@ -60,12 +59,14 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator[BankSource]
         ray.shutdown()
         raise StoreError(f"{held}; its experience manager cannot be reached: {_first_line(error)}") from error
     try:
-        yield _LiveManager(actor, manager["pid"])
+        yield _LiveBank(actor, manager["pid"])
     finally:
         ray.shutdown()
 
 
-class _LiveManager(BankSource):
+class _LiveBank:
+    """A bank behind its run's manager, read like an open one: a ``BankSource``."""
+
     def __init__(self, actor: Any, pid: int) -> None:
         self._actor = actor
         self._pid = pid

@@ -1,15 +1,7 @@
-"""Which entry a query gets (Eq. 6), and how concurrent queries are taken together.
+"""The ranking of Eq. 6: similarity, how often an entry was retrieved, and when last. A pure function."""
 
-Owns the ranking formula and the micro-batches. Searching and counting are the bank's.
-"""
-
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
-
-Q = TypeVar("Q")
-R = TypeVar("R")
+from collections.abc import Callable, Sequence
 
 
 def diversified_rank(
@@ -49,62 +41,3 @@ def diversified_rank(
             best.sort(reverse=True)
             del best[k:]
     return [candidates[-position] for _, position in best]
-
-
-class MicroBatcher(Generic[Q, R]):
-    """Hands queries over in batches: of ``max_batch``, or of what has come ``max_wait_ms`` after the first."""
-
-    def __init__(
-        self, run: Callable[[list[Q]], Awaitable[Sequence[R]]], *, max_batch: int = 16, max_wait_ms: float = 1.0
-    ) -> None:
-        """Batches go to ``run``, which returns one result per query, in order; several may run at the same time."""
-        self._run = run
-        self._max_batch = max_batch
-        self._max_wait = max_wait_ms / 1000
-        self._waiting: list[tuple[Q, asyncio.Future[R]]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._running: set[asyncio.Task[None]] = set()
-
-    async def submit(self, query: Q) -> R:
-        """Return the result for ``query``, or raise what its batch raised."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((query, future))
-        if len(self._waiting) >= self._max_batch:
-            self._dispatch()
-        elif self._timer is None:
-            self._timer = loop.call_later(self._max_wait, self._dispatch)
-        return await future
-
-    async def drain(self) -> None:
-        """Wait until every query submitted so far has its result."""
-        if self._waiting:
-            self._dispatch()
-        while self._running:
-            await asyncio.wait(self._running)
-
-    def _dispatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        batch, self._waiting = self._waiting, []
-        task = asyncio.create_task(self._run_batch(batch))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def _run_batch(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
-        wanted = [(query, future) for query, future in batch if not future.cancelled()]
-        if not wanted:
-            return
-        try:
-            results = await self._run([query for query, _ in wanted])
-            for (_, future), result in zip(wanted, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
-        except Exception as error:
-            for _, future in wanted:
-                if not future.done():
-                    future.set_exception(error)
-        finally:
-            for _, future in wanted:
-                future.cancel()  # does nothing to those that have their result

@@ -18,8 +18,9 @@ from cachetools import LRUCache
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.ledger import Ledger
+from verl_comprl.experience.retrieval.batching import MicroBatcher
 from verl_comprl.experience.retrieval.query_cache import QueryCache
-from verl_comprl.experience.retrieval.ranking import MicroBatcher, diversified_rank
+from verl_comprl.experience.retrieval.ranking import diversified_rank
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.statistics import Status
 from verl_comprl.experience.store.base import SearchRequest
@@ -28,7 +29,7 @@ from verl_comprl.experience.updates.sanitize import sanitize
 _log = logging.getLogger(__name__)
 
 _MAX_POOLS = 4096
-_MAX_REHEARSALS = 4
+_MAX_EVALUATIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Retriever:
         self._pools: dict[_Query, list[str]] = {}
         self._pools_version = 0
         self._degraded_logged = False
-        self._rehearsals: LRUCache[str, Counter[str]] = LRUCache(_MAX_REHEARSALS)
+        self._evaluations: LRUCache[str, Counter[str]] = LRUCache(_MAX_EVALUATIONS)
         self.use(embedder)
 
     def use(self, embedder: Embedder) -> None:
@@ -77,7 +78,7 @@ class Retriever:
         max_step: int | None,
         count: bool,
         at_random: Random | None = None,
-        rehearsal: str = "",
+        evaluation_id: str = "",
     ) -> tuple[Experience | None, Status]:
         """Return the entry that Eq. 6 puts first, and how that went; never raises.
 
@@ -88,16 +89,16 @@ class Retriever:
             max_step: Only entries created at this step or before; None for any.
             count: Whether the retrieval counts.
             at_random: Draw any entry instead of searching.
-            rehearsal: Retrievals of the same name count among themselves.
+            evaluation_id: Retrievals of the same name count among themselves.
         """
         if not self._ledger.table.by_id:
             return None, "nothing"
         try:
             query = _Query(self._clean(text), *scope, max_step, exclude)
             if at_random:
-                entry = self._draw(query, at_random, count)
+                entry = self._sample(query, at_random, count)
             else:
-                entry = await self._batcher.submit((query, count, rehearsal))
+                entry = await self._batcher.submit((query, count, evaluation_id))
         except Exception:  # whatever store or embedder raise, an actor goes on without experience
             if not self._degraded_logged:
                 _log.exception("retrieval is degraded: actors get no experience; further failures are only counted")
@@ -143,29 +144,29 @@ class Retriever:
             ]
             for query, hits in zip(unknown, await self._ledger.store.search(requests), strict=True):
                 self._pools[query] = pools[query] = [hit.id for hit in hits if hit.id in self._ledger.table.by_id]
-            return [self._choose(pools[query] or [], count, rehearsal) for query, count, rehearsal in queries]
+            return [self._choose(pools[query] or [], count, evaluation_id) for query, count, evaluation_id in queries]
 
-    def _draw(self, query: _Query, random: Random, count: bool) -> Experience | None:
+    def _sample(self, query: _Query, random: Random, count: bool) -> Experience | None:
         """Draw an entry of the query's scope, each as likely as any other."""
         entries = [entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)]
-        return self._taken(random.choice(entries), time.time(), count) if entries else None
+        return self._count_retrieval(random.choice(entries), time.time(), count) if entries else None
 
-    def _choose(self, pool: Sequence[str], count: bool, rehearsal: str) -> Experience | None:
+    def _choose(self, pool: Sequence[str], count: bool, evaluation_id: str) -> Experience | None:
         """Choose by Eq. 6; no await, so that a count moves before the next query looks at it."""
         by_id = self._ledger.table.by_id
         now = time.time()
-        rehearsed = self._rehearsals.setdefault(rehearsal, Counter()) if rehearsal else Counter()
+        evaluated = self._evaluations.setdefault(evaluation_id, Counter()) if evaluation_id else Counter()
 
         def history(id: str) -> tuple[int, float]:
-            times = rehearsed[id]
+            times = evaluated[id]
             return by_id[id].retrievals + times, now if times else by_id[id].last_retrieved_at
 
         best = diversified_rank(pool, history, now, lam=self._config.diversity, recency=self._config.recency_seconds)
-        if best and rehearsal:
-            rehearsed[best[0]] += 1
-        return self._taken(by_id[best[0]], now, count) if best else None
+        if best and evaluation_id:
+            evaluated[best[0]] += 1
+        return self._count_retrieval(by_id[best[0]], now, count) if best else None
 
-    def _taken(self, entry: Experience, now: float, count: bool) -> Experience:
+    def _count_retrieval(self, entry: Experience, now: float, count: bool) -> Experience:
         if not count:
             return entry
         return self._ledger.table.count(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)

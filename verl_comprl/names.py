@@ -1,0 +1,25 @@
+"""The names under which verl and Ray know the parts of verl-comprl; imports nothing, so any module may import it."""
+
+TRAINERS = ("comprl_sync", "comprl_colocate_async", "comprl_separate_async")
+"""``trainer.v1.trainer_mode``."""
+
+ADVANTAGE_ESTIMATOR = "comprl_subgroup"
+"""``algorithm.adv_estimator``."""
+
+AGENT_LOOP = "comprl_agent"
+"""``actor_rollout_ref.rollout.agent.default_agent_loop``."""
+
+EXTRACTOR_LOSS = "comprl_cispo"
+"""``extractor.actor.policy_loss.loss_mode``."""
+
+EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
+"""``extractor.rollout.name``."""
+
+
+def manager_name(job_id: str) -> str:
+    """Return the name of the experience manager's Ray actor.
+
+    Args:
+        job_id: Of the Ray job, since runs that share a cluster have a manager each.
+    """
+    return f"comprl_experience_manager_{job_id}"
