@@ -276,10 +276,11 @@ async def test_a_cancelled_writer_does_not_stop_half_way(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"path": ""}, "comprl.bank.path must name a folder"),
-        ({"scope": "run"}, "must be one of all, environment, task, got 'run'"),
-        ({"capacity": 0}, "comprl.bank.capacity must be at least 1, got 0"),
-        ({"diversity": -1.0}, "comprl.bank.diversity must not be negative, got -1.0"),
+        ({"path": ""}, "path must name a folder, or url a Qdrant server; both are empty"),
+        ({"scope": "run"}, "scope\n.*'all', 'environment' or 'task'.*input_value='run'"),
+        ({"capacity": 0}, "capacity\n.*greater than 0.*input_value=0"),
+        ({"diversity": -1.0}, "diversity\n.*greater than or equal to 0.*input_value=-1.0"),
+        ({"capacty": 5}, "capacty\n.*not permitted"),
     ],
 )
 def test_settings_are_checked(setting: dict[str, Any], message: str) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
-from verl_comprl.extractor.queue import DEAD_LETTERS, DistillationQueue, QueueConfig
+from verl_comprl.extractor.config import QueueConfig
+from verl_comprl.extractor.queue import DEAD_LETTERS, DistillationQueue
 
 MakeRequest = Callable[..., DistillationRequest]
 
@@ -256,15 +257,9 @@ async def test_any_text_survives_disk_and_snapshot(
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"folder": ""}, "comprl.queue.folder must name a folder"),
-        ({"overflow": "block"}, "comprl.queue.overflow must be one of spill, drop_oldest, got 'block'"),
-        ({"capacity": 0}, "comprl.queue.capacity must be at least 1, got 0"),
-        ({"max_attempts": 0}, "comprl.queue.max_attempts must be at least 1, got 0"),
-        ({"backoff_seconds": -1.0}, "comprl.queue.backoff_seconds must not be negative"),
-    ],
+    ("setting", "value"),
+    [("folder", ""), ("overflow", "block"), ("capacity", 0), ("max_attempts", 0), ("backoff_seconds", -1.0)],
 )
-def test_settings_that_cannot_work(make_queue: MakeQueue, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_queue(**settings)
+def test_settings_that_cannot_work(make_queue: MakeQueue, setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"1 validation error for QueueConfig\n{setting}\n"):
+        make_queue(**{setting: value})

@@ -9,10 +9,11 @@ import pytest_asyncio
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
 from managed import Extractor, Open, Setup
 
+from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
-from verl_comprl.extractor.queue import QueueConfig
-from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
+from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
+from verl_comprl.manager.manager import ExperienceManager
 
 
 @pytest.fixture
@@ -32,26 +33,23 @@ async def open_manager(
     opened: list[ExperienceManager] = []
 
     async def open_(
-        folder: str = "bank", *, bank_settings: dict[str, Any] | None = None, votes: bool = False, **settings: Any
+        folder: str = "bank",
+        *,
+        bank: dict[str, Any] | None = None,
+        extractor_settings: dict[str, Any] | None = None,
+        votes: bool = False,
+        **settings: Any,
     ) -> Setup:
-        defaults: dict[str, Any] = {
-            "batch_size": 1,
-            "alpha": 0.5,
-            "cooldown": 1,
-            "max_staleness": None,
-            "merge_chunk": 5,
-            "format_failure_reward": -1.0,
-            "distillation_workers": 2,
-            "distill": True,
-            "merge_workers": 2,
-            "answer_timeout": 5.0,
-            "queue": QueueConfig(folder=str(tmp_path / f"{folder}-queue"), max_attempts=3, backoff_seconds=0.0),
-        }
-        banked = BankConfig(path=str(tmp_path / folder), **bank_settings or {})
-        bank = await ExperienceBank.open(banked, embedder)
-        manager = ExperienceManager(ManagerConfig(**{**defaults, **settings}), bank)
+        config = ComprlConfig(
+            bank=BankConfig(path=str(tmp_path / folder), **bank or {}),
+            queue=QueueConfig(folder=str(tmp_path / f"{folder}-queue"), max_attempts=3, backoff_seconds=0.0),
+            extractor=ExtractorConfig(**{"batch_size": 1, "distillation_workers": 2, **(extractor_settings or {})}),
+            **settings,
+        )
+        opened_bank = await ExperienceBank.open(config.bank, embedder)
+        manager = ExperienceManager(config, opened_bank)
         opened.append(manager)
-        return Setup(manager, bank, make_calls(extractor, votes=votes))
+        return Setup(manager, opened_bank, make_calls(extractor, votes=votes))
 
     yield open_
     for manager in opened:

@@ -9,11 +9,12 @@ from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports] 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.experience.schema import DistillationRequest, Outcome
+from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
-from verl_comprl.extractor.queue import QueueConfig
-from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
+from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.manager.messages import EpisodeReport
 
 RECORDS = ("entry", "merged", "answer")
@@ -29,22 +30,13 @@ EVENTS = st.lists(EPISODE | st.just(("collect",)) | st.just(("resume",)), max_si
 
 
 async def open_manager(folder: Path, relative: bool = False) -> ExperienceManager:
-    bank = await ExperienceBank.open(BankConfig(path=str(folder / "bank")), FakeEmbedder())
-    config = ManagerConfig(
-        batch_size=1,
-        alpha=0.5,
-        cooldown=0,
-        max_staleness=None,
-        merge_chunk=5,
-        format_failure_reward=-1.0,
-        distillation_workers=1,
-        distill=False,
-        merge_workers=1,
-        answer_timeout=1.0,
+    utility = "relative" if relative else "outcome"
+    config = ComprlConfig(
+        bank=BankConfig(path=str(folder / "bank")),
         queue=QueueConfig(folder=str(folder / "queue")),
-        relative_utility=relative,
+        extractor=ExtractorConfig(batch_size=1, cooldown=0, distill=False, utility=utility),
     )
-    return ExperienceManager(config, bank)
+    return ExperienceManager(config, await ExperienceBank.open(config.bank, FakeEmbedder()))
 
 
 def record(id: str) -> GenerationRecord:

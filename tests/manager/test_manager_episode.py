@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
+from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide, Judgement
 
@@ -108,7 +109,7 @@ async def test_votes_are_asked_for_only_where_they_are_wanted(
 
 
 async def test_entries_that_do_worse_than_the_free_half_retire(open_manager: Open, make_request: MakeRequest) -> None:
-    setup = await open_manager(bank_settings={"retire_min_uses": 2, "retire_margin": 0.2})
+    setup = await open_manager(bank={"retire_min_uses": 2, "retire_margin": 0.2})
     bad, good = await setup.seed("bad door", "good door")
     for number, (guide, success) in enumerate(((bad, False), (bad, False), (good, True), (good, False))):
         request = make_request(f"guided {number}", success=success, experience_ids=(guide,))
@@ -164,7 +165,7 @@ async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(running:
 
 
 async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extractor) -> None:
-    setup = await open_manager(answer_timeout=0.05)
+    setup = await open_manager(search_and_ask=SearchAndAskConfig(timeout=0.05))
     setup.start()
     await setup.seed("open the door")
     extractor.gate.clear()
@@ -199,7 +200,7 @@ async def test_reading_for_an_evaluation_changes_nothing(running: Setup, extract
 
 
 async def test_a_share_of_guides_is_drawn_at_random_and_counted(open_manager: Open) -> None:
-    setup = await open_manager(exploration=1.0, bank_settings={"retrieval_pool": 1})
+    setup = await open_manager(exploration=1.0, bank={"retrieval_pool": 1})
     ids = await setup.seed("open the door", "dig a hole", "pray")
     drawn = {(await setup.manager.guide("open the door", *WHERE)).experience_id for _ in range(60)}
     assert drawn == set(ids)
@@ -244,7 +245,7 @@ async def test_a_manager_that_does_not_distil_leaves_a_restored_queue_alone(
     first = await open_manager("first")
     await first.manager.report(EpisodeReport(make_request("waiting"), guided=False))
     await first.manager.save(str(tmp_path / "saved"))
-    second = await open_manager("second", distill=False)
+    second = await open_manager("second", extractor_settings={"distill": False})
     await second.manager.restore(str(tmp_path / "saved"))
     second.start()
     assert not await second.manager.drain(0.2)

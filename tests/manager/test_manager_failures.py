@@ -18,7 +18,7 @@ from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Gui
 async def test_a_format_failure_changes_nothing_and_is_rewarded_for_that(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest, reward: float
 ) -> None:
-    setup = await open_manager(format_failure_reward=reward)
+    setup = await open_manager(extractor_settings={"format_failure_reward": reward})
     setup.start()
     extractor.replies["distill"] = "I would rather not."
     await setup.manager.report(EpisodeReport(make_request("a"), guided=False))

@@ -4,13 +4,14 @@ import asyncio
 
 from managed import WHERE, Extractor, MakeRequest, Open, answered, merged, until
 
+from verl_comprl.extractor.config import MergeConfig
 from verl_comprl.manager.messages import EpisodeReport
 
 
 async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
-    setup = await open_manager(merge_chunk=2)
+    setup = await open_manager(merge=MergeConfig(chunk=2))
     setup.start()
     await setup.seed("a", "b", "c")
     extractor.replies["merge"] = [
@@ -46,7 +47,7 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
 async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
     open_manager: Open, extractor: Extractor
 ) -> None:
-    setup = await open_manager(merge_chunk=2)
+    setup = await open_manager(merge=MergeConfig(chunk=2))
     setup.start()
     ids = await setup.seed("a", "b", "c", "d", "e", "f")
     extractor.replies["merge"] = [
@@ -68,7 +69,7 @@ async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
 async def test_tasks_are_merged_beside_one_another_but_no_more_than_allowed(
     open_manager: Open, extractor: Extractor
 ) -> None:
-    setup = await open_manager(merge_workers=2, merge_chunk=2)
+    setup = await open_manager(merge=MergeConfig(chunk=2, workers=2))
     setup.start()
     for task in ("a", "b", "c"):
         await setup.seed(f"{task} one", f"{task} two", call_id=task, task=task)

@@ -29,7 +29,7 @@ def lasting(metrics: dict[str, float]) -> dict[str, float]:
 async def test_a_run_goes_on_where_its_snapshot_was_taken(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    first = await open_manager("first", distillation_workers=1)
+    first = await open_manager("first", extractor_settings={"distillation_workers": 1})
     first.start()
     extractor.replies["distill"] = [LESSON, "unreadable", RuntimeError("once"), RETURN, RETURN]
     for id in ("x", "y", "z"):
@@ -53,7 +53,7 @@ async def test_a_run_goes_on_where_its_snapshot_was_taken(
     saved = await first.manager.metrics()
     assert saved["queue/depth"] == 2 and saved["bank/size"] == 1 and saved["buffer/samples"] == 1
 
-    second = await open_manager("second", distillation_workers=1)
+    second = await open_manager("second", extractor_settings={"distillation_workers": 1})
     await second.manager.restore(str(tmp_path / "snapshot"))
     assert lasting(await second.manager.metrics()) == lasting(saved)
     assert second.bank.entries() == first.bank.entries()

@@ -87,7 +87,15 @@ def settings(**rollout: Any) -> DictConfigWrap:
                 "search_and_ask": {"max_calls": 1},
                 "actor_critic": {"enabled": False, "train": False, "timeout": 1.0, "max_tokens": 64},
                 "self_distillation": {"weight": 0.0, "every": 1},
+                "bank": {"path": "unused"},
+                "queue": {"folder": "unused"},
             },
         }
     )
     return DictConfigWrap(config)
+
+
+def change_settings(loop: Any, group: str, **values: Any) -> None:
+    """Give an agent loop other settings than those of its config."""
+    changed = getattr(loop._settings, group).model_copy(update=values)
+    loop._settings = loop._settings.model_copy(update={group: changed})

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted import MOVE_TURN, ScriptedManager, ScriptedServer
+from scripted import MOVE_TURN, ScriptedManager, ScriptedServer, change_settings
 from test_rollout_agent_loop import GUIDE, play, row
 
 from verl_comprl.manager.messages import Judgement
@@ -44,9 +44,9 @@ def judge(make_loop: Any, tokenizer: Any) -> Any:
     async def judge_(answer: str, *, train: bool = False, evaluation: bool = False, delay: float = 0.0) -> Any:
         server, manager = ScriptedServer(tokenizer, [answer] + [MOVE_TURN] * 3), ScriptedManager(GUIDE)
         loop = make_loop(server, manager)
-        loop._settings.actor_critic.enabled, loop._settings.actor_critic.train = True, train
+        change_settings(loop, "actor_critic", enabled=True, train=train)
         if delay:
-            loop._settings.actor_critic.timeout = delay / 10
+            change_settings(loop, "actor_critic", timeout=delay / 10)
             generate = server.generate
 
             async def slow(request_id: str, **arguments: Any) -> Any:
@@ -111,6 +111,6 @@ async def test_the_critics_words_are_an_output_of_their_own_if_trained(judge: An
 async def test_nobody_judges_in_the_free_half(make_loop: Any, tokenizer: Any) -> None:
     server, manager = ScriptedServer(tokenizer, [MOVE_TURN] * 3), ScriptedManager(GUIDE)
     loop = make_loop(server, manager)
-    loop._settings.actor_critic.enabled = True
+    change_settings(loop, "actor_critic", enabled=True)
     await play(loop, **row(2))
     assert manager.calls[-1][1][0].judgement is None

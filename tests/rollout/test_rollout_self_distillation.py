@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from scripted import TOOL_TURN, ScriptedManager, ScriptedServer
+from scripted import TOOL_TURN, ScriptedManager, ScriptedServer, change_settings
 from test_rollout_agent_loop import ANSWER, GUIDE, play, row
 
 import env_adapters
@@ -33,7 +33,7 @@ def solution() -> tuple[list[str], list[str]]:
 
 def distilling_loop(make_loop: Any, server: ScriptedServer, every: int = 1) -> Any:
     loop = make_loop(server, ScriptedManager(GUIDE, ANSWER), response_length=8192)
-    loop._settings.self_distillation.weight, loop._settings.self_distillation.every = 0.1, every
+    change_settings(loop, "self_distillation", weight=0.1, every=every)
     return loop
 
 

@@ -1,38 +1,38 @@
-"""Checks of a composed config before anything is started: one line per mistake, with value, allowed ones and remedy."""
+"""Checks across settings before anything is started: one line per mistake, with value, allowed ones and remedy.
+
+What a single setting may be is declared with it (``config.tree``) and checked when the settings are read.
+"""
 
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from omegaconf import DictConfig
 
-from env_adapters.host.host import Isolation
-from verl_comprl.experience import BankConfig
+from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
+from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
-from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
 
-UTILITIES = ("outcome", "relative")
 
-
-class ConfigError(ValueError):
-    """The configuration cannot work; the message says what to change."""
-
-
-def validate(config: DictConfig) -> None:
+def validate(config: DictConfig) -> ComprlConfig:
     """Check our part of the config and what it asks of verl's.
+
+    Returns:
+        Our settings, typed.
 
     Raises:
         ConfigError: With one line per mistake.
     """
-    mistakes = [*_trainer(config), *_models(config), *_micro_batches(config), *_data(config)]
-    mistakes += _hosting(config.comprl.environments)
-    if config.comprl.experience:
-        mistakes += [*_halves(config), *_comprl(config.comprl), *_variants(config), *_extractor(config)]
+    comprl, mistakes = read_settings(config)
+    mistakes += [*_trainer(config), *_models(config), *_micro_batches(config), *_data(config)]
+    if comprl.experience:
+        mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl), *_extractor(config, comprl)]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
+    return comprl
 
 
 def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
@@ -46,8 +46,8 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
         ConfigError: If there are too few.
     """
     actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    ours = config.comprl.extractor
-    extractor = ours.nnodes * ours.n_gpus_per_node if config.comprl.experience else 0
+    comprl = comprl_config(config)
+    extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.experience else 0
     available = int(resources.get("GPU", 0))
     if available < actor + extractor:
         raise ConfigError(
@@ -71,14 +71,8 @@ def _trainer(config: DictConfig) -> Iterator[str]:
         yield f"trainer.v1.trainer_mode={mode!r} is not a trainer of verl-comprl; allowed: {', '.join(TRAINERS)}"
 
 
-def _halves(config: DictConfig) -> Iterator[str]:
-    group, fraction = config.actor_rollout_ref.rollout.n, config.comprl.guided_fraction
-    if not _is_number(fraction) or not 0 < fraction <= 1:
-        yield (
-            f"comprl.guided_fraction={fraction} is no share of the rollouts; allowed: above 0, up to 1 "
-            "(nobody guided is arm=baseline)"
-        )
-        return
+def _halves(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    group, fraction = config.actor_rollout_ref.rollout.n, comprl.guided_fraction
     guided = group * fraction
     if fraction == 0.5 and group % 2:
         yield f"actor_rollout_ref.rollout.n={group} is odd, but half of K rollouts are guided; use an even number"
@@ -95,73 +89,22 @@ def _halves(config: DictConfig) -> Iterator[str]:
         )
 
 
-def _comprl(comprl: DictConfig) -> Iterator[str]:
-    positive = {
-        "max_turn_tokens": comprl.max_turn_tokens,
-        "poll_interval": comprl.poll_interval,
-        "search_and_ask.timeout": comprl.search_and_ask.timeout,
-        "actor_critic.max_tokens": comprl.actor_critic.max_tokens,
-        "actor_critic.timeout": comprl.actor_critic.timeout,
-        "self_distillation.every": comprl.self_distillation.every,
-        "embedder.batch_size": comprl.embedder.batch_size,
-        "embedder.timeout": comprl.embedder.timeout,
-        "extractor.batch_size": comprl.extractor.batch_size,
-        "extractor.max_operations": comprl.extractor.max_operations,
-        "extractor.distillation_workers": comprl.extractor.distillation_workers,
-        "extractor.nnodes": comprl.extractor.nnodes,
-        "extractor.n_gpus_per_node": comprl.extractor.n_gpus_per_node,
-        "merge.chunk": comprl.merge.chunk,
-        "merge.workers": comprl.merge.workers,
-    }
-    for name, value in positive.items():
-        if not _is_number(value):
-            yield f"comprl.{name}={value!r} must be a number"
-        elif value <= 0:
-            yield f"comprl.{name}={value} must be greater than 0"
-    not_negative = {
-        "warmup_steps": comprl.warmup_steps,
-        "drain_timeout": comprl.drain_timeout,
-        "search_and_ask.max_calls": comprl.search_and_ask.max_calls,
-        "self_distillation.weight": comprl.self_distillation.weight,
-        "extractor.alpha": comprl.extractor.alpha,
-        "extractor.cooldown": comprl.extractor.cooldown,
-        "merge.every": comprl.merge.every,
-    }
-    for name, value in not_negative.items():
-        if not _is_number(value):
-            yield f"comprl.{name}={value!r} must be a number"
-        elif value < 0:
-            yield f"comprl.{name}={value} must not be negative"
-    staleness = comprl.extractor.max_staleness
-    if staleness is not None and (not _is_number(staleness) or staleness < 0):
-        yield f"comprl.extractor.max_staleness={staleness!r} must be null or a number that is not negative"
-    if not _is_number(comprl.extractor.format_failure_reward):
-        yield f"comprl.extractor.format_failure_reward={comprl.extractor.format_failure_reward!r} must be a number"
+def _bank(comprl: ComprlConfig) -> Iterator[str]:
     initial = comprl.initial_bank
     if initial and not initial.startswith(HUB_PREFIX) and not (Path(initial) / "manifest.json").exists():
         yield f"comprl.initial_bank={initial} is no snapshot; make one with `comprl bank export`"
     if not initial and not comprl.extractor.distill:
         yield "comprl.initial_bank must name a snapshot, as comprl.extractor.distill=False leaves the bank empty"
-    yield from _settings("bank", BankConfig, comprl.bank)
-    yield from _settings("queue", QueueConfig, comprl.queue)
 
 
-def _variants(config: DictConfig) -> Iterator[str]:
-    """Check what is off by default and what it cannot be combined with."""
-    comprl = config.comprl
-    if not _is_number(comprl.exploration) or not 0 <= comprl.exploration <= 1:
-        yield f"comprl.exploration={comprl.exploration!r} is no share of the guided episodes; allowed: 0 to 1"
-    if comprl.extractor.utility not in UTILITIES:
-        yield f"comprl.extractor.utility={comprl.extractor.utility!r} is unknown; allowed: {', '.join(UTILITIES)}"
-    elif comprl.extractor.utility == "relative" and comprl.guided_fraction == 1:
+def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Check combinations of what is off by default."""
+    if comprl.extractor.utility == "relative" and comprl.guided_fraction == 1:
         yield "comprl.extractor.utility=relative compares with the free half, but comprl.guided_fraction=1 has none"
     if comprl.actor_critic.train and not comprl.actor_critic.enabled:
         yield "comprl.actor_critic.train=true needs comprl.actor_critic.enabled=true"
-    several = {
-        "comprl.actor_critic.train=true": comprl.actor_critic.train,
-        "comprl.self_distillation.weight": _is_number(comprl.self_distillation.weight)
-        and comprl.self_distillation.weight > 0,
-    }
+    distills = comprl.self_distillation.weight > 0
+    several = {"comprl.actor_critic.train=true": comprl.actor_critic.train, "comprl.self_distillation.weight": distills}
     for name in (name for name, used in several.items() if used):
         if config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
             yield (
@@ -170,31 +113,11 @@ def _variants(config: DictConfig) -> Iterator[str]:
             )
     correction = config.algorithm.get("rollout_correction") or {}
     wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
-    if several["comprl.self_distillation.weight"] and wrong:
+    if distills and wrong:
         yield (
             f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "
             "log-probs of a distilled episode are those with experience"
         )
-
-
-def _settings(group: str, settings: type, given: DictConfig) -> Iterator[str]:
-    """Make the settings of a part of the manager, which check themselves."""
-    kinds = get_type_hints(settings)
-    values = {str(name): value for name, value in given.items()}
-    for name in sorted(values.keys() - kinds.keys()):
-        yield f"comprl.{group}.{name} is unknown; allowed: {', '.join(kinds)}"
-    wrong = [name for name, value in values.items() if kinds.get(name) in (int, float) and not _is_number(value)]
-    for name in wrong:
-        yield f"comprl.{group}.{name}={values[name]!r} must be a number"
-    if not wrong and values.keys() <= kinds.keys():
-        try:
-            settings(**values)
-        except ValueError as error:
-            yield str(error)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _models(config: DictConfig) -> Iterator[str]:
@@ -226,31 +149,21 @@ def _micro_batches(config: DictConfig) -> Iterator[str]:
             )
 
 
-def _extractor(config: DictConfig) -> Iterator[str]:
-    extractor = config.comprl.extractor
-    ranks = extractor.nnodes * extractor.n_gpus_per_node
-    micro = config.extractor.actor.ppo_micro_batch_size_per_gpu
-    if all(_is_number(value) and value > 0 for value in (ranks, extractor.batch_size)):
-        if extractor.batch_size % ranks:
-            yield f"comprl.extractor.batch_size={extractor.batch_size} must be a multiple of its {ranks} device slots"
-        elif not config.extractor.actor.use_dynamic_bsz and micro and (extractor.batch_size // ranks) % micro:
-            yield (
-                f"extractor.actor.ppo_micro_batch_size_per_gpu={micro} must divide the {extractor.batch_size // ranks} "
-                "samples per device slot (comprl.extractor.batch_size), or set extractor.actor.use_dynamic_bsz=true"
-            )
+def _extractor(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    size, actor = comprl.extractor.batch_size, config.extractor.actor
+    ranks = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node
+    micro = actor.ppo_micro_batch_size_per_gpu
+    if size % ranks:
+        yield f"comprl.extractor.batch_size={size} must be a multiple of its {ranks} device slots"
+    elif not actor.use_dynamic_bsz and micro and (size // ranks) % micro:
+        yield (
+            f"extractor.actor.ppo_micro_batch_size_per_gpu={micro} must divide the {size // ranks} samples per device "
+            "slot (comprl.extractor.batch_size), or set extractor.actor.use_dynamic_bsz=true"
+        )
 
 
 def _looks_local(path: str) -> bool:
     return path.startswith(("/", "./", "../", "~"))
-
-
-def _hosting(environments: DictConfig) -> Iterator[str]:
-    allowed = get_args(Isolation)
-    if environments.isolation not in allowed:
-        yield f"comprl.environments.isolation={environments.isolation!r} is unknown; allowed: {', '.join(allowed)}"
-    for name in ("reset_timeout", "step_timeout", "episode_timeout", "max_idle"):
-        if not _is_number(environments[name]) or environments[name] <= 0:
-            yield f"comprl.environments.{name}={environments[name]!r} must be a number greater than 0"
 
 
 def _data(config: DictConfig) -> Iterator[str]:

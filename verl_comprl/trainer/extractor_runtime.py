@@ -25,6 +25,7 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 
+from verl_comprl.config.reading import comprl_config
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.trainer.extractor_server import FIRST_REPLICA_RANK
 
@@ -33,12 +34,13 @@ _ROLE = "actor_rollout"  # verl's name for a worker with engine and server adapt
 
 def extractor_view(config: DictConfig) -> DictConfig:
     """Return the config as verl's components for one model read it, with the extractor in the actor's place."""
+    extractor = comprl_config(config).extractor
     view: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     with open_dict(view):
         view.actor_rollout_ref = view.pop("extractor")
-        view.trainer.nnodes = view.comprl.extractor.nnodes
-        view.trainer.n_gpus_per_node = view.comprl.extractor.n_gpus_per_node
-        view.data.train_batch_size = view.comprl.extractor.batch_size
+        view.trainer.nnodes = extractor.nnodes
+        view.trainer.n_gpus_per_node = extractor.n_gpus_per_node
+        view.data.train_batch_size = extractor.batch_size
         view.data.max_prompt_length = view.actor_rollout_ref.rollout.prompt_length
         view.data.max_response_length = view.actor_rollout_ref.rollout.response_length
     return view

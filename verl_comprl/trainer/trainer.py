@@ -25,6 +25,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 
+from verl_comprl.config.reading import comprl_config
 from verl_comprl.display.progress import Progress
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import EVALUATION_KEY
@@ -66,7 +67,8 @@ class ComplementaryTrainerMixin(PPOTrainer):
             # verl compares the mode with its own names in several places.
             config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
-        self.replay_buffer.poll_interval = config.comprl.poll_interval
+        self.comprl = comprl_config(config)
+        self.replay_buffer.poll_interval = self.comprl.poll_interval
         self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.progress = Progress()
         self._stop_requested = False
@@ -80,7 +82,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
         begin_evaluations(Path(self.config.trainer.default_local_dir), step)
-        if self.config.comprl.experience:
+        if self.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
         # Two models start at the same time: most of it is waiting for one process after the other.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
@@ -158,11 +160,11 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
         factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
         distilled = rows.distilled()
-        if self.config.comprl.self_distillation.weight > 0:
+        if self.comprl.self_distillation.weight > 0:
             metrics["comprl/distilled"] = float(distilled.sum())
         if np.allclose(factors, 1.0):
             return
-        constant = self.config.comprl.self_distillation.weight * size / max(1, distilled.sum())
+        constant = self.comprl.self_distillation.weight * size / max(1, distilled.sum())
         changed = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
         for row in np.flatnonzero(distilled):
             changed[row] = torch.full_like(advantages[row], constant)
@@ -174,7 +176,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
 
     @property
     def _several_outputs(self) -> bool:
-        return self.config.comprl.self_distillation.weight > 0 or self.config.comprl.actor_critic.train
+        return self.comprl.self_distillation.weight > 0 or self.comprl.actor_critic.train
 
     @property
     def _planned_rollouts(self) -> int:
@@ -227,8 +229,8 @@ class ComplementaryTrainerMixin(PPOTrainer):
     def _saved_paths(self) -> dict[str, str]:
         folder = Path(self.config.trainer.default_local_dir).resolve()
         paths: dict[str, Any] = {"run": folder}
-        if self.config.comprl.experience:
-            bank = self.config.comprl.bank
+        if self.comprl.experience:
+            bank = self.comprl.bank
             paths["bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
         if self._saved_step >= 0:
             paths["checkpoint"] = folder / f"global_step_{self._saved_step}"

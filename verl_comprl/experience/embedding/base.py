@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from verl_comprl.experience.config import EmbedderConfig
+
 
 class Embedder(Protocol):
     """Turns texts into L2-normalised vectors. Queries and documents may be encoded differently."""
@@ -33,47 +35,35 @@ class Embedder(Protocol):
         ...
 
 
-async def make_embedder(
-    model: str,
-    *,
-    url: str = "",
-    device: str | None = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
-    batch_size: int = 32,
-    timeout: float = 30.0,
-) -> Embedder:
+async def make_embedder(model: str = "builtin", **settings: Any) -> Embedder:
     """Return the embedder that the settings ``comprl.embedder`` describe.
 
     Args:
-        model: A sentence-transformers model, a folder of one, ``"builtin"``; with ``url`` what the endpoint calls it.
-        url: An OpenAI-compatible endpoint (``http://127.0.0.1:8000/v1``); "" runs the model in this process.
-        device: Torch device of a model in this process; None chooses.
-        query_prompt: Put before every query; None takes the model's own (an endpoint's: none).
-        document_prompt: Likewise before every entry.
-        batch_size: Texts per forward pass or request.
-        timeout: Seconds for one request to the endpoint.
+        model: A sentence-transformers model, a folder of one, ``"builtin"``; with ``url`` the endpoint's name of it.
+        **settings: The other fields of ``EmbedderConfig``.
 
     Raises:
-        ValueError: If the endpoint does not answer, or the model cannot be loaded.
+        ValueError: If a setting is not allowed, the endpoint does not answer, or the model cannot be loaded.
         OSError: If the model is not found.
         ImportError: If the extra ``embed`` is not installed.
     """
-    if url:
+    config = EmbedderConfig(model=model, **settings)
+    if config.url:
         from verl_comprl.experience.embedding.openai import OpenAIEmbedder
 
         return await OpenAIEmbedder.create(
-            url,
+            config.url,
             model,
-            query_prompt=query_prompt or "",
-            document_prompt=document_prompt or "",
-            batch_size=batch_size,
-            timeout=timeout,
+            query_prompt=config.query_prompt or "",
+            document_prompt=config.document_prompt or "",
+            batch_size=config.batch_size,
+            timeout=config.timeout,
         )
     from verl_comprl.experience.embedding.sentence_transformer import SentenceTransformerEmbedder
 
-    prompts = {"query_prompt": query_prompt, "document_prompt": document_prompt}
-    return await asyncio.to_thread(partial(SentenceTransformerEmbedder, model, device, batch_size, **prompts))
+    prompts = {"query_prompt": config.query_prompt, "document_prompt": config.document_prompt}
+    load = partial(SentenceTransformerEmbedder, model, config.device, config.batch_size, **prompts)
+    return await asyncio.to_thread(load)
 
 
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:

@@ -1,0 +1,89 @@
+"""Untyped config in, typed settings or one line per mistake out."""
+
+import pytest
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from verl_comprl.config.reading import ConfigError, comprl_config, read_settings, unknown_key
+
+
+def mistakes(config: DictConfig) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        comprl_config(config)
+    return str(caught.value).splitlines()
+
+
+def test_values_arrive_typed(composed: DictConfig) -> None:
+    config = composed.copy()
+    config.comprl.bank.capacity = 7
+    comprl = comprl_config(config)
+    assert comprl.bank.capacity == 7 and comprl.merge.every == 5
+    with pytest.raises(ValueError, match="frozen"):
+        comprl.bank.capacity = 8  # type: ignore[misc]
+
+
+def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones(composed: DictConfig) -> None:
+    config = composed.copy()
+    with open_dict(config):
+        config.comprl.merge.evry = 3
+        config.comprl.xyz = {"a": 1}
+    assert sorted(mistakes(config)) == [
+        "comprl.merge.evry is unknown; did you mean every? allowed: every, chunk, workers",
+        "comprl.xyz is unknown; allowed: arm, experience, initial_bank, guided_fraction, warmup_steps, exploration, "
+        "max_turn_tokens, poll_interval, drain_timeout, environments, search_and_ask, actor_critic, self_distillation, "
+        "bank, queue, embedder, extractor, merge",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        (
+            "comprl.bank.capacity",
+            "5",
+            "comprl.bank.capacity='5' is not allowed; it must be a whole number greater than 0",
+        ),
+        ("comprl.bank.capacity", True, "comprl.bank.capacity=True is not allowed; it must be a whole number greater"),
+        ("comprl.bank.diversity", float("nan"), "comprl.bank.diversity=nan is not allowed; it must be a number of at"),
+        ("comprl.experience", "yes", "comprl.experience='yes' is not allowed; it must be true or false"),
+        ("comprl.embedder.query_prompt", 3, "comprl.embedder.query_prompt=3 is not allowed; it must be null or text"),
+        ("comprl.bank.path", "", "comprl.bank: path must name a folder, or url a Qdrant server; both are empty"),
+        ("comprl.queue.folder", "", "comprl.queue.folder='' is not allowed; it must be text that is not empty"),
+        ("comprl.merge", 5, "comprl.merge=5 is not allowed; it must be a group of settings"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_says_what_is_allowed(
+    composed: DictConfig, key: str, value: object, line: str
+) -> None:
+    config = composed.copy()
+    OmegaConf.update(config, key, value)
+    (message,) = mistakes(config)
+    assert message.startswith(line)
+
+
+def test_what_is_right_is_kept_beside_mistakes(composed: DictConfig) -> None:
+    config = composed.copy()
+    config.comprl.bank.capacity, config.comprl.bank.max_batch, config.comprl.warmup_steps = 0, 3, 9
+    comprl, found = read_settings(config)
+    assert len(found) == 1 and (comprl.bank.capacity, comprl.bank.max_batch, comprl.warmup_steps) == (20_000, 3, 9)
+
+
+def test_an_interpolation_that_leads_nowhere_is_one_line(composed: DictConfig) -> None:
+    config = composed.copy()
+    config.comprl.bank.path = "${no.such.key}/bank"
+    (message,) = mistakes(config)
+    assert message.startswith("comprl: ") and "no.such.key" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("comprl.bank.capacity", None),
+        ("comprl.merge", None),
+        ("comprl.bank.capacty", "comprl.bank.capacty is unknown; did you mean capacity? allowed: path, url"),
+        ("comprl.bnak.capacity", "comprl.bnak is unknown; did you mean bank? allowed: arm"),
+        ("comprl.warmup_steps.x", "comprl.warmup_steps.x is unknown; allowed: arm"),
+    ],
+)
+def test_the_name_of_a_setting(name: str, wrong: str | None) -> None:
+    found = unknown_key(name)
+    assert found is None if wrong is None else (found or "").startswith(wrong)

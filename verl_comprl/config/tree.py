@@ -1,0 +1,119 @@
+"""All settings of verl-comprl: the config group ``comprl`` as typed objects.
+
+Groups that belong to the bank or to the extractor are declared with them (``experience.config``, ``extractor.config``).
+``config/comprl/default.yaml`` and ``docs/configuration.md`` are generated from here (``config.generate``).
+"""
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from env_adapters.host.host import Isolation
+from verl_comprl.experience.config import BankConfig, EmbedderConfig
+from verl_comprl.extractor.config import ExtractorConfig, MergeConfig, QueueConfig
+from verl_comprl.settings import Settings, Share
+
+
+class EnvironmentsConfig(Settings):
+    """Where the actor's environments run, in each agent loop worker (``comprl.environments``)."""
+
+    isolation: Isolation = "auto"
+    """`process`: one process per running episode; `thread`: one thread; `auto`: threads for families that may share a
+    process, processes for the others."""
+
+    reset_timeout: PositiveFloat = 300.0
+    """Seconds for making or resetting an environment."""
+
+    step_timeout: PositiveFloat = 120.0
+    """Seconds for one step of an environment."""
+
+    episode_timeout: PositiveFloat = 3600.0
+    """Seconds for a whole episode, the actor's generation included; after that the rollout is given up."""
+
+    max_idle: PositiveInt = 64
+    """Environments kept open for later episodes."""
+
+
+class SearchAndAskConfig(Settings):
+    """The tool by which a guided actor asks for experience during an episode (``comprl.search_and_ask``)."""
+
+    max_calls: NonNegativeInt = 2
+    """Calls per episode; 0 does not offer the tool."""
+
+    timeout: PositiveFloat = 60.0
+    """Seconds for one answer; after that the actor continues without it."""
+
+
+class ActorCriticConfig(Settings):
+    """Before its first turn the actor judges the entry it was given (``comprl.actor_critic``; App. B.1, Eq. 8).
+
+    It accepts, refines or rejects it; the verdict's score of 1, 0.5 or 0 is added to the entry's reward.
+    """
+
+    enabled: bool = False
+    """Whether the actor judges."""
+
+    train: bool = False
+    """Whether the tokens of its judgement are trained like those of the episode."""
+
+    max_tokens: PositiveInt = 1024
+    """Tokens of a judgement."""
+
+    timeout: PositiveFloat = 60.0
+    """Seconds for a judgement; after that the entry is used as it is."""
+
+
+class SelfDistillationConfig(Settings):
+    """Teaches the actor to do without experience what it did with it (``comprl.self_distillation``).
+
+    Successful guided episodes above the mean of the free half become next-token targets, with experience and questions
+    removed.
+    """
+
+    weight: NonNegativeFloat = 0.0
+    """Weight of this loss relative to the policy's; 0 is off."""
+
+    every: PositiveInt = 1
+    """Applied every this many actor steps."""
+
+
+class ComprlConfig(Settings):
+    """Everything verl-comprl adds to verl's config, except the extractor's model (the subtree ``extractor``)."""
+
+    arm: str = "complementary"
+    """Name of the arm, for logs. Choose one with the config group `arm` (`arm=baseline`)."""
+
+    experience: bool = True
+    """Whether experience is used at all. If not, neither the manager nor the extractor is started."""
+
+    initial_bank: str = ""
+    """A snapshot (a folder, or `hf://datasets/<user>/<name>`) whose entries the bank of a new run starts with."""
+
+    guided_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Share of each prompt's K rollouts that are guided by experience; 1 guides all."""
+
+    warmup_steps: NonNegativeInt = 5
+    """First actor steps in which no rollout is guided and the bank is filled."""
+
+    exploration: Share = 0.0
+    """Share of guided training episodes that get a random entry instead of the best one, so that entries passed over by
+    retrieval are tried again."""
+
+    max_turn_tokens: PositiveInt = 4096
+    """Tokens of one turn of the actor."""
+
+    poll_interval: PositiveFloat = 0.5
+    """Seconds between checks for finished rollouts (verl's default is 2)."""
+
+    drain_timeout: NonNegativeFloat = 60.0
+    """Seconds that the end of a run waits for the rest of the distillation queue."""
+
+    environments: EnvironmentsConfig = EnvironmentsConfig()
+    search_and_ask: SearchAndAskConfig = SearchAndAskConfig()
+    actor_critic: ActorCriticConfig = ActorCriticConfig()
+    self_distillation: SelfDistillationConfig = SelfDistillationConfig()
+    bank: BankConfig
+    queue: QueueConfig
+    embedder: EmbedderConfig = EmbedderConfig()
+    extractor: ExtractorConfig = ExtractorConfig()
+    merge: MergeConfig = MergeConfig()

@@ -1,0 +1,69 @@
+"""Base class of all typed settings, and the words for what a setting may be.
+
+A setting is declared once: type, bounds and default in the field, unit and meaning in the string under it. The shipped
+YAML, the reference page and the error messages are made from that.
+"""
+
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Settings(BaseModel):
+    """A group of settings: immutable, strict about types, closed to unknown names."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def interpolated(default: Any, expression: str, **constraints: Any) -> Any:
+    """Return a field whose value in a run is an OmegaConf expression.
+
+    Args:
+        default: The value where there is no run.
+        expression: What the shipped YAML says, such as ``${trainer.default_local_dir}/bank``.
+        **constraints: As pydantic's ``Field`` takes them.
+    """
+    return Field(default, json_schema_extra={"yaml": expression}, **constraints)
+
+
+def yaml_default(field: FieldInfo) -> Any:
+    """Return the default as the shipped YAML has it."""
+    extra = field.json_schema_extra
+    return extra["yaml"] if isinstance(extra, dict) else field.get_default(call_default_factory=True)
+
+
+def allowed(field: FieldInfo) -> str:
+    """Return in words what a field takes: ``a whole number greater than 0``, ``one of all, task``, ``null or text``."""
+    kind: Any = field.annotation
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    words = ["null"] if NoneType in choices else []
+    for choice in choices:
+        metadata = list(field.metadata)
+        if hasattr(choice, "__metadata__"):  # Annotated, inside a union
+            metadata += [item for part in choice.__metadata__ for item in getattr(part, "metadata", [part])]
+            choice = choice.__origin__
+        if choice is not NoneType:
+            words.append(_kind(choice) + _bounds(metadata))
+    return " or ".join(words)
+
+
+def _kind(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+
+
+def _bounds(metadata: list[Any]) -> str:
+    lower = [f"greater than {item.gt:g}" for item in metadata if isinstance(item, Gt)]
+    lower += [f"of at least {item.ge:g}" for item in metadata if isinstance(item, Ge)]
+    upper = [f"at most {item.le:g}" for item in metadata if isinstance(item, Le)]
+    lower += ["that is not empty" for item in metadata if isinstance(item, MinLen)]
+    bounds = " and ".join(lower + upper)
+    return f" {bounds}" if bounds else ""
