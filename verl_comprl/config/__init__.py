@@ -1,1 +1,1 @@
-"""Hydra defaults of the training run, and their validation at start."""
+"""The configuration of a run: typed settings, Hydra defaults, arms, and the checks at start."""

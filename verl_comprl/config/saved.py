@@ -1,4 +1,4 @@
-"""The configuration of a run as it was, kept in its folder: what ``comprl evaluate`` starts from."""
+"""The resolved configuration kept in a run's folder, from which ``comprl evaluate`` starts."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _SECRET = re.compile(r"oc\.env:\s*\w*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE
 
 
 def save_config(config: DictConfig, folder: Path) -> None:
-    """Write ``config`` into ``folder``, resolved, except what is taken from the environment's secrets."""
+    """Write ``config`` into ``folder``, resolved except for secrets read from environment variables."""
     folder.mkdir(parents=True, exist_ok=True)
     resolved = OmegaConf.to_container(config, resolve=True)
     plain = _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
@@ -35,8 +35,8 @@ def load_config(folder: Path, overrides: Sequence[str] = ()) -> Any:
     """Return the configuration of the run in ``folder`` with ``overrides``.
 
     Args:
-        folder: The run's.
-        overrides: ``key=value``; only keys that are there.
+        folder: The run's folder.
+        overrides: ``key=value``, for existing keys only.
 
     Raises:
         FileNotFoundError: If the folder has none.

@@ -1,6 +1,6 @@
-"""The experience manager as a Ray actor: opens the bank, connects the extractor's server.
+"""The experience manager as a Ray actor: opens the bank and connects the extractor's server.
 
-The logic is :class:`verl_comprl.manager.manager.ExperienceManager`; this is what ties it to Ray and verl.
+The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
 import gc
@@ -25,7 +25,7 @@ from verl_comprl.names import manager_name
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
-    """Constructed empty, since a Ray actor's constructor cannot await; :meth:`open` does the work."""
+    """Its constructor does nothing, since a Ray actor's constructor cannot await; call :meth:`open`."""
 
     def __init__(self) -> None:
         pass
@@ -53,23 +53,23 @@ class _ManagerActor(BankInspection, ExperienceManager):
         _relieve_garbage_collector()
 
     async def restore(self, folder: str) -> None:
-        """Replace the state by what ``save`` wrote."""
+        """Replace the state with what ``save`` wrote."""
         await super().restore(folder)
         _relieve_garbage_collector()
 
     async def replace_bank(self, address: str) -> None:
-        """Put a snapshot in the place of the bank's content, unless ``address`` is empty."""
+        """Replace the bank's content with a snapshot, unless ``address`` is empty."""
         if address:
             await self._bank.restore(snapshot_folder(address))
 
     async def close(self) -> None:
-        """Stop, close the bank, and say no longer that it is here."""
+        """Remove the address file, stop, and close the bank."""
         if self._address_folder is not None:
             remove_address(self._address_folder)
         await super().close()
 
     async def connect(self, client: LLMServerClient, view: DictConfig) -> None:
-        """Connect the extractor's server; distillation starts."""
+        """Connect the extractor's server and start distillation."""
         rollout, model = view.actor_rollout_ref.rollout, view.actor_rollout_ref.model
         sampling = {
             "temperature": rollout.temperature,
@@ -111,7 +111,7 @@ def _relieve_garbage_collector() -> None:
 
 
 def wait_for(reference: Any) -> Any:
-    """Return what a call to a Ray actor returned."""
+    """Return the result of a call to a Ray actor."""
     return ray.get(reference)
 
 
@@ -120,7 +120,7 @@ def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
 
     Args:
         config: The run's config.
-        keep_content: Whether the bank's folder belongs to the run that is resumed.
+        keep_content: Whether a run is resumed, so that the bank keeps what it holds.
 
     Returns:
         The actor's handle.

@@ -1,7 +1,7 @@
-"""The experience manager ``H``: the one process that owns bank, distillation queue and training buffer.
+"""The experience manager ``H``: owns bank, distillation queue and training buffer, and works in the background.
 
-Everything that guides an episode or learns from it passes through here; the actor never waits for it longer than a
-retrieval. Plain asyncio: the trainer runs it as a Ray actor, tests run it directly.
+Whatever guides an episode or learns from one passes through here. The actor waits for it only as long as a retrieval
+takes. Plain asyncio: a run wraps it in a Ray actor (``manager.actor``), tests call it directly.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, 
 logger = logging.getLogger(__name__)
 
 FREE_WINDOW = 256
-"""Latest outcomes of the free half, of each task, that entries' records are compared with."""
+"""Outcomes of the free half, per task, that an entry's success rate is compared with: the latest ones."""
 
 REMEMBERED_STEPS = 100
-"""Steps for which an episode that was reported is not taken again."""
+"""Steps for which a reported episode is remembered, so that a second report of it is ignored."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class ExperienceManager:
     """Bank, queue and buffer behind one set of asynchronous methods."""
 
     def __init__(self, config: ComprlConfig, bank: ExperienceBank) -> None:
-        """Take over an open bank; retrieval works at once, the rest after :meth:`start`."""
+        """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`."""
         self._config = config
         self._bank = bank
         self._calls: ExtractorCalls | None = None
@@ -66,13 +66,14 @@ class ExperienceManager:
         self._reported: dict[str, int] = {}
         self._free_outcomes: dict[str, deque[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # What belongs together in a snapshot reads, a snapshot writes: nobody waits for anybody else's embedding.
+        # Keeps snapshots consistent. Whatever changes bank, queue and buffer together holds the *read* side, so that
+        # such changes do not wait for one another; only a snapshot holds the write side.
         self._commit = ReadWriteLock()
         self._merging = False
         self._step = 0
 
     def start(self, calls: ExtractorCalls) -> None:
-        """Connect the extractor and work off the queue in the background, if there is to be distilled at all."""
+        """Connect the extractor and start the distillation workers, unless this arm does not distil."""
         self._calls = calls
         for _ in range(self._config.extractor.distillation_workers if self._config.extractor.distill else 0):
             self._spawn(self._work())
@@ -99,7 +100,7 @@ class ExperienceManager:
         return Guide(retrieval.status, sanitize(entry.text, MAX_CHARS), entry.id, entry.record_id or None)
 
     async def search_and_ask(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Answer:
-        """Answer a question of an acting agent from the best entry for it; never raises."""
+        """Answer an actor's question from the best entry for it; never raises."""
         try:
             async with asyncio.timeout(self._config.search_and_ask.timeout):
                 answer = await self._answer(query, task, environment, read_only)
@@ -125,11 +126,15 @@ class ExperienceManager:
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
     def _evaluation_id(self, read_only: bool) -> str:
-        """Name an evaluation. Tasks may all have one goal: without counts they would all get one and the same entry."""
+        """Name the running evaluation, "" in training.
+
+        Tasks often share one goal text. If an evaluation counted no retrievals at all, all its episodes would get the
+        same entry; so it counts under its own name, apart from training.
+        """
         return f"step {self._step}" if read_only else ""
 
     async def report(self, episode: EpisodeReport) -> None:
-        """Take a finished training episode: its outcome rewards what guided it, and it waits to be distilled."""
+        """Take a finished training episode: credit its outcome to the records it read and queue it for distillation."""
         request, success = episode.request, episode.request.outcome.success
         async with self._commit.read():
             if request.id in self._reported:
@@ -174,8 +179,8 @@ class ExperienceManager:
         record: GenerationRecord,
     ) -> None:
         if answer.format_ok:
-            # Before the record is noted: if it fails the episode is distilled again, and the record of the text that
-            # is in the bank is the one that counts.
+            # The bank first, the record after it: if the write fails the episode is distilled again, and only the
+            # record of the text that is really in the bank may be trained on.
             await self._bank.apply(
                 answer.operations,
                 call_id=record.id,
@@ -198,7 +203,7 @@ class ExperienceManager:
         return True
 
     async def _merge_pass(self) -> None:
-        """Merge the tasks' entries beside one another; within a task each chunk needs what became of the last."""
+        """Merge tasks concurrently; within a task chunks are sequential, as each carries the last one's survivors."""
         at_once = asyncio.Semaphore(self._config.merge.workers)
 
         async def merge_task(entries: Sequence[Experience]) -> None:
@@ -220,7 +225,7 @@ class ExperienceManager:
             self._merging = False
 
     async def _merge_chunk(self, chunk: Sequence[Experience]) -> list[Experience]:
-        """Merge one chunk and return what it became; an answer that cannot be parsed changes and carries nothing."""
+        """Merge one chunk and return the entries it became; an answer that cannot be parsed returns none."""
         answer, record = await self._extractor.merge([entry.text for entry in chunk], self._step)
         async with self._commit.read():
             if not answer.format_ok:
@@ -239,7 +244,7 @@ class ExperienceManager:
         return [entry for key in report.surviving_ids if (entry := self._bank.get(key))]
 
     def _note(self, answer: ParsedAnswer, record: GenerationRecord) -> None:
-        """Keep a call's record; one whose answer cannot be parsed is rewarded for that alone."""
+        """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward."""
         self._buffer.add(record)
         self._totals.parse_failures.update(error.kind for error in answer.errors)
         if not answer.format_ok:
@@ -248,7 +253,7 @@ class ExperienceManager:
     # ---- training ----
 
     async def collect(self, step: int) -> dict[str, float]:
-        """Close an actor step: its outcomes become samples. Returns the metrics of the step."""
+        """Close an actor step: turn its outcomes into training samples. Returns the step's metrics."""
         self._step = step
         self._credit.flush_pending(step, self._free_outcomes)
         samples = self._buffer.collect(step)
@@ -265,7 +270,7 @@ class ExperienceManager:
         return self._buffer.next_batch(version)
 
     async def trained(self) -> None:
-        """Count the batch of :meth:`next_batch` as trained, with its records and with the entries they wrote."""
+        """Count the batch of :meth:`next_batch` as trained, in its records and in the entries they wrote."""
         self._bank.record_training(self._buffer.trained(), self._step)
 
     # ---- state ----
@@ -299,15 +304,15 @@ class ExperienceManager:
         }
 
     def _operations(self) -> Counter[str]:
-        """Operations of the whole run; the bank counts from its opening."""
+        """Return the operations of the whole run; the bank itself counts from its opening."""
         return self._totals.operations + Counter(self._bank.statistics()["operations"])
 
     async def metrics(self) -> dict[str, float]:
-        """Return the counters: of the whole run, but retrievals since the bank was opened."""
+        """Return all counters of the run (retrievals: since the bank was opened)."""
         return self._metrics()
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until the queue is worked off; ``False`` if it was not within ``timeout`` seconds."""
+        """Wait until the queue is empty; ``False`` if it is not after ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._queue.wait_idle()
@@ -323,7 +328,7 @@ class ExperienceManager:
             await self._bank.flush()
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
-            await asyncio.to_thread(self._buffer.save, path / "buffer")  # guides go on being given
+            await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
             totals = vars(self._totals) | {"operations": self._operations()}
             state = {
                 "step": self._step,
@@ -336,7 +341,7 @@ class ExperienceManager:
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
 
     async def restore(self, folder: str) -> None:
-        """Replace the state by what :meth:`save` wrote."""
+        """Replace the state with what :meth:`save` wrote."""
         path = Path(folder)
         state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
         async with self._commit.write():
@@ -354,7 +359,7 @@ class ExperienceManager:
             self._queue.restore(path / "queue.jsonl")
 
     async def close(self) -> None:
-        """Stop the workers and close the bank; pending requests stay in the last snapshot."""
+        """Stop the workers and close the bank. Pending requests are only in the last snapshot."""
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -373,7 +378,7 @@ class ExperienceManager:
         task.add_done_callback(self._tasks.discard)
 
     def _fail(self, what: str, error: Exception) -> None:
-        """Count a failure; log each kind once, since a dead server would otherwise fill the log."""
+        """Count a failure and log the first of each kind: a server that is down would otherwise fill the log."""
         kind = f"{what}:{type(error).__name__}"
         if not self._totals.failures[kind]:
             logger.warning("%s failed (further ones are counted only): %s", what, error, exc_info=error)

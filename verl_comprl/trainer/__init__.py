@@ -1,1 +1,1 @@
-"""The verl trainer: our layer over any V1 mode, the extractor's runtime, evaluation and checkpoints."""
+"""The trainer: a mixin over verl's V1 trainers, the extractor's engine and learner, evaluation and checkpoints."""

@@ -1,6 +1,6 @@
-"""What an evaluation measured: per task and on average, with experience and without, with confidence intervals.
+"""Evaluation metrics per task and on average, with experience and without, with confidence intervals.
 
-Owns the measures and the file in the run's folder that keeps a line of them for each evaluation.
+Owns the metrics and the file in the run's folder that has a line of them for each evaluation.
 """
 
 import json
@@ -54,7 +54,7 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
 
 
 def begin_evaluations(folder: Path, step: int) -> None:
-    """Make the run's file ready for a run that begins after ``step`` (-1: anew); what does not belong is set aside."""
+    """Prepare the run's file for a run that starts after ``step`` (-1: from scratch); later lines are set aside."""
     file = folder / EVALUATIONS
     if not file.exists():
         return

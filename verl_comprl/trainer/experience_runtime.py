@@ -17,47 +17,47 @@ Metrics = dict[str, float]
 
 
 class NoExperienceRuntime:
-    """The actor is alone: nothing is started, nothing is saved."""
+    """The runtime of an arm without experience: every method does nothing."""
 
     def start(self) -> None:
-        """Bring up what takes long."""
+        """Start engines and servers, which takes long."""
 
     def connect(self, folder: Path | None) -> None:
-        """Restore from a checkpoint, if there is one, and begin to distil."""
+        """Restore from a checkpoint, if there is one, and start distillation."""
 
     def begin(self) -> None:
-        """Let the extractor learn from now on."""
+        """Start training the extractor in the background."""
 
     def collect(self, step: int) -> Metrics:
-        """Close an actor step; returns its metrics."""
+        """Close an actor step and return its metrics."""
         return {}
 
     def finish(self) -> Metrics:
-        """Wait for what is under way at the end of a run; returns the totals."""
+        """Wait for pending distillations at the end of a run and return the totals."""
         return {}
 
     def stop(self) -> None:
-        """Let a running update finish, then learn no more."""
+        """Let a running update finish, then stop training the extractor."""
 
     def bank_checksum(self) -> str | None:
-        """Return the checksum of the bank as it is now."""
+        """Return the checksum of the bank's current content."""
 
     def save(self, step: int) -> None:
         """Write our part of a checkpoint."""
 
     def close(self) -> None:
-        """Close the bank cleanly."""
+        """Close the bank."""
 
 
 class ExperienceRuntime(NoExperienceRuntime):
-    """Manager, extractor and learner."""
+    """Experience manager, extractor and learner of a run."""
 
     def __init__(self, config: DictConfig, *, keep_content: bool) -> None:
-        """Start the manager and open its bank: that fails fast, if another run has it open.
+        """Start the manager and open its bank, which fails at once if another run has it open.
 
         Args:
             config: The run's config.
-            keep_content: Whether the bank belongs to the run that is resumed.
+            keep_content: Whether a run is resumed, so that the bank keeps what it holds.
         """
         self._config = config
         self._comprl = comprl_config(config)
@@ -69,7 +69,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._learner = ExtractorLearner(self.extractor, self.manager)
 
     def connect(self, folder: Path | None) -> None:
-        """Restore from ``folder``, bring the weights to the server and connect it to the manager."""
+        """Restore from ``folder``, copy the weights to the server and connect it to the manager."""
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager)
             if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
@@ -78,12 +78,12 @@ class ExperienceRuntime(NoExperienceRuntime):
         wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
 
     def begin(self) -> None:
-        """Let the extractor learn in the background, unless this arm keeps it as it is."""
+        """Start training the extractor in the background, unless it is frozen in this arm."""
         if self._comprl.extractor.train:
             self._learner.start()
 
     def collect(self, step: int) -> Metrics:
-        """Turn the step's outcomes into samples, and merge the bank on its schedule."""
+        """Turn the step's outcomes into samples, and start a merge if one is due."""
         collected = wait_for(self.manager.collect.remote(step))
         interval = self._comprl.merge.every
         if interval > 0 and step % interval == 0:
@@ -91,12 +91,12 @@ class ExperienceRuntime(NoExperienceRuntime):
         return _named(collected) | self._learner.metrics()
 
     def finish(self) -> Metrics:
-        """Wait for the rest of the queue, as long as the config allows."""
+        """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds."""
         wait_for(self.manager.drain.remote(self._comprl.drain_timeout))
         return _named(wait_for(self.manager.metrics.remote())) | self._learner.metrics()
 
     def stop(self) -> None:
-        """Let a running update finish, then learn no more."""
+        """Let a running update finish, then stop training the extractor."""
         self._learner.stop()
 
     def bank_checksum(self) -> str:
@@ -108,7 +108,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         checkpoint.save(self._config, step, self.extractor, self.manager)
 
     def close(self) -> None:
-        """Close the bank cleanly."""
+        """Close the bank."""
         wait_for(self.manager.close.remote())
 
 

@@ -1,6 +1,6 @@
 """The extractor as a second model in the run: its own engine, optimizer, server and weight sync.
 
-Owns the workers and the order update → abort → sync → resume. When to update and on what is the learner's.
+Owns the workers and the order update → abort → sync → resume. When to update, and on which batch, is ``learner``'s.
 """
 
 import threading
@@ -33,7 +33,11 @@ _ROLE = "actor_rollout"  # verl's name for a worker with engine and server adapt
 
 
 def extractor_view(config: DictConfig) -> DictConfig:
-    """Return the config as verl's components for one model read it, with the extractor in the actor's place."""
+    """Return the config with the extractor in the actor's place, as verl's components for one model read it.
+
+    verl's workers, servers and checkpoint engine know one model only, at ``actor_rollout_ref``. Interpolations are
+    resolved before the subtree moves, since several of verl's are absolute and would otherwise read the actor's values.
+    """
     extractor = comprl_config(config).extractor
     view: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     with open_dict(view):
@@ -82,7 +86,7 @@ class ExtractorRuntime:
     """Workers, servers and weight sync of the extractor."""
 
     def __init__(self, config: DictConfig) -> None:
-        """Start engine and server; takes about as long as verl takes for the actor.
+        """Start engine and server, which takes about as long as for the actor.
 
         Args:
             config: The run's :func:`extractor_view`.
@@ -90,7 +94,7 @@ class ExtractorRuntime:
         self.config = config
         self.weight_version = 0
         self.lock = threading.RLock()
-        """Held during an update and while a checkpoint is taken, so that weights and counts belong together."""
+        """Held during an update and while a checkpoint is written, so that weights and training counts match."""
         model = self.config.actor_rollout_ref
         pool = RayResourcePool(
             process_on_nodes=[self.config.trainer.n_gpus_per_node] * self.config.trainer.nnodes,
@@ -108,7 +112,7 @@ class ExtractorRuntime:
         )
         self.workers = group.spawn(prefix_set={_ROLE})[_ROLE]
         self.workers.init_model()
-        # Any: verl's @auto_await makes these calls blocking outside an event loop, which no checker can see.
+        # Any: verl's @auto_await makes these calls blocking outside an event loop, which type checkers cannot see.
         self.servers: Any = LLMServerManager.create(
             config=self.config, worker_group=self.workers, start_rank=FIRST_REPLICA_RANK
         )
@@ -125,11 +129,11 @@ class ExtractorRuntime:
         return max(self.workers._query_dispatch_info("actor")) + 1
 
     def client(self) -> LLMServerClient:
-        """Return a client that survives weight syncs: an aborted generation goes on under the new weights."""
+        """Return a client that survives weight syncs: it resumes aborted generations under the new weights."""
         return self.servers.get_client(client_cls=FullyAsyncLLMServerClient)
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:
-        """Take one CISPO step (Eq. 3) and bring the new weights to the server.
+        """Take one CISPO step (Eq. 3) and copy the new weights to the server.
 
         The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
         Generations that are running when the weights change are aborted, and resumed by the client.
@@ -155,7 +159,9 @@ class ExtractorRuntime:
         )
         output = self.workers.update_actor(data)
         self.weight_version += 1
-        if not makes_room:  # the server has been generating until now
+        # Weights must not change under a running generation: its log-probs would belong to no version. Hence abort,
+        # sync, resume; the client continues the aborted generations.
+        if not makes_room:
             self._weights.abort_replicas()
         self.publish_weights()
         self._weights.resume_generation_replicas()

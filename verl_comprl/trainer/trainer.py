@@ -1,7 +1,7 @@
-"""Complementary RL as one layer over any of verl's V1 trainers, and our trainers by name (``trainer.v1.trainer_mode``).
+"""Complementary RL as a mixin over verl's V1 trainers, and the trainers made with it (``trainer.v1.trainer_mode``).
 
-Owns the order of things in a run: what complements the actor, then the actor (verl's); actor steps with subgroup
-advantages; what is collected after a step; checkpoints of everything. The extractor learns beside it (``complement``).
+Owns the order of events in a run: start, actor steps with subgroup advantages, collection of outcomes after each step,
+evaluation, checkpoints. The extractor is trained in the background by ``experience_runtime``.
 """
 
 import math
@@ -42,7 +42,7 @@ class RunInterrupted(Exception):
 
 
 class _MarkedAgentLoops:
-    """verl's agent loop manager, which tells every episode whether it is an evaluation."""
+    """verl's agent loop manager; marks every prompt as training or evaluation."""
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
@@ -57,14 +57,14 @@ class _MarkedAgentLoops:
 
 
 class ComplementaryTrainerMixin(PPOTrainer):
-    """Goes in front of one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
+    """To be put before one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
     base_mode: str
 
     def __init__(self, config: DictConfig) -> None:
         """Take verl's config with our ``comprl`` and ``extractor`` subtrees."""
         with open_dict(config):
-            # verl compares the mode with its own names in several places.
+            # verl compares the mode with its own names in several places, so it must see its own name here.
             config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
         self.comprl = comprl_config(config)
@@ -74,7 +74,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self._stop_requested = False
         self._saved_step = -1
         self._stretch = 1
-        """Mini-batches are so many times as large as verl's, because rollouts have several outputs."""
+        """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
 
     # ---- start and end ----
 
@@ -84,7 +84,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         begin_evaluations(Path(self.config.trainer.default_local_dir), step)
         if self.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
-        # Two models start at the same time: most of it is waiting for one process after the other.
+        # The two models start concurrently: most of a start is waiting for processes.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
             starting = background.submit(self.experience_runtime.start)
             super()._setup()
@@ -92,7 +92,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self.experience_runtime.connect(folder)
 
     def _init_dataloader(self) -> None:
-        """Let the tasks of a mix have equal shares of every batch; one task alone is drawn as verl draws it."""
+        """Give the tasks of a mix equal shares of every batch; a single task is sampled as verl samples it."""
         super()._init_dataloader()
         frame: Any = getattr(self.train_dataset, "dataframe", None)  # a user's own dataset may have none
         tasks = frame["data_source"] if frame is not None else []
@@ -108,7 +108,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
             )
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
-        """Train; the extractor learns in the background for as long as the actor does."""
+        """Train the actor; the extractor is trained in the background meanwhile."""
         self.experience_runtime.begin()
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
@@ -122,15 +122,15 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self._stop_requested = True
 
     def close(self) -> None:
-        """Close the bank cleanly."""
+        """Close the bank."""
         self.experience_runtime.close()
 
     # ---- one actor step ----
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Let verl compute advantages with half and rollout in the uid, then apply the weights of Eq. 5.
+        """Put half and rollout into the uid, let verl compute advantages, then apply the weights of Eq. 5.
 
-        With any other estimator than ours all rollouts of a prompt are compared, as verl does.
+        With another estimator than ours, all rollouts of a prompt are compared with one another, as in verl.
         """
         rows = RolloutBatch.read(batch)
         episodes = rows.episodes
@@ -152,10 +152,12 @@ class ComplementaryTrainerMixin(PPOTrainer):
         return list(data["advantages"].unbind(0))
 
     def _weigh(self, rows: RolloutBatch, advantages: list[torch.Tensor], size: int, metrics: dict) -> None:
-        """Replace verl's equal weights by those of Eq. 5, and add the loss of self-distillation.
+        """Replace verl's equal weights of rollouts with those of Eq. 5, and add the loss of self-distillation.
 
-        That one is ``weight · mean over its outputs of −mean log π`` and needs no loss of its own: where new and old
-        policy are the same, as in the first mini-batch, the gradient of a policy loss is ``−advantage · ∇ log π``.
+        verl averages over outputs with equal weights and offers no hook for others. The policy loss is homogeneous in
+        the advantage, so a factor on a rollout's advantages is a weight on its loss. Self-distillation,
+        ``weight · mean over its outputs of −mean log π``, needs no loss of its own either: while new and old policy are
+        the same, as in the first mini-batch, the gradient of a policy loss is ``−advantage · ∇ log π``.
         """
         self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
         factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
@@ -189,7 +191,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         return math.lcm(multiple, self._planned_rollouts) if self._several_outputs else multiple
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Make as many optimizer steps as if every rollout had one output: mini-batches grow with the outputs."""
+        """Take as many optimizer steps as if every rollout had one output: mini-batches grow with the outputs."""
         actor = self.config.actor_rollout_ref.actor
         size = actor.ppo_mini_batch_size
         actor.ppo_mini_batch_size = size * self._stretch
@@ -199,7 +201,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
             actor.ppo_mini_batch_size = size
 
     def on_step_end(self) -> None:
-        """After the actor's step: outcomes become samples, the bank is merged on its schedule."""
+        """Collect the step's outcomes, start a merge if one is due, and stop here if asked to."""
         super().on_step_end()
         step = self.global_steps
         with marked_timer("comprl_collect", self.timing_raw):
@@ -217,7 +219,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
     # ---- evaluation ----
 
     def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
-        """Add our two arms, with and without experience, to verl's validation metrics."""
+        """Add our metrics, with experience and without, to verl's validation metrics."""
         ours = evaluation_metrics(data_sources, infos)
         kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
@@ -241,7 +243,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
     # ---- checkpoints ----
 
     def _save_checkpoint(self) -> None:
-        """Write our part first: verl's marker file, which makes a checkpoint count, comes last."""
+        """Write our part before verl's: verl's marker file comes last, so a checkpoint that has one is complete."""
         self.experience_runtime.save(self.global_steps)
         super()._save_checkpoint()
         self._saved_step = self.global_steps
@@ -249,7 +251,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
 
 @register_trainer("comprl_sync")
 class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
-    """Actor rollouts and updates alternate; the extractor works beside both."""
+    """Actor rollouts and updates alternate (verl's ``sync``)."""
 
     base_mode = "sync"
 
