@@ -7,13 +7,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_module
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.config.generate import YAML_FILE
 
 
 @pytest.fixture(scope="session")
 def composed() -> DictConfig:
     with initialize_config_module("verl_comprl.config", version_base=None):
         return compose("comprl_trainer", overrides=["hydra.searchpath=[pkg://verl.trainer.config]"])
+
+
+@pytest.fixture
+def shipped() -> DictConfig:
+    """Our group alone with what it refers to: cheaper than the whole config, for tests of single settings."""
+    trainer = {"default_local_dir": "run", "project_name": "project", "experiment_name": "experiment"}
+    return OmegaConf.create({"trainer": trainer, "comprl": OmegaConf.load(YAML_FILE)})
 
 
 @pytest.fixture

@@ -12,21 +12,19 @@ def mistakes(config: DictConfig) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_values_arrive_typed(composed: DictConfig) -> None:
-    config = composed.copy()
-    config.comprl.bank.capacity = 7
-    comprl = comprl_config(config)
+def test_values_arrive_typed(shipped: DictConfig) -> None:
+    shipped.comprl.bank.capacity = 7
+    comprl = comprl_config(shipped)
     assert comprl.bank.capacity == 7 and comprl.merge.every == 5
     with pytest.raises(ValueError, match="frozen"):
         comprl.bank.capacity = 8  # type: ignore[misc]
 
 
-def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones(composed: DictConfig) -> None:
-    config = composed.copy()
-    with open_dict(config):
-        config.comprl.merge.evry = 3
-        config.comprl.xyz = {"a": 1}
-    assert sorted(mistakes(config)) == [
+def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones(shipped: DictConfig) -> None:
+    with open_dict(shipped):
+        shipped.comprl.merge.evry = 3
+        shipped.comprl.xyz = {"a": 1}
+    assert sorted(mistakes(shipped)) == [
         "comprl.merge.evry is unknown; did you mean every? allowed: every, chunk, workers",
         "comprl.xyz is unknown; allowed: arm, experience, initial_bank, guided_fraction, warmup_steps, exploration, "
         "max_turn_tokens, poll_interval, drain_timeout, environments, search_and_ask, actor_critic, self_distillation, "
@@ -52,25 +50,22 @@ def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones(composed:
     ],
 )
 def test_a_bad_value_is_one_line_that_says_what_is_allowed(
-    composed: DictConfig, key: str, value: object, line: str
+    shipped: DictConfig, key: str, value: object, line: str
 ) -> None:
-    config = composed.copy()
-    OmegaConf.update(config, key, value)
-    (message,) = mistakes(config)
+    OmegaConf.update(shipped, key, value)
+    (message,) = mistakes(shipped)
     assert message.startswith(line)
 
 
-def test_what_is_right_is_kept_beside_mistakes(composed: DictConfig) -> None:
-    config = composed.copy()
-    config.comprl.bank.capacity, config.comprl.bank.max_batch, config.comprl.warmup_steps = 0, 3, 9
-    comprl, found = read_settings(config)
+def test_what_is_right_is_kept_beside_mistakes(shipped: DictConfig) -> None:
+    shipped.comprl.bank.capacity, shipped.comprl.bank.max_batch, shipped.comprl.warmup_steps = 0, 3, 9
+    comprl, found = read_settings(shipped)
     assert len(found) == 1 and (comprl.bank.capacity, comprl.bank.max_batch, comprl.warmup_steps) == (20_000, 3, 9)
 
 
-def test_an_interpolation_that_leads_nowhere_is_one_line(composed: DictConfig) -> None:
-    config = composed.copy()
-    config.comprl.bank.path = "${no.such.key}/bank"
-    (message,) = mistakes(config)
+def test_an_interpolation_that_leads_nowhere_is_one_line(shipped: DictConfig) -> None:
+    shipped.comprl.bank.path = "${no.such.key}/bank"
+    (message,) = mistakes(shipped)
     assert message.startswith("comprl: ") and "no.such.key" in message
 
 
