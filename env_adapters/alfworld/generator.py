@@ -119,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m env_adapters.alfworld.generator", description="Generate ALFWorld games."
     )
     parser.add_argument("--output", type=Path, required=True, help="folder to create; pass it as option data later")
-    parser.add_argument("--games", type=int, default=_DEFAULT_COUNT, help="games per type, split (default %(default)s)")
+    parser.add_argument(
+        "--games", type=int, default=_DEFAULT_COUNT, help="games per type and split (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="another seed gives other games (default 0)")
     options = parser.parse_args(arguments)
     if (options.output / LAYOUT).exists():

@@ -31,8 +31,8 @@ def complete(instance: Instance) -> Instance:
         make_script = import_module("swebench.harness.test_spec.create_scripts").make_eval_script_list
     except ImportError as error:
         raise ValueError(
-            f"the row of {instance.instance_id!r} is of SWE-bench 4 and does not contain how to run its tests. Use the "
-            f"rows of SWE-bench 5, which do, or install swebench==4.1.0 ({error})"
+            f"the row of {instance.instance_id!r} is of SWE-bench 4, which lacks the fields to run its tests. Use the "
+            f"rows of SWE-bench 5, or install swebench==4.1.0 ({error})"
         ) from error
     repo, version = instance.repo, instance.version
     try:
