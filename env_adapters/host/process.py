@@ -30,7 +30,7 @@ class ProcessWorker:
         """Take over a process; ``connection`` is the socket to it."""
         self.pid = pid
         # The kernel reaps the process as soon as it ends, and its id may then be reused for another process. A pidfd
-        # keeps referring to this one, so that ``stop`` never kills a stranger.
+        # keeps referring to this one, so that ``stop`` never kills another process.
         self._handle = os.pidfd_open(pid)
         self._socket = connection
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None

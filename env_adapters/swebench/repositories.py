@@ -89,7 +89,7 @@ def _commit(repository: Path, *arguments: str, day: int = 1, stdin: str = "") ->
 def _git(
     repository: Path, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    # If git itself started this process, as hooks are, its variables would point git to another repository.
+    # If git started this process, for instance from a hook, its variables would point git to another repository.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(repository), *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, env=inherited | (environment or {}), check=False)
