@@ -1,7 +1,8 @@
-"""Text environments behind one interface.
+"""Text environments for LLM agents behind one interface.
 
-Owns the interface, the registry and one folder per environment family. Importing this package loads no engine; each
-family is importable without the others' dependencies, and nothing here knows of training or of ``verl_comprl``.
+Owns the interface, the registry and one folder per environment family: a benchmark or game with its options. Importing
+this package loads no engine. Each family can be imported without the dependencies of the others, and nothing here
+imports ``verl_comprl``.
 """
 
 from env_adapters.base import INFO_KEYS, TextEnvironment, Transition

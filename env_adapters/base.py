@@ -1,8 +1,7 @@
-"""The interface of a text environment and the rules that hold in every family.
+"""Abstract base class of text environments, with the rules that all of them follow.
 
-Owns the shape of ``reset`` and ``step``, the turn limit, the answer to an invalid action and the fixed info keys. What
-is observed, which actions exist and what is rewarded is each family's. Where an instance runs (thread, process,
-timeouts, respawn) is left to the host.
+Owns the signatures of ``reset`` and ``step``, the turn limit, the response to an invalid action and the fixed info
+keys. Observations, actions and rewards are defined by each family; threads, processes and timeouts are in ``host``.
 """
 
 import operator
@@ -21,10 +20,10 @@ INFO_KEYS = frozenset({"success", "score", "action_valid", "action_effective", "
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one valid action led to.
+    """Result of one valid action.
 
     Attributes:
-        observation: What the model reads next.
+        observation: Text that the model reads next.
         reward: Reward of this step.
         terminated: Whether the episode ended by its own rules.
         success: Whether the goal has been reached.
@@ -48,11 +47,11 @@ class Transition:
 
 
 class TextEnvironment(ABC):
-    """An episodic environment that speaks text both ways.
+    """An episodic environment whose actions and observations are text.
 
-    A family implements ``_start``, ``_play`` and ``close``, and ``_read`` where its actions are not a fixed list. It
-    sets ``instructions``, ``goal``, ``task_id`` and ``admissible_actions`` by the end of ``_start``. Where being cut
-    off has consequences it implements ``_settle``.
+    A family implements ``_start``, ``_play`` and ``close``, and ``_read`` if its actions are not a fixed list. It sets
+    ``instructions``, ``goal``, ``task_id`` and ``admissible_actions`` by the end of ``_start``. If truncation affects
+    the outcome, it implements ``_settle``.
 
     The same seed and the same actions give the same texts in any process.
     """
@@ -64,19 +63,19 @@ class TextEnvironment(ABC):
     """Import path ``module:function`` of the family's dataset builder, if it has one."""
 
     tools: ClassVar[tuple[dict[str, Any], ...]] = ()
-    """Function schemas (OpenAI's form) that the model is offered, if its actions are tool calls."""
+    """Function schemas in OpenAI's format to offer to the model, if its actions are tool calls."""
 
     instructions: str
     """System prompt: rules, answer format, number of turns."""
 
     goal: str
-    """The task in words, without anything that only this episode's layout makes true; the retrieval query."""
+    """The task in words, without details of this episode's layout; used as the retrieval query."""
 
     task_id: str
-    """Name of the task, the same for the same options and seed."""
+    """Name of the task; equal options and seeds give equal names."""
 
     admissible_actions: list[str]
-    """Actions, or forms of actions, that are valid now."""
+    """Actions, or templates of actions, that are currently valid."""
 
     def __init__(self, *, max_turns: int = 30) -> None:
         """Set the turn limit.
@@ -97,7 +96,7 @@ class TextEnvironment(ABC):
         """Start an episode.
 
         Args:
-            seed: Non-negative integer below 2**63 that fixes the episode; drawn at random if None.
+            seed: Non-negative integer below 2**63 that determines the episode; drawn at random if None.
             options: The family's per-episode options.
 
         Returns:
@@ -115,10 +114,10 @@ class TextEnvironment(ABC):
         return observation, self._info(action_valid=True, action_effective=False)
 
     def step(self, action_text: str) -> Step:
-        """Take one turn.
+        """Play one turn.
 
-        No text makes this raise. An invalid action leaves the environment as it is, is answered with the allowed
-        actions and costs a turn. After the end of an episode nothing happens any more.
+        No text raises an exception. An invalid action leaves the environment unchanged, costs a turn and is answered
+        with the allowed actions. After the end of the episode, calls have no effect.
 
         Args:
             action_text: The model's whole message.
@@ -135,6 +134,7 @@ class TextEnvironment(ABC):
         self._turns += 1
         action = self._read(action_text)
         if action is None:
+            # Not stored in self._state: the next refusal must repeat the game's observation, not this refusal.
             state = replace(state, observation=f"{self._refusal()}\n{state.observation}", reward=0.0, effective=False)
         else:
             self._state = state = self._play(action)
@@ -145,12 +145,12 @@ class TextEnvironment(ABC):
         return state.observation, state.reward, state.terminated, truncated, info
 
     def truncate(self) -> Step:
-        """End the episode as the turn limit does, without a turn.
+        """Truncate the episode as the turn limit does, without playing a turn.
 
-        For a caller whose own budget (tokens, time) is used up before the episode is over.
+        For callers whose own budget (tokens, time) runs out before the episode ends.
 
         Returns:
-            As ``step``.
+            The same values as ``step``.
 
         Raises:
             RuntimeError: If ``reset`` was never called.
@@ -164,32 +164,33 @@ class TextEnvironment(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the instance holds; harmless when called again."""
+        """Release the instance's resources; may be called more than once."""
 
     @abstractmethod
     def _start(self, seed: int, options: dict[str, Any]) -> str:
-        """Begin the episode that ``seed`` stands for and return its first observation."""
+        """Start the episode of ``seed`` and return its first observation."""
 
     @abstractmethod
     def _play(self, action: str) -> Transition:
         """Apply an action that ``_read`` returned."""
 
     def _read(self, action_text: str) -> str | None:
-        """Return the action that a message names, or None if it is not valid now; must not raise for any text."""
+        """Return the action in a message, or None if it is not currently valid; must not raise for any text."""
         return match_action(extract_action(action_text), self.admissible_actions)
 
     def _refusal(self) -> str:
-        """Return the answer to an invalid action; the last observation is shown below it."""
+        """Return the text shown for an invalid action; the last observation is appended to it."""
         return (
             "Invalid action, nothing happened. Answer with one allowed action inside <action> </action>. "
             f"Allowed actions: {', '.join(self.admissible_actions)}."
         )
 
     def _settle(self) -> Transition | None:
-        """Return what being cut off leads to; its reward is added to the last step's. Default: nothing more.
+        """Return the outcome of a truncated episode, or None (the default) if truncation changes nothing.
 
-        Called once, when an episode is truncated. A family whose outcome is not known before (a patch to be graded) or
-        that punishes being late finds it out here; the observation is not shown to anybody.
+        Called once, when an episode is truncated. For families whose outcome is only known at the end (a patch to be
+        graded) or that penalise truncation. The reward is added to that of the last step; the observation is not shown
+        to the model.
         """
         return None
 
@@ -197,6 +198,8 @@ class TextEnvironment(ABC):
         settled = self._settle()
         if settled is not None:
             state = replace(state, reward=state.reward + settled.reward)
+        # A settled transition may be marked as terminated (SWE-bench grades as it does after ``submit``), but this
+        # episode was truncated, and later calls must report that.
         self._state = replace(settled or state, terminated=False, truncated=True)
         return state
 

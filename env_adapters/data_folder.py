@@ -1,6 +1,6 @@
-"""Where a family keeps files that it makes or that the user has put there.
+"""Data folders of the environment families below ``$COMPRL_DATA``.
 
-Owns the place and that a folder is made once, also when many processes ask for it at the same time.
+Owns their location, and builds each folder exactly once even if several processes need it at the same time.
 """
 
 import fcntl
@@ -13,11 +13,11 @@ VARIABLE = "COMPRL_DATA"
 
 
 def data_folder(name: str, build: Callable[[Path], None]) -> Path:
-    """Return ``$COMPRL_DATA/name`` (default ``~/.cache/verl-comprl/name``), built if it is not there yet.
+    """Return ``$COMPRL_DATA/name`` (default ``~/.cache/verl-comprl/name``), building it if it does not exist.
 
     Args:
-        name: Name of the folder; it should say what the content is made from, such as a version.
-        build: Fills an empty folder. The result appears under its name only when complete.
+        name: Name of the folder; should identify the content, for instance by a version.
+        build: Fills an empty folder, which gets its final name only when it is complete.
     """
     root = Path(os.environ.get(VARIABLE) or Path.home() / ".cache" / "verl-comprl")
     folder = root / name
@@ -26,7 +26,7 @@ def data_folder(name: str, build: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():  # else another process was first
+        if not folder.is_dir():  # otherwise another process has built it meanwhile
             part = folder.with_name(f"{folder.name}.part")
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()

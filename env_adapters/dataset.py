@@ -1,8 +1,7 @@
-"""Rows of a prompt dataset for verl's ``RLHFDataset``, and which seed belongs to which split.
+"""Builds dataset rows for verl's ``RLHFDataset`` and assigns environment seeds to splits.
 
-Owns the form of a row and the rule that holds in every family: even seeds are training episodes, odd ones held out, so
-that no choice of seed and count makes the splits meet. Which task a seed stands for is the family's. Writing files is
-left to the caller.
+Owns the row format and the split rule of all families: even seeds are training episodes and odd seeds are held out, so
+the splits share no seed, whatever rows are built. Each family maps seeds to tasks; callers write the files.
 """
 
 import json
@@ -17,7 +16,7 @@ _MAX_SEED = 2**40
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One row's task: the seed of the environment's reset and what the environment reports for it."""
+    """Task of one row: the seed for ``reset``, and the task id and goal that the environment reports for it."""
 
     seed: int
     task_id: str
@@ -30,7 +29,7 @@ def split_seeds(split: str, count: int, *, seed: int = 0) -> list[int]:
     Args:
         split: ``train`` or ``val``.
         count: At most 2**20.
-        seed: Chooses the episodes, in [0, 2**40); different values give different ones.
+        seed: Selects the episodes, in [0, 2**40); different values give disjoint sets of seeds.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -41,12 +40,14 @@ def split_seeds(split: str, count: int, *, seed: int = 0) -> list[int]:
         raise ValueError(f"count must be in [1, {_MAX_COUNT}], got {count}")
     if not 0 <= seed < _MAX_SEED:
         raise ValueError(f"seed must be in [0, {_MAX_SEED}), got {seed}")
+    # Every dataset seed has its own block of _MAX_COUNT episodes, and parity selects the split: rows of different
+    # seeds or splits never share an episode. The largest result is below 2**62, within the range of ``reset``.
     first = seed * _MAX_COUNT
     return [2 * (first + index) + SPLITS.index(split) for index in range(count)]
 
 
 def split_of(seed: int) -> tuple[str, int]:
-    """Return the split that an environment seed belongs to and its number there; inverse of ``split_seeds``."""
+    """Return the split of an environment seed and the episode's number in it; the inverse of ``split_seeds``."""
     return SPLITS[seed % 2], seed // 2
 
 
@@ -63,14 +64,14 @@ def build_rows(
 
     Args:
         environment: Name for ``env_adapters.make``.
-        name: Name of the group of tasks, for metrics; the rows' data source.
-        tasks: What the rows stand for, in order.
+        name: Name of the group of tasks for metrics; becomes the rows' ``data_source``.
+        tasks: One task per row, in order.
         split: ``train`` or ``val``.
-        options: The environment's options, the same for all rows; ``max_turns`` among them.
+        options: The environment's options, the same for all rows; must contain ``max_turns``.
         instructions: The system prompt.
 
     Returns:
-        A row per task, with ``agent_name`` of the rollout worker and everything that it needs in ``extra_info``.
+        One row per task; ``agent_name`` selects the agent loop and ``extra_info`` holds everything it needs.
 
     Raises:
         ValueError: If ``max_turns`` is not a positive integer.

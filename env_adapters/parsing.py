@@ -1,7 +1,7 @@
-"""From a model's message to the action it names.
+"""Extracts actions and tool calls from model messages.
 
-Owns the answer formats that families share: an action in tags, or a tool call in Hermes' form. Which actions exist, and
-what they do, is each family's.
+Owns the answer formats shared by the families: an action in tags, or a tool call in Hermes format. Each family defines
+which actions exist and what they do.
 """
 
 import json
@@ -14,14 +14,15 @@ _OPEN_CALL, _CLOSE_CALL = "<tool_call>", "</tool_call>"
 def extract_action(message: str) -> str:
     """Return the text of the action in ``message``, as the model wrote it.
 
-    Thoughts up to the last ``</think>`` are dropped, then the last ``<action>`` tag counts. Its closing tag may be
-    missing, because a server that stops on ``</action>`` cuts it off. A message without a tag is taken as a whole.
+    Everything up to the last ``</think>`` is dropped, then the last ``<action>`` tag counts. Its closing tag may be
+    missing, because a server that stops on ``</action>`` cuts it off. Without a tag the whole rest is the action.
+    Takes time linear in the message's length.
 
     Args:
-        message: The model's whole message; any text. Runs in time linear in its length.
+        message: The model's whole message; any text.
 
     Returns:
-        The action without surrounding white space, perhaps empty.
+        The action without surrounding white space; may be empty.
     """
     answer = message.rpartition("</think>")[2]
     _, tag, tail = answer.rpartition(_OPEN)
@@ -29,7 +30,7 @@ def extract_action(message: str) -> str:
 
 
 def match_action(action: str, allowed: list[str]) -> str | None:
-    """Return the entry of ``allowed`` that ``action`` names, ignoring case and runs of white space, else None."""
+    """Return the entry of ``allowed`` equal to ``action`` up to case and runs of white space, else None."""
     words = action.casefold().split()
     return next((entry for entry in allowed if entry.casefold().split() == words), None)
 
@@ -37,8 +38,8 @@ def match_action(action: str, allowed: list[str]) -> str | None:
 def extract_tool_call(message: str) -> tuple[str, dict[str, Any]] | None:
     """Return name and arguments of the last tool call in ``message``, else None.
 
-    The form is Hermes', which Qwen and others write: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``. As with
-    actions, thoughts do not count and the closing tag may be missing.
+    The format is Hermes', used by Qwen and others: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``. As with
+    actions, text before ``</think>`` is ignored and the closing tag may be missing.
 
     Args:
         message: The model's whole message; any text.

@@ -1,7 +1,7 @@
-"""Which environments exist and how to make one.
+"""Registry of environments: resolves names to classes and creates instances.
 
-Owns names: those shipped here, those registered at run time and those that installed packages announce under the entry
-point group ``verl_comprl.environments``. A family is imported when it is made, not before.
+Owns the names: those of this package, those registered at run time, and those of installed packages in the entry point
+group ``verl_comprl.environments``. A family is imported only when one of its environments is needed.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from env_adapters.base import TextEnvironment
 
 ENTRY_POINT_GROUP = "verl_comprl.environments"
 
-# A shipped family is called like the extra of the distribution that installs its dependencies.
+# Families with dependencies have the name of the distribution's extra that installs them.
 _SHIPPED = {
     "alfworld": "env_adapters.alfworld.environment:ALFWorldEnvironment",
     "frozenlake": "env_adapters.frozenlake.environment:FrozenLakeEnvironment",
@@ -28,14 +28,14 @@ _registered: dict[str, str | type[TextEnvironment]] = {}
 
 
 def register(name: str, target: str | type[TextEnvironment]) -> None:
-    """Give an environment a name in this process.
+    """Register an environment under a name, in this process only.
 
     Args:
         name: Name for ``make``.
-        target: The class, or its import path ``module:Class``, which is imported at the first use.
+        target: The class, or its import path ``module:Class``, which is imported on first use.
 
     Raises:
-        ValueError: If the import path has another form or the name stands for something else already.
+        ValueError: If the import path is malformed or the name is already used for something else.
         TypeError: If the class is not a ``TextEnvironment``.
     """
     if isinstance(target, str):
@@ -55,14 +55,14 @@ def list_environments() -> list[str]:
 
 
 def make(name: str, **options: Any) -> TextEnvironment:
-    """Make an environment.
+    """Create an environment.
 
     Args:
         name: One of ``list_environments()``, or the import path ``module:Class`` of a ``TextEnvironment``.
         **options: The family's options, such as ``variant`` and ``max_turns``.
 
     Returns:
-        A fresh instance; call ``reset`` next.
+        A new instance; call ``reset`` next.
 
     Raises:
         ValueError: If the name, an option or its value is unknown.
@@ -84,7 +84,7 @@ def dataset_builder(name: str) -> Callable[..., list[dict[str, Any]]]:
         name: As for ``make``.
 
     Returns:
-        A function of at least ``split``, ``count`` and ``seed`` whose other parameters are the family's options.
+        A function with the parameters ``split``, ``count`` and ``seed``; the others are the family's options.
 
     Raises:
         ValueError: If the name is unknown or the family has no dataset builder.
@@ -100,13 +100,13 @@ def _targets() -> dict[str, str | type[TextEnvironment]]:
     return {**_announced(), **_SHIPPED, **_registered}
 
 
-@cache  # it reads a file of every installed distribution: tens of milliseconds for each environment of a batch
+@cache  # entry_points() reads a file of every installed distribution: tens of milliseconds per environment
 def _announced() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def environment_class(name: str) -> type[TextEnvironment]:
-    """Return the class behind a name, imported if it was not yet.
+    """Return the class that a name stands for, importing its module if necessary.
 
     Args:
         name: As for ``make``.
@@ -128,7 +128,7 @@ def environment_class(name: str) -> type[TextEnvironment]:
 
 
 def portable_name(name: str) -> str:
-    """Return a name by which another process finds the same environment; it knows nothing that was registered here."""
+    """Return a name that other processes can resolve too; they do not know names registered in this one."""
     target = _registered.get(name, name)
     return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
 

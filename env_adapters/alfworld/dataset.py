@@ -1,4 +1,4 @@
-"""Dataset rows of the family; needs no engine, except to make the default games."""
+"""Dataset rows for ALFWorld; needs no engine, except to generate the default games."""
 
 from typing import Any
 
@@ -23,16 +23,16 @@ def build_rows(
 
     Args:
         split: ``train`` or ``val``.
-        count: Number of rows, at most 2**20; None is one per game of the split. Games repeat where there are fewer.
-        data: Where the games are, as for the environment. The rows name the place that it stands for now.
+        count: Number of rows, at most 2**20; None means one per game of the split. Games repeat if there are fewer.
+        data: Location of the games, as for the environment. The rows contain the resolved value.
         reward: As for the environment.
-        seed: Chooses the games, in [0, 2**40).
+        seed: Selects the episodes, in [0, 2**40).
         max_turns: Turn limit of each episode.
 
     Raises:
-        ValueError: If an argument is out of range, there are no games, or they are of more than one dialect.
+        ValueError: If an argument is out of range, there are no games, or the games have more than one dialect.
     """
-    failure_reward(reward)  # is it a known one?
+    failure_reward(reward)  # raises for an unknown value
     data = resolve_data(data)
     games = list_games(data, split)
     seeds = split_seeds(split, len(games) if count is None else count, seed=seed)
@@ -43,7 +43,7 @@ def build_rows(
         tasks.append(Task(number, game.task_id, task_of(content)))
         forms.add(put_template(content))
     if len(forms) != 1:
-        raise ValueError(f"the games of {data} are of several dialects: {', '.join(sorted(forms))}")
+        raise ValueError(f"the games of {data} have several dialects: {', '.join(sorted(forms))}")
     return dataset.build_rows(
         "alfworld",
         "alfworld",

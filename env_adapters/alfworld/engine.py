@@ -1,6 +1,6 @@
-"""One game on TextWorld's engine: commands in, texts out.
+"""Plays ALFWorld games on the TextWorld engine.
 
-Owns the names that things have in the game and what a caller sees of it. How it is made fast is in ``fast_pddl``.
+Owns the display names of objects and the view of a game that callers get. The faster engine is in ``fast_pddl``.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from env_adapters.alfworld.game_file import TASK_PREFIX, task_of
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What can be seen of a game.
+    """Visible state of a game.
 
     Attributes:
         text: The game's answer.
-        commands: What can be done now, sorted.
+        commands: Admissible commands, sorted.
         won: Whether the task is done.
-        changed: Whether the last command changed anything, apart from what has been looked at.
+        changed: Whether the last command changed anything, apart from the record of what has been looked at.
     """
 
     text: str
@@ -30,7 +30,7 @@ class View:
 
 
 class Engine:
-    """Plays one game at a time. Not for threads: the libraries below keep their state in globals."""
+    """Plays one game at a time. Not thread-safe: the underlying libraries keep their state in globals."""
 
     def __init__(self) -> None:
         """Load the planner."""
@@ -43,20 +43,21 @@ class Engine:
             game: Content of its file.
         """
         task = TASK_PREFIX + task_of(game)
-        # Most games differ in nothing else of their grammar, and to parse one takes longer than all the rest.
+        # Parsing a grammar takes longer than all other steps. Most grammars differ only in the task sentence, so
+        # without it the parsed grammar can be cached.
         self._game.load({**game, "grammar": game["grammar"].replace(task, TASK_PREFIX)})
         self._game.reset()
         view = self._view()
         return View(view.text.replace(TASK_PREFIX, task), view.commands, view.won)
 
     def play(self, command: str) -> View:
-        """Play one of the commands that can be done now; for any other text nothing happens."""
+        """Play an admissible command; any other text has no effect."""
         before = self._game.facts()
         self._game.step(command)
         return self._view(changed=self._game.facts() != before)
 
     def close(self) -> None:
-        """Leave the planner to the next engine of this process; harmless when called again."""
+        """Return the planner for use by the next engine of this process; may be called more than once."""
         self._game.close()
 
     def _view(self, *, changed: bool = False) -> View:
@@ -65,9 +66,9 @@ class Engine:
 
 
 def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """Return the names that ALFWorld shows for the ids of a game, such as ``mug 2``.
+    """Return the names that ALFWorld displays for the ids of a game, such as ``mug 2``.
 
-    Things of a kind are numbered against the order of their ids.
+    Objects of a type are numbered in the reverse order of their ids.
     """
     counts: Counter[str] = Counter()
     names: dict[str, str] = {}

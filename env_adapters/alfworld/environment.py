@@ -1,7 +1,7 @@
 """ALFWorld as a text environment.
 
-Owns an episode: the game that a seed stands for, what the model reads of it, and the reward. The games are in
-``games``, the engine in ``engine``.
+Owns the episode: the game of a seed, the observations and the reward. The games are in ``games``, the engine in
+``engine``.
 """
 
 from typing import Any, ClassVar
@@ -25,10 +25,9 @@ class ALFWorldEnvironment(TextEnvironment):
         """Find the games and load the engine.
 
         Args:
-            data: Where the games are: a folder as ``alfworld-download`` makes it, or ``generated`` for the default
-                games, which are made at the first use. None stands for ``$ALFWORLD_DATA`` if it has games, else for
-                ``generated``.
-            reward: ``signed`` is 1 for success and -1 for being cut off without it; ``binary`` is 1 and 0.
+            data: A folder as created by ``alfworld-download``, or ``generated`` for the default games, which are
+                generated on first use. None means ``$ALFWORLD_DATA`` if that folder has games, else ``generated``.
+            reward: ``signed`` is 1 for success and -1 for truncation without success; ``binary`` is 1 and 0.
             max_turns: Turns after which the episode is truncated.
 
         Raises:
@@ -41,7 +40,7 @@ class ALFWorldEnvironment(TextEnvironment):
         self._engine = Engine()
 
     def close(self) -> None:
-        """Leave the engine to the next instance."""
+        """Return the engine for use by the next instance."""
         self._engine.close()
 
     def _start(self, seed: int, options: dict[str, Any]) -> str:
@@ -57,7 +56,7 @@ class ALFWorldEnvironment(TextEnvironment):
         self.goal = task_of(content)
         self.instructions = build_instructions(put_template(content), self.max_turns)
         self.admissible_actions = view.commands
-        return view.text.partition("\n\n")[2]  # below the title
+        return view.text.partition("\n\n")[2]  # without the title line
 
     def _read(self, action_text: str) -> str | None:
         action = extract_action(action_text)
@@ -67,7 +66,7 @@ class ALFWorldEnvironment(TextEnvironment):
         view = self._engine.play(action)
         self.admissible_actions = view.commands
         text = view.text
-        if text.startswith("You arrive at loc "):  # a name in older games that no command knows
+        if text.startswith("You arrive at loc "):  # a location name in older games that no command accepts
             text = text.partition(". ")[2]
         return Transition(text, float(view.won), view.won, view.won, float(view.won), effective=view.changed)
 
@@ -76,5 +75,5 @@ class ALFWorldEnvironment(TextEnvironment):
 
 
 def _in_or_on(action: str) -> str:
-    """Return an action as older games want it, with one phrase for in and on."""
+    """Return an action with ``in`` and ``on`` replaced by ``in/on``, as older games expect."""
     return " ".join("in/on" if word in ("in", "on") else word for word in action.casefold().split())

@@ -1,7 +1,7 @@
-"""A scripted player that reads what the model reads.
+"""Scripted player for ALFWorld that acts on the same observations as the model.
 
-Owns a policy for all six types of task: it looks into one receptacle after the other until it sees what it needs,
-takes it to where it is changed or looked at, and then to where it belongs.
+Owns a policy for all six types of task: it searches one receptacle after the other until it sees the object it needs,
+takes it to where it is cleaned, heated, cooled or examined, and then to its destination.
 """
 
 import re
@@ -26,16 +26,16 @@ _PUT = re.compile(r"^\w+ \{object\} (?:to|in/on) \{receptacle\}$", re.MULTILINE)
 
 
 class ScriptedPolicy:
-    """Plays one episode; make a new one for the next."""
+    """Plays one episode; create a new instance for the next."""
 
     def __init__(self, instructions: str) -> None:
-        """Start at the beginning of an episode.
+        """Prepare for the first observation of an episode.
 
         Args:
-            instructions: The system prompt, which tells how objects are put down.
+            instructions: The system prompt, which contains the action for putting objects down.
 
         Raises:
-            ValueError: If it does not.
+            ValueError: If the prompt does not contain that action.
         """
         found = _PUT.search(instructions)
         if found is None:
@@ -44,7 +44,7 @@ class ScriptedPolicy:
         self._task: dict[str, str] = {}
         self._places: list[str] = []
         self._seen: dict[str, list[str]] = {}
-        """Places that have been looked into, and what is there."""
+        """Receptacles searched so far, with the objects in them."""
         self._here = self._carried = self._last = ""
         self._closed = self._changed = False
         self._delivered: set[str] = set()
@@ -69,7 +69,7 @@ class ScriptedPolicy:
         self._task = {name: word for name, word in found.groupdict().items() if word}
         names = _NAME.findall(observation)
         kinds = Counter(map(_kind, names))
-        # What there is one of holds more than each of twenty drawers.
+        # A receptacle that exists only once usually holds more than each of twenty drawers.
         self._places = sorted(names, key=lambda name: (kinds[_kind(name)], name))
 
     def _learn(self, observation: str) -> None:
@@ -78,7 +78,7 @@ class ScriptedPolicy:
             self._here = rest.removeprefix("to ")
         if verb in ("go", "open", "examine"):
             self._closed = observation.endswith("is closed.")
-            if observation.startswith("Invalid action"):  # it stands beside the one before
+            if observation.startswith("Invalid action"):  # it is at the same location as the one before
                 self._closed = False
             elif not self._closed:
                 self._seen[self._here] = _NAME.findall(observation)
@@ -107,7 +107,7 @@ class ScriptedPolicy:
         return self._go(place) or self._open() or self._put_down(place)
 
     def _at(self, kind: str, action: str) -> str:
-        """Go where something of a kind has been seen and act there; look for it as long as none has been seen."""
+        """Return the next move towards acting on an object of a kind: go to a known one, or search for one."""
         for place, names in self._seen.items():
             for name in names:
                 if _kind(name) == kind and name not in self._delivered:

@@ -1,14 +1,15 @@
-"""TextWorld's PDDL engine, made fast; all that depends on the insides of foreign libraries is in this file.
+"""Faster version of TextWorld's PDDL environment; all code that relies on internals of other libraries is here.
 
-The stock engine takes 0.3 to 1 s for a reset and 30 to 80 ms for a step, copies a library of 33 MB per instance, grows
-with every instance and game, and changes ``sys.argv``. Here the texts and commands are the same, letter for letter:
+The stock environment takes 0.3 to 1 s for a reset and 30 to 80 ms for a step, copies a library of 33 MB per instance,
+leaks memory with every instance and game, and changes ``sys.argv``. This version gives exactly the same texts and
+commands, with these differences:
 
-- Of the two translations of a game for the planner, the one for replanning is left out. The other is kept on disk,
-  because the processes of a host live too short to remember it.
-- Commands are filled into their templates instead of deriving each from the grammar.
-- Deriving a text copies its context flatly and parses each expression once.
-- What TextWorld remembers of every game for ever is forgotten when the next one starts.
-- Loaded libraries are used again, and the first of a process is the installed file itself instead of a copy.
+- Of the planner's two translations of a game, the one for replanning is skipped. The other is cached on disk, because
+  the processes of a host are too short-lived to cache it in memory.
+- Commands are formatted from their templates instead of each being derived from the grammar.
+- Deriving a text makes shallow copies of its context and parses each expression once.
+- TextWorld's cache of past games is cleared when the next game starts.
+- Loaded planner libraries are reused, and the first one of a process is the installed file instead of a copy.
 """
 
 import hashlib
@@ -41,25 +42,25 @@ _copies_needed = False
 
 
 class FastPddlEnv(PddlEnv):
-    """TextWorld's environment; one game at a time."""
+    """TextWorld's ``PddlEnv`` with the differences above; plays one game at a time."""
 
     def __init__(self, names: Callable[[Iterable[str]], dict[str, str]]) -> None:
-        """Get hold of a planner, whose state is global to a loaded library.
+        """Take a planner library, whose state is global to each loaded copy.
 
         Args:
-            names: From ids to the names that are shown.
+            names: Function from object ids to display names.
         """
-        Environment.__init__(self, EnvInfos(admissible_commands=True))  # PddlEnv's would load one more
+        Environment.__init__(self, EnvInfos(admissible_commands=True))  # PddlEnv.__init__ would load another library
         self._names = names
         self.downward_lib = _take_library()
 
     def close(self) -> None:
-        """Leave the planner to the next instance of this process; harmless when called again."""
+        """Return the planner for use by the next instance of this process; may be called more than once."""
         if (library := self.__dict__.pop("downward_lib", None)) is not None:
             _libraries.append(library)
 
     def load(self, filename_or_data: Any) -> None:
-        """Take a game, the parsed content of a ``.tw-pddl`` file; ``reset`` starts it."""
+        """Load a game from the parsed content of a ``.tw-pddl`` file; ``reset`` starts it."""
         self._game_data: Mapping[str, Any] = filename_or_data
         self._logic = _logic(filename_or_data["pddl_domain"], filename_or_data["grammar"])
         self._templates = {name: _format_string(action.template) for name, action in self._logic.actions.items()}
@@ -80,7 +81,7 @@ class FastPddlEnv(PddlEnv):
             return super().step(command)
 
     def facts(self) -> set[Any]:
-        """Return what is true now, apart from what has been looked at."""
+        """Return the current facts, apart from the record of what has been looked at."""
         return {fact for fact in self._pddl_state.facts if not fact.name.endswith("checked")}
 
     def _new_state(self, *arguments: Any) -> Any:
@@ -108,14 +109,14 @@ def _logic(domain: str, grammar: str) -> Any:
 
 
 def _format_string(template: str) -> str:
-    # The receptacle in the query is bound already, so that the query finds just it.
+    # The receptacle in the query is already bound, so the query can only return that one.
     simple = template.replace(_GO_TO, "{r}")
     if set(simple) & set("[]#|"):
-        raise ValueError(f"the game has a form of command that is not known here: {template!r}")
+        raise ValueError(f"the game has a command template that is not supported: {template!r}")
     return simple
 
 
-# What stands in for the libraries' own, only while an environment of ours starts or plays.
+# Replacements for functions of the libraries, in place only while an environment of ours resets or steps.
 
 _StockState = pddl_logic.PddlState
 _stock_translate = fast_downward.pddl2sas
@@ -128,7 +129,7 @@ def _copy_context(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fresh_symbols(*arguments: Any, **options: Any) -> Any:
-    # They are given a context, which would keep a whole game alive.
+    # Callers attach a context to the symbols, which on a cached object would keep a whole game in memory.
     return deepcopy(_parse_symbols(*arguments, **options))
 
 
@@ -136,11 +137,11 @@ def _translate(domain: str, problem: str, verbose: bool = False, optimize: bool 
     if optimize:  # for replanning
         return None, ""
     name = hashlib.sha256(f"{domain}\0{problem}".encode()).hexdigest()
-    with suppress(OSError):  # an unwritable disk makes it slow, nothing else
+    with suppress(OSError):  # without a writable disk it still works, only slower
         file = data_folder(_CACHE, lambda folder: None) / f"{name}.zlib"
         if file.exists():
             return _parse_task(domain, problem), zlib.decompress(file.read_bytes()).decode()
-    with _replaced(sys, "argv", ["", "", ""]):  # which the translator sets, and reads when imported
+    with _replaced(sys, "argv", ["", "", ""]):  # the translator sets sys.argv, and reads it when imported
         task, sas = _stock_translate(domain, problem)
     with suppress(OSError):
         part = data_folder(_CACHE, lambda folder: None) / f"{name}.{os.getpid()}.part"
@@ -181,6 +182,8 @@ def _fast_texts() -> Iterator[None]:
 
 
 def _take_library() -> Any:
+    # The planner's state is global to a loaded library, and loading the same file again gives the same library: two
+    # engines that are open at the same time need copies under different names, which ``load_lib`` makes.
     global _copies_needed
     if _libraries:
         return _libraries.pop()
@@ -190,5 +193,5 @@ def _take_library() -> Any:
         library = CDLL(interface.DOWNWARD_LIB_PATH)
         library.check_goal.restype = c_bool
     _copies_needed = True
-    library.load_sas_replan = lambda sas: None
+    library.load_sas_replan = lambda sas: None  # ``_translate`` skips the translation for replanning
     return library

@@ -1,4 +1,4 @@
-"""A game's file: where it lies in a data folder, and its task and dialect, which need no engine to be read."""
+"""ALFWorld game files: the layout of data folders, and reading a game's task and dialect without the engine."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _PUT = re.compile(r"action PutObject \{\s*template :: \"([^\"]*)\"")
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A game's file and the name of its task."""
+    """Path of a game's file and name of its task."""
 
     path: Path
     task_id: str
@@ -28,7 +28,7 @@ class Game:
 
 
 def task_of(game: dict[str, Any]) -> str:
-    """Return the task in words, such as "put a clean mug in coffeemachine.", with its full stop."""
+    """Return the task in words, such as "put a clean mug in coffeemachine.", with the full stop."""
     found = _TASK.search(game["grammar"])
     if found is None:
         raise ValueError("the game's grammar has no task")
@@ -36,7 +36,7 @@ def task_of(game: dict[str, Any]) -> str:
 
 
 def put_template(game: dict[str, Any]) -> str:
-    """Return how this game puts an object ``{o}`` into a receptacle ``{r}``: its dialect."""
+    """Return the game's command template for putting ``{o}`` into ``{r}``, which identifies its dialect."""
     found = _PUT.search(game["grammar"])
     if found is None:
         raise ValueError("the game's grammar has no template for PutObject")

@@ -1,6 +1,6 @@
-"""The games of a split: where they are, and which game a number stands for.
+"""Finds the ALFWorld games of a split and puts them in a fixed order.
 
-Reading one is left to ``game_file``, playing it to ``engine``, making games to ``generator``.
+Owns the choice of the data folder. ``game_file`` reads a game, ``engine`` plays it, ``generator`` makes new ones.
 """
 
 import os
@@ -13,7 +13,7 @@ from env_adapters.data_folder import data_folder
 
 GENERATED = "generated"
 VARIABLE = "ALFWORLD_DATA"
-_DEFAULT_GAMES = "alfworld-games-1"  # count up when the generator makes other ones
+_DEFAULT_GAMES = "alfworld-games-1"  # increase the number when the generator's output changes
 _SOLVABLE = re.compile(rb'"solvable": *true')
 _LEFT_OUT = ("movable", "Sliced")
 
@@ -22,11 +22,11 @@ def resolve_data(data: str | None) -> str:
     """Return the folder of the games, or ``GENERATED``.
 
     Args:
-        data: A folder as ``alfworld-download`` makes it, or ``GENERATED``. None stands for ``$ALFWORLD_DATA`` if there
-            are games, else for ``GENERATED``.
+        data: A folder as created by ``alfworld-download``, or ``GENERATED``. None means ``$ALFWORLD_DATA`` if that
+            folder has games, else ``GENERATED``.
 
     Raises:
-        ValueError: If a folder is given that has no games.
+        ValueError: If the given folder has no games.
     """
     if data == GENERATED:
         return GENERATED
@@ -43,22 +43,24 @@ def list_games(data: str, split: str) -> list[Game]:
     """Return the games of a split in an order that depends on their names alone.
 
     Args:
-        data: What ``resolve_data`` returned. The default games are made at the first use.
+        data: Value returned by ``resolve_data``. The default games are generated on first use.
         split: ``train`` or ``val``.
 
     Raises:
-        ValueError: If the split is unknown or there are none.
+        ValueError: If the split is unknown or there are no games.
     """
     if split not in SPLIT_FOLDERS:
         raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLIT_FOLDERS)}")
     folder = _generated() if data == GENERATED else Path(data)
     folder = folder / LAYOUT / SPLIT_FOLDERS[split]
     names = sorted(path.relative_to(folder).as_posix() for path in folder.glob(f"*/*/{GAME_FILE}"))
+    # Shuffled, because sorted names group the games by type; with a fixed seed, because an environment seed must select
+    # the same game in every process.
     random.Random(0).shuffle(names)
     games = [
         Game(folder / name, f"alfworld/{folder.name}/{name.removesuffix(f'/{GAME_FILE}')}")
         for name in names
-        # As the official loader does; reading is enough, parsing would take ten times as long.
+        # The official loader's filter. Searching the bytes is enough; parsing the files would take ten times as long.
         if not any(word in name for word in _LEFT_OUT) and _SOLVABLE.search((folder / name).read_bytes())
     ]
     if not games:

@@ -1,7 +1,9 @@
-"""``python -m env_adapters.alfworld.generator --output DIR --games N --seed S``: games made without a download.
+"""Generates ALFWorld games, so that none have to be downloaded.
 
-Owns drawing games, checking that each can be won, and writing them as ``alfworld-download`` lays out the official ones,
-so that whatever reads those reads these.
+Owns drawing games, checking that each can be won, and writing them in the layout of ``alfworld-download``, so that the
+same code reads both.
+
+Usage: ``python -m env_adapters.alfworld.generator --output DIR --games N --seed S``.
 """
 
 import argparse
@@ -25,15 +27,15 @@ _UNKNOWN_TASK = "UNKNOWN GOAL"
 
 
 def make_default_games(folder: Path) -> None:
-    """Fill a folder with the games that are played where there are no official ones."""
+    """Fill a folder with the default games, which are used if there are no official ones."""
     make_games(folder, _DEFAULT_COUNT, seed=0)
 
 
 def make_games(folder: Path, count: int, *, seed: int) -> None:
-    """Write games of all types; the rooms of held-out ones are none of those for training, as in the official data.
+    """Write games of all types; held-out and training games use different rooms, as in the official data.
 
     Args:
-        folder: Where ``json_2.1.1`` is made.
+        folder: Folder in which ``json_2.1.1`` is created.
         count: Games per type and split.
         seed: The same seed gives the same files; a larger count adds to them.
 
@@ -86,7 +88,7 @@ def _draw_game(trial: str, task: Task, scene: Scene, chosen: random.Random) -> d
 
 
 def _win(game: dict[str, Any], engine: Engine) -> list[str]:
-    """Return the commands with which the scripted player wins, none if it does not."""
+    """Return the commands with which the scripted player wins, or an empty list if it does not win."""
     policy = ScriptedPolicy(build_instructions(put_template(game), _TURNS))
     view, commands = engine.start(game), []
     while not view.won and len(commands) < _TURNS:
@@ -114,10 +116,12 @@ def _trajectory_data(trial: str, task: Task, scene: Scene) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m env_adapters.alfworld.generator", description="Make ALFWorld games."
+        prog="python -m env_adapters.alfworld.generator", description="Generate ALFWorld games."
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder to make; name it as option data later")
-    parser.add_argument("--games", type=int, default=_DEFAULT_COUNT, help="per type and split (default %(default)s)")
+    parser.add_argument("--output", type=Path, required=True, help="folder to create; pass it as option data later")
+    parser.add_argument(
+        "--games", type=int, default=_DEFAULT_COUNT, help="games per type and split (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="another seed gives other games (default 0)")
     options = parser.parse_args(arguments)
     if (options.output / LAYOUT).exists():

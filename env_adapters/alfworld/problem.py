@@ -1,7 +1,7 @@
-"""Games drawn at random, as problems in PDDL.
+"""Draws random ALFWorld tasks and writes them as PDDL problems.
 
-Owns which tasks make sense in a room, where its things lie, and how that is written down. Whether the result can be
-won is left to ``generator``.
+Owns which tasks a room allows, where its objects are placed, and the PDDL text. ``generator`` checks that the result
+can be won.
 """
 
 import random
@@ -18,7 +18,7 @@ TASK_TYPES = (
     "pick_two_obj_and_place",
 )
 
-# The receptacle that changes an object, and the list of the objects that it can change.
+# The receptacle that changes an object, and alfworld's name for the set of objects that it can change.
 _TOOLS = {
     "pick_clean_then_place_in_recep": ("SinkBasin", "Cleanable"),
     "pick_heat_then_place_in_recep": ("Microwave", "Heatable"),
@@ -32,13 +32,13 @@ _IN_PDDL = str.maketrans({"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_do
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What has to be done.
+    """A household task.
 
     Attributes:
         type: One of ``TASK_TYPES``.
         object: Type of the object.
-        receptacle: Type of the receptacle it belongs into; empty where it is to be looked at.
-        lamp: Type of the lamp to look at it under; empty otherwise.
+        receptacle: Type of the receptacle to put it into; empty if it is to be examined.
+        lamp: Type of the lamp to examine it under; empty otherwise.
     """
 
     type: str
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An object in the room: its id, its type and where it lies."""
+    """An object in the room: its id, its type and the receptacle that it is in."""
 
     id: str
     type: str
@@ -74,7 +74,7 @@ def possible_tasks(task_type: str, scene: Scene) -> list[Task]:
 
 
 def place_things(task: Task, scene: Scene, chosen: random.Random) -> list[Thing]:
-    """Put objects into a room: up to three of each type, none of the task's where it would be half done."""
+    """Place up to three objects of each type in a room, but none where the task would be partly done already."""
     things: list[Thing] = []
     least = 2 if task.type == "pick_two_obj_and_place" else 1
     for type_ in scene.object_types:
@@ -88,7 +88,7 @@ def place_things(task: Task, scene: Scene, chosen: random.Random) -> list[Thing]
 
 
 def write_problem(name: str, task: Task, scene: Scene, things: list[Thing], chosen: random.Random) -> str:
-    """Return the problem in PDDL; the agent starts somewhere in the middle of the room."""
+    """Return the problem in PDDL; the agent starts at a random location where it reaches no receptacle."""
     constants = distributed_module("constants")
     start = chosen.choice(scene.free_locations)
     places = {place.location for place in scene.receptacles} | {start}
@@ -151,7 +151,8 @@ def _hiding_places(object_type: str, task: Task, scene: Scene) -> list[Receptacl
 
 
 def _put(type_: str, place: Receptacle, chosen: random.Random) -> Thing:
-    # The number that the game gives to an object follows from its id, so the id must not tell where it lies.
+    # The game numbers objects by their ids. The position in the id is random, so that the number does not reveal where
+    # the object is.
     x, y, z = (chosen.uniform(-9, 9) for _ in range(3))
     return Thing(object_id(type_, x, y, z), type_, place)
 

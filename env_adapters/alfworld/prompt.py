@@ -1,11 +1,11 @@
-"""The system prompt; needs no engine."""
+"""System prompt for ALFWorld; needs no engine."""
 
 
 def build_instructions(put_template: str, max_turns: int) -> str:
     """Return the system prompt.
 
     Args:
-        put_template: How the games put an object ``{o}`` into a receptacle ``{r}``.
+        put_template: The games' command template for putting an object ``{o}`` into a receptacle ``{r}``.
         max_turns: Turns of an episode.
     """
     put = put_template.replace("{o}", "{object}").replace("{r}", "{receptacle}")

@@ -1,10 +1,10 @@
-"""What an episode is worth that ends without success; success is worth 1."""
+"""Reward of ALFWorld episodes that end without success; success always gives 1."""
 
 _FAILURE = {"signed": -1.0, "binary": 0.0}
 
 
 def failure_reward(kind: str) -> float:
-    """Return the reward of being cut off.
+    """Return the reward of a truncated episode.
 
     Args:
         kind: ``signed``, the paper's -1, or ``binary``, 0.

@@ -1,7 +1,7 @@
-"""Rooms as the alfworld distribution describes them.
+"""Reads rooms (floor plans) from the files of the installed alfworld distribution.
 
-Owns reading its files: rules, grammar, goal library, which thing goes where, and the floor plans. Neither ``alfworld``
-nor anything that it needs is imported, because importing it makes a folder and sets a variable of the process.
+Owns access to these files: rules, grammar, goal library, which objects fit where, and floor plans. The package
+``alfworld`` itself is never imported, because importing it creates a folder and sets an environment variable.
 """
 
 import importlib.util
@@ -15,17 +15,17 @@ from types import ModuleType
 import numpy as np
 
 Location = tuple[int, int, int, int]
-"""Column and row of a grid of 25 cm, quarter turns, angle of view in degrees."""
+"""Column and row on a 25 cm grid, rotation in quarter turns, camera angle in degrees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """Something that holds objects and does not move.
+    """A receptacle that cannot be moved.
 
     Attributes:
         id: Type and position, such as ``Drawer|+00.95|+00.22|-02.20``.
         type: Type, such as ``Drawer``.
-        location: Where the agent stands to reach it, and nothing else.
+        location: Where the agent stands to reach it; no two receptacles share one.
     """
 
     id: str
@@ -39,9 +39,9 @@ class Scene:
 
     Attributes:
         number: Its number in AI2-THOR.
-        receptacles: What holds objects.
+        receptacles: The receptacles that cannot be moved.
         object_types: Types of the objects that can be carried, sorted.
-        has_desk_lamp: Whether there is a lamp to look at things under.
+        has_desk_lamp: Whether there is a lamp to examine objects under.
         free_locations: Where the agent can stand without reaching a receptacle.
     """
 
@@ -56,7 +56,7 @@ def distributed_file(*parts: str) -> Path:
     """Return the path of a file of the alfworld distribution.
 
     Raises:
-        ImportError: If it is not installed.
+        ImportError: If the distribution is not installed.
     """
     spec = importlib.util.find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
@@ -83,8 +83,8 @@ def may_hold(receptacle_type: str) -> set[str]:
 def load_scene(number: int) -> Scene:
     """Read a floor plan.
 
-    The distribution has no positions for some kinds of receptacle, such as the coffee machine; those stand at a place
-    that depends on the number alone.
+    The distribution has no positions for some types of receptacle, such as the coffee machine; those get a position
+    that depends on the scene number alone.
     """
     constants = distributed_module("constants")
 
@@ -104,7 +104,7 @@ def load_scene(number: int) -> Scene:
     taken: set[Location] = set()
     for id_, (x, z, degrees, angle) in sorted(positions.items()):
         while (place := _location(x, z, degrees, angle)) in taken:
-            angle += 1  # things that share a place are all reached from there, but none can be gone to
+            angle += 1  # receptacles at one location are all reached from there, so ``go to`` is not admissible
         taken.add(place)
         receptacles.append(Receptacle(id_, _type(id_), place))
     portable = set().union(*(may_hold(receptacle.type) for receptacle in receptacles))
@@ -123,7 +123,7 @@ def _type(id_: str) -> str:
 
 
 def object_id(type_: str, x: float, y: float, z: float) -> str:
-    """Return the id of a thing of a type at a place given in metres."""
+    """Return the id of an object of a type at a position in metres."""
     return "|".join([type_, *(f"{number:+06.2f}" for number in (x, y, z))])
 
 

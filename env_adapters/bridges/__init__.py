@@ -1,8 +1,8 @@
-"""Other libraries' environments as text environments, and ours as gymnasium's.
+"""Bridges from gymnasium, GEM and OpenEnv environments to text environments, and from text environments to gymnasium.
 
-A bridge is a class: call it around an object, or subclass it in ten lines to give the result a name that a dataset can
-carry. None of the libraries is imported here; what an object must look like is written down as a protocol. The way
-back, ``as_gymnasium``, needs gymnasium and is imported from its own module.
+A bridge is a class: create it with an object of the other library, or subclass it so that a dataset can name it by its
+import path. None of the libraries is imported here; protocols describe the methods that an object must have. The
+opposite direction, ``as_gymnasium``, needs gymnasium and is imported from its own module.
 """
 
 from env_adapters.bridges.base import Bridge, bridged_rows

@@ -1,4 +1,4 @@
-"""A text environment as a gymnasium environment.
+"""Bridge from text environments to gymnasium environments.
 
 Owns the spaces and how gymnasium's seeding maps to ours.
 """
@@ -19,24 +19,24 @@ _PRINTABLE = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 class AnyText(Text):
     """Every text of up to ``max_length`` characters.
 
-    gymnasium's ``Text`` lists its characters, which is no way to say Unicode: a model may write any text, and an
-    observation may show any. Samples are made of printable ASCII.
+    gymnasium's ``Text`` enumerates its characters, which is impractical for Unicode, and messages and observations may
+    contain any character. Samples consist of printable ASCII.
     """
 
     def __init__(self, max_length: int, *, seed: int | None = None) -> None:
-        """Set the greatest length, in characters."""
+        """Set the maximum length in characters."""
         super().__init__(max_length, min_length=0, charset=_PRINTABLE, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a text that is not too long."""
+        """Return whether ``x`` is a string that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def __repr__(self) -> str:
-        """Return it as code."""
+        """Return the expression that creates this space."""
         return f"AnyText({self.max_length})"
 
     def __eq__(self, other: Any) -> bool:
-        """Whether it is the same space."""
+        """Return whether ``other`` is the same space."""
         return isinstance(other, AnyText) and self.max_length == other.max_length
 
 
@@ -65,9 +65,9 @@ class TextGymnasium(gymnasium.Env[str, str]):
         self._shown = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start the episode of ``seed``, or one drawn from the generator that the last seed has seeded.
+        """Start the episode of ``seed``; without a seed, draw one from the generator seeded last.
 
-        Drawn episodes stay on the side of the split that the last seed stands on; at first it is training.
+        Drawn episodes belong to the split of the last seed, or to training if there was none.
         """
         super().reset(seed=seed)
         if seed is None:
@@ -77,7 +77,7 @@ class TextGymnasium(gymnasium.Env[str, str]):
         return self._shown, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one turn."""
+        """Play one turn."""
         self._shown, reward, terminated, truncated, info = self.environment.step(action)
         return self._shown, reward, terminated, truncated, info
 
@@ -91,7 +91,7 @@ class TextGymnasium(gymnasium.Env[str, str]):
 
 
 def as_gymnasium(name: str, *, render_mode: str | None = None, **options: Any) -> TextGymnasium:
-    """Make a text environment behind gymnasium's interface.
+    """Create a text environment behind gymnasium's interface.
 
     Args:
         name: As for ``env_adapters.make``.

@@ -1,6 +1,7 @@
-"""What the bridges share: the prompt, how an action is read, how an outcome is reported, and dataset rows.
+"""Base class of the bridges from other libraries' environments to text environments.
 
-Owns nothing of the wrapped object; how it is called is each bridge's.
+Owns the system prompt, parsing of actions, reporting of outcomes and dataset rows. The calls to the wrapped object are
+in each bridge.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +14,16 @@ from env_adapters.dataset import Task, split_seeds
 from env_adapters.parsing import extract_action, match_action
 
 Actions = Mapping[str, Any] | Callable[[str], Any]
-"""The wrapped object's action by its phrase; or a function from a text to it, which raises if the text is none."""
+"""The wrapped object's actions by phrase, or a function from text to action that raises for any other text."""
 
 IsSuccess = Callable[[float, Any], bool]
-"""Whether an episode that ended by its own rules was won, from its last reward and what else the object reported."""
+"""Decides whether a terminated episode was successful, from its last reward and the info (or observation) with it."""
 
 
 class Bridge(TextEnvironment):
-    """A text environment around another library's object, whose rewards it hands on.
+    """A text environment that wraps another library's environment and passes its rewards on unchanged.
 
-    ``thread_safe`` is False, as nothing is known of the object; a subclass that knows better sets it.
+    ``thread_safe`` is False because nothing is known about the wrapped object; subclasses may set it to True.
     """
 
     def __init__(
@@ -37,17 +38,17 @@ class Bridge(TextEnvironment):
         close: Callable[[], object],
         max_turns: int,
     ) -> None:
-        """Take over the words and the ways of reading.
+        """Set the texts and the conversion functions.
 
         Args:
-            name: Name of the task; the seed is added to it as the task id.
+            name: Name of the task; the task id is this name and the seed.
             goal: The task in words.
-            rules: The first part of the system prompt: the game, what is observed, how it is won. The number of turns,
-                the actions and the form of an answer are added.
+            rules: The first part of the system prompt: the game, the observations, how to win. The number of turns, the
+                actions and the answer format are appended.
             actions: See ``Actions``.
-            forms: Where ``actions`` is a function: the forms of actions that the model is told of.
+            forms: Templates of actions that the model is shown, if ``actions`` is a function.
             is_success: See ``IsSuccess``.
-            close: Frees the object; called once.
+            close: Releases the wrapped object; called once.
             max_turns: Turns after which the episode is truncated.
 
         Raises:
@@ -57,7 +58,7 @@ class Bridge(TextEnvironment):
         self.admissible_actions = list(forms if callable(actions) else actions)
         if not self.admissible_actions:
             raise ValueError(
-                f"environment {name!r} has no actions: give 'actions' by phrase, or a function and 'forms'"
+                f"environment {name!r} has no actions: pass 'actions' as a mapping, or as a function with 'forms'"
             )
         self.name = name
         self.goal = goal
@@ -87,7 +88,7 @@ class Bridge(TextEnvironment):
             return match_action(text, self.admissible_actions)
         try:
             self._actions(text)
-        except Exception:  # whatever a reader raises for a text means that the text is no action
+        except Exception:  # any exception of the user's function means that the text is not an action
             return None
         return text
 
@@ -98,27 +99,27 @@ class Bridge(TextEnvironment):
     def _report(
         self, observation: str, reward: SupportsFloat | None, *, terminated: bool, truncated: bool, info: Any
     ) -> Transition:
-        """Return the transition for what the wrapped object answered."""
+        """Return the transition for the results of the wrapped object's step."""
         value = 0.0 if reward is None else float(reward)
         success = bool(terminated and self._is_success(value, info))
         return Transition(observation, value, bool(terminated), success, float(success), truncated=bool(truncated))
 
 
 def small_seed(seed: int) -> int:
-    """Return a seed that NumPy's global generator takes, on the same side of the split."""
+    """Return the seed modulo 2**32, the range of NumPy's global generator; its parity, and so its split, is kept."""
     return seed % 2**32
 
 
 def bridged_rows(
     environment: Callable[..., Bridge], split: str, count: int, *, seed: int = 0, max_turns: int = 30, **options: Any
 ) -> list[dict[str, Any]]:
-    """Build the dataset rows of a subclass that can be imported; makes one instance, for its words.
+    """Build the dataset rows of a subclass that can be imported; creates one instance to read its texts.
 
     Args:
         environment: The class; its import path becomes the rows' environment.
         split: ``train`` or ``val``; their seeds are disjoint.
         count: Number of rows, at most 2**20.
-        seed: Chooses the episodes, in [0, 2**40).
+        seed: Selects the episodes, in [0, 2**40).
         max_turns: Turn limit of each episode.
         **options: The other options of the class.
 

@@ -1,7 +1,7 @@
-"""A text environment around an environment of GEM (axon-rl/gem).
+"""Bridge from environments of GEM (axon-rl/gem) to text environments.
 
-Owns the calls of GEM's interface. Such an environment explains itself in its first observation and reads the model's
-whole message, so nothing is said here of the form of an answer.
+Owns the calls to GEM's interface. GEM environments explain themselves in the first observation and read the model's
+whole message, so the system prompt prescribes no answer format.
 """
 
 from typing import Any, Protocol, SupportsFloat
@@ -23,12 +23,12 @@ class GemLike(Protocol):
 
 
 def full_reward(reward: float, info: Any) -> bool:
-    """Whether the last reward was at least 1, which is GEM's for success; less is given for coming close."""
+    """Return whether the last reward was at least 1, GEM's reward for success; near misses get less."""
     return reward >= 1
 
 
 class GemEnvironment(Bridge):
-    """Text around a GEM environment.
+    """A GEM environment as a text environment.
 
     GEM seeds the global generators of Python and NumPy, so an instance must not share its process with others.
     """
@@ -46,12 +46,12 @@ class GemEnvironment(Bridge):
         """Wrap ``env``.
 
         Args:
-            env: The environment; closed by ``close`` if it can be.
-            name: Name of the task; the seed is added to it as the task id.
+            env: The environment; its ``close``, if it has one, is called by ``close``.
+            name: Name of the task; the task id is this name and the seed.
             goal: The task in words.
-            rules: The first part of the system prompt; the number of turns is added.
-            is_success: Whether an episode that terminated was won, from its last reward and info.
-            max_turns: Turns after which the episode is truncated, unless ``env`` ends it before.
+            rules: The first part of the system prompt; the number of turns is appended.
+            is_success: Decides whether a terminated episode was successful, from its last reward and info.
+            max_turns: Turns after which the episode is truncated, unless ``env`` ends it earlier.
 
         Raises:
             ValueError: If ``max_turns`` is not a positive integer.
@@ -84,6 +84,6 @@ class GemEnvironment(Bridge):
 
 
 def _join(observation: str, info: dict[str, Any]) -> str:
-    """Return what a model is to read; GEM leaves a part of it in the info, for its wrappers to add."""
+    """Return the text for the model; GEM puts parts of it into the info, for its own wrappers to add."""
     parts = (info.get("prefix", ""), observation, info.get("suffix", ""))
     return "\n".join(part.strip("\n") for part in parts if part)

@@ -1,7 +1,6 @@
-"""A text environment around a gymnasium environment.
+"""Bridge from gymnasium environments to text environments.
 
-Owns the calls of gymnasium's interface. Seeds go to its ``reset``, which seeds the generator that the environment draws
-from.
+Owns the calls to gymnasium's interface. Seeds are passed to ``reset``, which seeds the environment's generator.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,17 +22,17 @@ class GymnasiumLike(Protocol):
         ...
 
     def close(self) -> Any:
-        """Free what it holds."""
+        """Release its resources."""
         ...
 
 
 def positive(reward: float, info: Any) -> bool:
-    """Whether the last reward was positive."""
+    """Return whether the last reward was positive."""
     return reward > 0
 
 
 class GymnasiumEnvironment(Bridge):
-    """Text around a gymnasium environment with discrete or text actions."""
+    """A gymnasium environment with discrete or text actions as a text environment."""
 
     def __init__(
         self,
@@ -51,14 +50,14 @@ class GymnasiumEnvironment(Bridge):
         """Wrap ``env``.
 
         Args:
-            env: The environment; ``close`` closes it.
-            name: As in ``Bridge``, and so are the others that are not explained here.
+            env: The environment; its ``close`` is called by ``close``.
+            name: Name of the task; the task id is this name and the seed.
             goal: The task in words.
             rules: The first part of the system prompt.
-            actions: Phrase to action, or a function from text to action.
-            forms: The forms of actions, where ``actions`` is a function.
-            render: Observation to text.
-            is_success: Whether an episode that terminated was won, from its last reward and info.
+            actions: Actions by phrase, or a function from text to action.
+            forms: Templates of actions, if ``actions`` is a function.
+            render: Function from observation to text.
+            is_success: Decides whether a terminated episode was successful, from its last reward and info.
             max_turns: Turns after which the episode is truncated.
 
         Raises:

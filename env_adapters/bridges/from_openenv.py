@@ -1,7 +1,7 @@
-"""A text environment around a client of OpenEnv (meta-pytorch/OpenEnv).
+"""Bridge from clients of OpenEnv (meta-pytorch/OpenEnv) to text environments.
 
-Owns the calls of OpenEnv's synchronous client. The environment itself runs in a server; a seed is sent with every
-reset, and whether it is heeded is the server's affair.
+Owns the calls to OpenEnv's synchronous client. The environment itself runs in a server, which receives a seed with each
+reset but may ignore it.
 """
 
 import inspect
@@ -32,17 +32,17 @@ class OpenEnvLike(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection, and stop a server that the client has started."""
+        """Close the connection, and stop the server if the client has started it."""
         ...
 
 
 def full_reward(reward: float, observation: Any) -> bool:
-    """Whether the last reward was at least 1."""
+    """Return whether the last reward was at least 1."""
     return reward >= 1
 
 
 class OpenEnvEnvironment(Bridge):
-    """Text around an OpenEnv client."""
+    """An OpenEnv client as a text environment."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class OpenEnvEnvironment(Bridge):
 
         Args:
             client: A synchronous client: ``EnvClient(...).sync()``.
-            name: As in ``Bridge``, and so are the others that are not explained here.
+            name: Name of the task; the task id is this name and the seed.
             goal: The task in words.
             rules: The first part of the system prompt.
-            actions: Phrase to ``Action``, or a function from text to ``Action``.
-            render: Observation to text.
-            forms: The forms of actions, where ``actions`` is a function.
-            is_success: Whether an episode that is done was won, from its last reward and observation.
+            actions: ``Action`` objects by phrase, or a function from text to ``Action``.
+            render: Function from observation to text.
+            forms: Templates of actions, if ``actions`` is a function.
+            is_success: Decides whether an episode that is done was successful, from its last reward and observation.
             max_turns: Turns after which the episode is truncated.
 
         Raises:
@@ -75,7 +75,7 @@ class OpenEnvEnvironment(Bridge):
             ValueError: If there is no action or ``max_turns`` is not a positive integer.
         """
         if inspect.iscoroutinefunction(client.reset):
-            raise TypeError(f"{type(client).__name__} is asynchronous; give its synchronous form, client.sync()")
+            raise TypeError(f"{type(client).__name__} is asynchronous; pass its synchronous form, client.sync()")
         super().__init__(
             name=name,
             goal=goal,

@@ -1,4 +1,4 @@
-"""Dataset rows of the family; needs no engine."""
+"""Dataset rows for FrozenLake; needs no engine."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ def build_rows(
     """Build the rows of one split.
 
     Args:
-        split: ``train`` or ``val``; no map of one is in the other.
+        split: ``train`` or ``val``; the splits share no map.
         count: Number of rows, at most 2**20.
-        seed: Chooses the episodes, in [0, 2**40).
+        seed: Selects the episodes, in [0, 2**40).
         size: Cells along each side of the lake.
         is_slippery: Whether moves slip.
         max_turns: Turn limit of each episode.

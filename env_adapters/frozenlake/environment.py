@@ -1,6 +1,6 @@
-"""FrozenLake as a text environment, around gymnasium's FrozenLake-v1; the smallest family and an example of one.
+"""FrozenLake as a text environment, based on gymnasium's FrozenLake-v1; the smallest family, useful as an example.
 
-Owns which map a seed gets and how it is shown. The words are in ``task``; the game is gymnasium's.
+Owns the map of a seed and its rendering. The texts are in ``task``; the game logic is gymnasium's.
 """
 
 import hashlib
@@ -22,11 +22,12 @@ class FrozenLakeEnvironment(TextEnvironment):
     dataset: ClassVar[str | None] = "env_adapters.frozenlake.dataset:build_rows"
 
     def __init__(self, *, size: int = 4, is_slippery: bool = False, max_turns: int = 30) -> None:
-        """Choose the kind of lake.
+        """Set the options of the lake.
 
         Args:
             size: Cells along each side, from 4 to 8.
-            is_slippery: Whether a move goes to either side of where it should, each with probability 1/3.
+            is_slippery: Whether a move goes in the intended direction or to either side of it, each with probability
+                1/3.
             max_turns: Turns after which the episode is truncated.
 
         Raises:
@@ -68,16 +69,17 @@ class FrozenLakeEnvironment(TextEnvironment):
 
 
 def draw_map(seed: int, size: int) -> list[str]:
-    """Return a map that can be solved, in gymnasium's letters, from the seed's side of the split."""
+    """Return a solvable map in gymnasium's notation that belongs to the split of ``seed``."""
+    # Multiples of 2**63, which no seed reaches, keep the attempts of different seeds apart.
     lakes = (generate_random_map(size, seed=seed + attempt * 2**63) for attempt in count())
     return next(lake for lake in lakes if side(lake) == seed % 2)
 
 
 def side(lake: list[str]) -> int:
-    """Return on which side of the split a map stands: 0 for even seeds, 1 for odd ones.
+    """Return the split of a map: 0 for even seeds (training), 1 for odd seeds (held out).
 
-    Small lakes repeat, so that seeds alone would not keep the splits apart. A map and its mirror image, which has the
-    same start and goal, stand on the same side.
+    Different seeds can draw the same small map, so the parity of seeds alone would not keep the splits disjoint. A map
+    and its mirror image, which has the same start and goal, are in the same split.
     """
     mirrored = ["".join(column) for column in zip(*lake, strict=True)]
     return hashlib.sha256("".join(min(lake, mirrored)).encode()).digest()[0] % 2

@@ -1,4 +1,4 @@
-"""The words of the family; needs no engine."""
+"""Options, goal and system prompt of FrozenLake tasks; needs no engine."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ _SLIPPERY = "- The ice is slippery: a move goes where you want in one of three c
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kind of lakes: cells along each side, and whether moves slip."""
+    """Options of a lake: cells along each side, and whether moves slip."""
 
     size: int
     is_slippery: bool

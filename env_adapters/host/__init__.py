@@ -1,4 +1,4 @@
-"""Where environments run: many episodes at the same time, none of which can stop the others or the caller's loop."""
+"""Runs many environments concurrently, in threads or processes, without blocking the caller's event loop."""
 
 from env_adapters.host.host import EnvironmentHost, Limits, Session
 from env_adapters.host.worker import EnvironmentFailure

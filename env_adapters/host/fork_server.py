@@ -1,7 +1,10 @@
-"""``python -m env_adapters.host.fork_server FD``: forks environment processes that have imported their family already.
+"""Server process that forks environment processes whose family is already imported.
 
-Importing an engine takes seconds and hundreds of megabytes; a fork of a process that has done it takes milliseconds and
-shares them. The fork_server has one thread and no environment, so forking it is safe, which forking the host is not.
+Importing an engine takes seconds and hundreds of megabytes; forking a process that has imported it takes milliseconds
+and shares that memory. The fork server has a single thread and creates no environment, so it is safe to fork. The host,
+with its event loop and threads, is not.
+
+Usage: ``python -m env_adapters.host.fork_server FD``, where FD is the inherited descriptor of a socket to the host.
 """
 
 import ctypes
@@ -20,20 +23,20 @@ from env_adapters.registry import environment_class
 _PR_SET_PDEATHSIG = 1
 
 _NICENESS = 19
-"""The lowest priority: however many environments are busy, its event loop runs when it has something to do."""
+"""Lowest priority. Forked processes inherit it, so that busy environments do not delay the host's event loop."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve the host on the inherited socket until it closes it.
+    """Answer the host's requests on the inherited socket until the host closes it.
 
-    A request is a family's name, with the socket of the new process as its ancillary data; the answer is the process
-    id, or the text of the error that importing raised.
+    A request is the name of an environment, with the socket of the new process as ancillary data. The answer is the
+    process id, or the text of the exception that the import raised.
     """
     os.nice(_NICENESS)
-    os.dup2(2, 1)  # engines print; standard output may be somebody's data
+    os.dup2(2, 1)  # engines print, but the host's standard output may carry data
     control = socket.socket(fileno=int(arguments[0]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the host
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps exited children
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
         if not request:
@@ -55,16 +58,18 @@ def _fork(name: str, control: socket.socket, connection: socket.socket) -> int |
     try:
         control.close()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # If SIGCHLD stayed ignored, the exit status of programs that an environment starts would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # If the fork server died before the call of prctl, its death signal will never come: end now.
         if os.getppid() == fork_server:
             serve(connection)
         status = 0
     finally:
-        os._exit(status)  # never back into the fork_server's loop
+        os._exit(status)  # the child must never return to the fork server's loop
 
 
 def serve(connection: socket.socket) -> None:
-    """Carry out the host's requests, ``[method, *arguments]``, until it hangs up; an error is an answer too."""
+    """Answer the host's requests ``[method, *arguments]`` until it disconnects; exceptions are sent as answers."""
     slot = Slot()
     with suppress(EOFError, ConnectionError):
         while True:

@@ -1,7 +1,7 @@
-"""Lends environments to episodes and survives whatever they do.
+"""Pool of environment workers with time limits and replacement of failed workers.
 
-Owns which worker an episode gets, the time limits, and what happens to a worker afterwards: after a clean episode it is
-kept for the next one with the same options, after any failure it is given up and the next episode gets a fresh one.
+Owns which worker an episode gets, the time limits, and what happens to the worker afterwards: if the session ends
+without an exception, the worker is kept for the next episode with the same options; otherwise it is stopped.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a host waits, in seconds.
+    """Time limits of a host, in seconds.
 
     Attributes:
-        reset: For making and for resetting an environment.
-        step: For a step.
-        episode: For all of a session, what the caller does between the steps included.
+        reset: For creating an environment, for resetting it, and for importing its family into this process.
+        step: For a step, or for truncating an episode.
+        episode: For a whole session, including the time that the caller spends between steps.
     """
 
     reset: float = 300.0
@@ -38,7 +38,7 @@ class Limits:
     episode: float = 3600.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check that the limits are positive."""
         for name in ("reset", "step", "episode"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"time limit {name} must be positive, got {getattr(self, name)!r}")
@@ -50,31 +50,32 @@ class Session:
     def __init__(
         self, worker: Worker, tools: list[dict[str, Any]], limits: Limits, running: AbstractAsyncContextManager[Any]
     ) -> None:
-        """Borrow a worker whose environment is made."""
+        """Wrap a worker that has already created its environment."""
         self.tools = tools
-        """Function schemas that the model is to be offered."""
+        """Function schemas to offer to the model."""
         self._worker = worker
         self._limits = limits
         self._running = running
 
     async def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Start the episode that ``seed`` names.
+        """Start the episode of ``seed``.
 
         Raises:
-            EnvironmentFailure: If the environment raised, died or took too long; so do the other methods.
+            EnvironmentFailure: If the environment raised, died or took too long; the other methods raise it too.
         """
         return tuple(await self._call(self._limits.reset, "reset", seed))
 
     async def step(self, action_text: str) -> Step:
-        """Play the model's message."""
+        """Play one turn with the model's message."""
         return tuple(await self._call(self._limits.step, "step", action_text))
 
     async def truncate(self) -> Step:
-        """End the episode early."""
+        """Truncate the episode."""
+        # The limit of a step, not a shorter one: SWE-bench runs the tests here to grade the patch.
         return tuple(await self._call(self._limits.step, "truncate"))
 
     async def _call(self, seconds: float, method: str, *arguments: Any) -> Any:
-        async with self._running:
+        async with self._running:  # outside of the time limit: waiting for a free thread must not count
             return await _within(seconds, f"{method}()", self._worker.call(method, *arguments))
 
 
@@ -89,7 +90,7 @@ async def _within(seconds: float, what: str, work: Coroutine[Any, Any, _Result])
         async with deadline:
             return await work
     except TimeoutError as error:
-        if not deadline.expired():  # somebody else's time limit
+        if not deadline.expired():  # another time limit, such as the caller's
             raise
         raise EnvironmentFailure(f"{what} did not return within {seconds:g} s") from error
 
@@ -100,15 +101,15 @@ class EnvironmentHost:
     def __init__(
         self, *, isolation: Isolation = "auto", limits: Limits | None = None, max_idle: int = 64, max_threads: int = 4
     ) -> None:
-        """Start nothing yet.
+        """Configure the host; workers are started on demand.
 
         Args:
-            isolation: ``process`` gives every running episode a process of its own, ``thread`` a thread; ``auto``
-                takes threads for the families that say they may share a process.
+            isolation: ``process`` gives every running episode its own process, ``thread`` its own thread; ``auto`` uses
+                threads for families that declare ``thread_safe`` and processes for the others.
             limits: Time limits.
-            max_idle: Workers that are kept for later episodes; the longest unused go first.
-            max_threads: Threads that step at the same time; more would keep the event loop waiting for the
-                interpreter's lock.
+            max_idle: Number of idle workers kept for later episodes; the least recently used is stopped first.
+            max_threads: Number of threads that may work at the same time; more would make the event loop wait for the
+                interpreter lock.
 
         Raises:
             ValueError: If ``isolation`` is unknown.
@@ -116,7 +117,7 @@ class EnvironmentHost:
         if isolation not in get_args(Isolation):
             raise ValueError(f"unknown isolation {isolation!r}; known: {', '.join(get_args(Isolation))}")
         self.counts: Counter[str] = Counter()
-        """``made``, ``reused`` and ``failed`` workers so far."""
+        """Number of workers ``made``, ``reused`` and ``failed`` so far."""
         self._isolation = isolation
         self._limits = limits or Limits()
         self._max_idle = max_idle
@@ -127,7 +128,7 @@ class EnvironmentHost:
 
     @asynccontextmanager
     async def session(self, name: str, options: dict[str, Any]) -> AsyncIterator[Session]:
-        """Lend an environment for one episode.
+        """Provide an environment for one episode.
 
         Args:
             name: As in ``env_adapters.make``.
@@ -144,7 +145,7 @@ class EnvironmentHost:
         try:
             async with deadline:
                 yield Session(worker, tools, self._limits, self._running(worker))
-        except BaseException as error:
+        except BaseException as error:  # cancellation too: it may have left the worker in the middle of a call
             self.counts["failed"] += 1
             worker.stop()
             if isinstance(error, TimeoutError) and deadline.expired():
@@ -155,13 +156,13 @@ class EnvironmentHost:
             await self._retire(next(iter(self._idle)))
 
     async def close(self) -> None:
-        """Stop everything that is idle; sessions must be over."""
+        """Stop all idle workers and the fork server; all sessions must have ended."""
         for worker in list(self._idle):
             await self._retire(worker)
         self._fork_server.close()
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
-        # The latest first: its memory is warm, and what is left over ages.
+        # Most recently used first: its memory is warm, and workers that are not needed become the oldest.
         for worker in reversed(self._idle):
             if self._idle[worker][0] == key:
                 self.counts["reused"] += 1
@@ -171,7 +172,7 @@ class EnvironmentHost:
     async def _make(self, name: str, options: dict[str, Any]) -> tuple[Worker, list[dict[str, Any]]]:
         worker = await self._start_worker(name)
         self.counts["made"] += 1
-        # Another process knows what is installed, not what was registered in this one.
+        # Other processes can import what is installed, but do not know the names registered in this one.
         known_as = name if isinstance(worker, ThreadWorker) else portable_name(name)
         try:
             async with self._running(worker):
@@ -189,8 +190,8 @@ class EnvironmentHost:
         return ThreadWorker() if isolation == "thread" else await self._fork_server.fork(portable_name(name))
 
     async def _import(self, name: str) -> type[TextEnvironment]:
-        # In a thread, as it takes seconds, and one after the other: where the modules of a library import one another,
-        # Python lets two threads see them half made.
+        # In a thread because it takes seconds. One import at a time: if the modules of a library import each other, two
+        # importing threads would deadlock, and Python avoids that by exposing partially initialised modules.
         async with self._importing:
             return await asyncio.to_thread(environment_class, name)
 

@@ -1,6 +1,6 @@
-"""An environment in a process of its own, which can be killed.
+"""Environments in separate processes, which can be killed.
 
-Owns the host's end: the fork_server that forks such processes, and the conversation with each of them.
+Owns the host's side: starting the fork server, and communicating with each process that it forks.
 """
 
 import asyncio
@@ -15,19 +15,22 @@ from typing import Any
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
 
+# Numerical libraries read these when they are loaded. Their thread pools would make the fork server unsafe to fork and,
+# with many environments, oversubscribe the processors.
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 _IMPORT_SECONDS = 300.0
-"""Longest that importing a family may take."""
+"""Time limit for importing a family."""
 
 
 class ProcessWorker:
-    """The host's end of one process."""
+    """The host's side of one environment process."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         """Take over a process; ``connection`` is the socket to it."""
         self.pid = pid
-        # Names this process for as long as the descriptor is open, whereas a number may be given to another one.
+        # The kernel reaps the process as soon as it ends, and its id may then be reused for another process. A pidfd
+        # keeps referring to this one, so that ``stop`` never kills another process.
         self._handle = os.pidfd_open(pid)
         self._socket = connection
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -63,10 +66,10 @@ class ProcessWorker:
 
 
 class ForkServer:
-    """Starts environment processes. Its own process starts with the first of them, and anew after it died."""
+    """Starts environment processes; the server process itself is started on first use and again after it has died."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Prepare the object; no process is started yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
@@ -78,11 +81,11 @@ class ForkServer:
             EnvironmentFailure: If the family cannot be imported, or importing it kills the process.
         """
         loop = asyncio.get_running_loop()
-        async with self._lock:
+        async with self._lock:  # answers on the control socket carry no request id, so only one may be outstanding
             return await loop.run_in_executor(None, self._fork, name)
 
     def close(self) -> None:
-        """Stop the fork_server, and with it every process that it has forked."""
+        """Stop the fork server, and with it every process that it has forked."""
         if self._process is not None and self._control is not None:
             self._control.close()
             self._process.kill()
@@ -102,7 +105,9 @@ class ForkServer:
             except (EOFError, OSError) as error:
                 ours.close()
                 self.close()
-                raise EnvironmentFailure(f"importing environment {name!r} killed the process ({error})") from error
+                raise EnvironmentFailure(
+                    f"the fork server died or timed out while importing environment {name!r} ({error})"
+                ) from error
         if isinstance(answer, str):
             ours.close()
             raise EnvironmentFailure(answer)
@@ -111,7 +116,7 @@ class ForkServer:
     def _start(self) -> None:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_IMPORT_SECONDS)
-        # What can be imported here can be imported there.
+        # Everything that this process can import must be importable there, including paths added at run time.
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs:
             self._process = subprocess.Popen(
@@ -119,7 +124,7 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
-                # Linux shares the processors out by session (autogroup): all environments together then get no more
-                # than the event loop can have.
+                # Where autogroup scheduling is on, Linux divides CPU time between sessions, and niceness only counts
+                # within one. In a session of their own all environments together get no more than the host's session.
                 start_new_session=True,
             )

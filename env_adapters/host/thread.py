@@ -1,6 +1,6 @@
-"""An environment in a thread of its own, for families whose instances may share a process.
+"""Environments in threads, for families whose instances may share a process.
 
-Cheaper than a process, but what hangs cannot be killed: it is left behind, and what crashes takes the process along.
+Cheaper than processes, but a thread that hangs cannot be killed and is left running, and a crash ends the process.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _Request = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", str, tuple[An
 
 
 class ThreadWorker:
-    """One daemon thread, always the same for an environment."""
+    """One daemon thread that makes all calls of one environment."""
 
     def __init__(self) -> None:
         """Start the thread."""
@@ -30,7 +30,7 @@ class ThreadWorker:
         return await answer
 
     def stop(self) -> None:
-        """Let the thread end when it is done with what it is doing, if ever."""
+        """Ask the thread to end after its current call; a call that hangs keeps it running."""
         self._requests.put(None)
 
     def _serve(self) -> None:
@@ -44,14 +44,14 @@ class ThreadWorker:
                 result, error = None, EnvironmentFailure(f"{type(raised).__name__}: {raised}")
             try:
                 loop.call_soon_threadsafe(_settle, answer, result, error)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed, so nothing waits for the answer
                 break
         with suppress(Exception):
             slot.handle("close")
 
 
 def _settle(answer: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
-    if answer.done():  # given up in the meantime
+    if answer.done():  # the caller timed out or was cancelled meanwhile
         return
     if error is None:
         answer.set_result(result)

@@ -1,6 +1,6 @@
-"""Messages between a host and its processes: JSON behind its length, over a socket.
+"""Length-prefixed JSON messages between a host and its environment processes.
 
-JSON and not pickle, since a process that runs untrusted actions must not be able to run code in the host.
+JSON instead of pickle, because a process that runs untrusted actions must not be able to run code in the host.
 """
 
 import json
@@ -14,7 +14,7 @@ _LARGEST = 2**28
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as it travels. Escaped, so that lone surrogates survive.
+    """Return a message as bytes, with non-ASCII characters escaped so that lone surrogates survive.
 
     Raises:
         ValueError: If it is larger than 256 MiB.
@@ -29,8 +29,8 @@ async def receive(reader: StreamReader) -> Any:
     """Return the next message.
 
     Raises:
-        EOFError: If the other side is gone.
-        ValueError: If it sends something else.
+        EOFError: If the connection was closed.
+        ValueError: If the message is too large or malformed.
     """
     length = _check(await reader.readexactly(_LENGTH.size))
     return json.loads(await reader.readexactly(length))
@@ -53,6 +53,6 @@ def _read(connection: socket.socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
         if not (part := connection.recv(min(count - len(data), 2**20))):
-            raise EOFError("the other side is gone")
+            raise EOFError("the connection was closed")
         data += part
     return bytes(data)

@@ -1,6 +1,6 @@
-"""What holds one environment for a host: the interface of the thread and the process, and how they fail.
+"""Interface of workers, which run one environment each in a thread or process, and the exception for their failures.
 
-Owns what a request means, so that an environment cannot tell where it runs.
+Owns the meaning of each request, which is the same for both kinds of worker.
 """
 
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ METHODS = ("make", "reset", "step", "truncate", "close")
 
 
 class EnvironmentFailure(Exception):
-    """An environment raised, died or did not answer in time; its episode is lost and nothing else."""
+    """An environment raised, died or did not answer in time; only its episode is lost."""
 
 
 class Worker(Protocol):
@@ -23,7 +23,7 @@ class Worker(Protocol):
 
         Args:
             method: One of ``METHODS``.
-            *arguments: JSON values, see ``Slot``.
+            *arguments: JSON values, see ``Slot.handle``.
 
         Raises:
             EnvironmentFailure: If the environment raised or died.
@@ -31,15 +31,15 @@ class Worker(Protocol):
         ...
 
     def stop(self) -> None:
-        """Give it up, whatever it is doing; returns at once."""
+        """Abandon the worker, whatever it is doing; returns immediately."""
         ...
 
 
 class Slot:
-    """Carries out requests on the one environment that it holds."""
+    """Holds at most one environment and carries out requests on it."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start without an environment."""
         self._environment: TextEnvironment | None = None
 
     def handle(self, method: str, *arguments: Any) -> Any:

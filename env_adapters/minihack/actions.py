@@ -1,6 +1,6 @@
-"""The phrases a model answers with and the engine commands they stand for.
+"""Action phrases for MiniHack and the NetHack commands they stand for.
 
-Owns names only, so that prompts, datasets and the scripted policy can be made without the engine.
+Owns names only, so that prompts, datasets and the scripted policy need no engine.
 """
 
 COMPASS: dict[str, tuple[int, int]] = {
@@ -13,7 +13,7 @@ COMPASS: dict[str, tuple[int, int]] = {
     "move west": (-1, 0),
     "move northwest": (-1, -1),
 }
-"""Phrase to step (columns to the east, rows to the south)."""
+"""Steps by phrase, as (columns to the east, rows to the south)."""
 
 PICKUP = "pickup"
 APPLY_KEY = "apply key"
@@ -30,4 +30,4 @@ COMMANDS: dict[str, tuple[str, str]] = {
     PICKUP: ("Command", "PICKUP"),
     APPLY_KEY: ("Command", "APPLY"),
 }
-"""Phrase to enumeration and member in ``nle.nethack``."""
+"""Commands by phrase, as (enumeration, member) in ``nle.nethack``."""

@@ -1,4 +1,4 @@
-"""Dataset rows of the family; needs no engine."""
+"""Dataset rows for MiniHack; needs no engine."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def build_rows(variant: str, split: str, count: int, *, seed: int = 0, max_turns
         variant: A key of ``env_adapters.minihack.variants.VARIANTS``.
         split: ``train`` or ``val``; their episodes are disjoint.
         count: Number of rows, at most 2**20.
-        seed: Chooses the episodes, in [0, 2**40).
+        seed: Selects the episodes, in [0, 2**40).
         max_turns: Turn limit of each episode.
 
     Returns:

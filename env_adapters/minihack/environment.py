@@ -1,6 +1,6 @@
 """MiniHack as a text environment.
 
-Owns the engine: making a level, seeding, stepping, and reading success and death from it. The words are in
+Owns the use of the engine: creating a level, seeding, stepping, and detecting success and death. The texts are in
 ``variants``, ``actions`` and ``observation``.
 """
 
@@ -55,8 +55,8 @@ class MiniHackEnvironment(TextEnvironment):
         self.goal = task.goal
         self.admissible_actions = list(task.actions)
         seen = ("glyphs", "chars", "screen_descriptions", "blstats", "message")
-        # gymnasium.make would take max_episode_steps for a wrapper of its own. The engine's limit lies above ours,
-        # because it ends an episode as if it were terminated.
+        # gymnasium.make would consume max_episode_steps for its own wrapper. The engine's limit must be above ours,
+        # because the engine reports reaching it as termination.
         create = load_env_creator(str(gymnasium.spec(task.gym_id).entry_point))
         self._game: Any = create(
             actions=tuple(_command(phrase) for phrase in task.actions),
@@ -83,15 +83,15 @@ class MiniHackEnvironment(TextEnvironment):
     def _play(self, action: str) -> Transition:
         door_was_closed = action == APPLY_KEY and self._closed_door_adjacent()
         self._screen, _, terminated, _, status = self._game.step(self.admissible_actions.index(action))
-        if terminated:  # the screen is blank by now
+        if terminated:  # the final screen is blank
             if status["end_status"] == _SOLVED:
                 return Transition("You reached the staircase down. You won.", 1.0, True, success=True, score=1.0)
             return Transition("You died. You lost.", 0.0, True)
         message = decode(self._screen["message"])
         if door_was_closed and not self._closed_door_adjacent():
-            message = _DOOR_OPENED  # the level opens it by a row of keys, the last of which prints "Never mind."
+            message = _DOOR_OPENED  # the level opens it by a sequence of keys, and the last one prints "Never mind."
         before, self._time = self._time, self._stat(nethack.NLE_BL_TIME)
-        # The game's clock stands still for an action without effect, such as walking into a wall.
+        # The game's clock does not advance for an action without effect, such as walking into a wall.
         return Transition(self._render(message), effective=self._time > before)
 
     def _render(self, message: str) -> str:

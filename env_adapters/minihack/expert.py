@@ -1,8 +1,7 @@
-"""A scripted player that reads what the model reads.
+"""Scripted player for MiniHack that acts on the same observations as the model.
 
-Owns a policy for levels that are walked through: it goes to the staircase on the shortest way around walls, monsters
-and traps, looks around while there is none in sight and fights what stands next to it. It uses no key and pushes no
-boulder.
+Owns a policy for levels that only need walking: it takes the shortest path to the staircase around walls, monsters and
+traps, explores while no staircase is in sight, and attacks adjacent monsters. It uses no keys and pushes no boulders.
 """
 
 from collections import deque
@@ -12,14 +11,14 @@ from env_adapters.minihack.actions import COMPASS
 from env_adapters.minihack.observation import GOAL, MONSTER_MARK, RADIUS, UNSEEN
 
 Cell = tuple[int, int]
-"""Columns to the east and rows to the south of the agent."""
+"""Column and row relative to the agent, towards east and south."""
 
 _BLOCKING = ("wall", "closed door", "boulder", "water")
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The crop, by what a cell means to a walker."""
+    """Cells of the visible crop, grouped by what they mean for walking."""
 
     free: frozenset[Cell]
     traps: frozenset[Cell]
@@ -29,7 +28,7 @@ class _View:
 
 
 def _read(observation: str) -> _View:
-    # An answer to an invalid action stands before the map.
+    # The text about an invalid action may precede the map.
     lines = observation.splitlines()
     legend_at = next(i for i, line in enumerate(lines) if line.startswith("Legend: "))
     rows = [line.split(" ") for line in lines[legend_at - 2 * RADIUS - 1 : legend_at]]
@@ -70,7 +69,7 @@ def _neighbours(cell: Cell) -> list[tuple[str, Cell]]:
 
 
 def _ways(passable: frozenset[Cell]) -> dict[Cell, tuple[str, int]]:
-    """Return the first move and the length of a shortest way over ``passable`` cells to each that can be reached."""
+    """Return the first move and the length of a shortest path over ``passable`` cells, for each reachable cell."""
     found: dict[Cell, tuple[str, int]] = {(0, 0): ("", 0)}
     queue = deque(found)
     while queue:
@@ -85,14 +84,14 @@ def _ways(passable: frozenset[Cell]) -> dict[Cell, tuple[str, int]]:
 
 
 class ScriptedPolicy:
-    """Plays one episode; make a new one for the next.
+    """Plays one episode; create a new instance for the next.
 
-    It remembers where it stood, by counting its own steps: from such a cell all neighbours have been seen, so that
-    what is still unseen there is rock.
+    It tracks the cells it has visited by counting its own steps. From a visited cell all neighbours have been seen, so
+    neighbours that are still unseen are rock.
     """
 
     def __init__(self) -> None:
-        """Start at the beginning of an episode."""
+        """Prepare for the first observation of an episode."""
         self._here: Cell = (0, 0)
         self._stood: dict[Cell, int] = {}
         self._last: tuple[_View, Cell] | None = None
@@ -123,9 +122,9 @@ class ScriptedPolicy:
             if goals := [cell for cell in ways if cell in view.goals]:
                 return ways[min(goals, key=lambda cell: ways[cell][1])][0]
             if promising := [cell for cell in ways if promise(cell)]:
-                # What a place may show is worth a way of half as many steps.
+                # A cell that may reveal n unseen cells is worth a path of n / 2 steps.
                 return ways[max(promising, key=lambda cell: promise(cell) - 2 * ways[cell][1])][0]
-        # Everything in sight is known: drift to where it has been least.
+        # Everything in sight is known: move to the least visited neighbour.
         around = [cell for cell in adjacent if cell in view.free] or list(adjacent)
         return adjacent[min(around, key=lambda cell: self._stood.get(self._absolute(cell), 0))]
 
@@ -133,7 +132,7 @@ class ScriptedPolicy:
         return (self._here[0] + cell[0], self._here[1] + cell[1])
 
     def _locate(self, view: _View) -> None:
-        """Find out whether the last move moved us, from how the map shifted; after a teleport start anew."""
+        """Update the position from how the map shifted since the last move; forget all cells after a teleport."""
         if self._last is None:
             return
         before, (dx, dy) = self._last
@@ -144,6 +143,6 @@ class ScriptedPolicy:
 
 
 def _fits(before: _View, after: _View, shift: Cell) -> bool:
-    """Whether all that was free is still on the map after moving by ``shift``; the game forgets no floor."""
+    """Return whether all free cells are still visible after moving by ``shift``; the game never hides seen floor."""
     dx, dy = shift
     return not any((x - dx, y - dy) in after.unseen for x, y in before.free)

@@ -1,4 +1,4 @@
-"""The game screen as text.
+"""Renders the NetHack screen as text.
 
 Owns the crop around the agent, the names in the legend and the lines below. Takes plain arrays and needs no engine.
 """
@@ -15,10 +15,10 @@ RADIUS = 4
 AGENT = "@"
 GOAL = ">"
 UNSEEN = "~"
-"""Stands for a blank, which would not survive as a column of its own; NetHack draws no cell with it here."""
+"""Shown for blank cells, which would be lost between the spaces; no cell of these levels is drawn with this symbol."""
 
 OPEN_DOOR = "'"
-"""The game draws an open door as - or |, which are walls too."""
+"""Shown for open doors, which the game draws like walls, as - or |."""
 
 MONSTER_MARK = "(monster)"
 
@@ -47,9 +47,9 @@ def render(
         descriptions: Zero-terminated names of the cells, shape (rows, columns, length).
         monsters: Which cells show a monster, the agent included, boolean, shape (rows, columns).
         position: Column and row of the agent.
-        message: The game's message, perhaps empty.
+        message: The game's message; may be empty.
         hit_points: Current and maximum.
-        inventory: Names of what is carried, if that is to be shown.
+        inventory: Names of the carried items, or None to leave them out.
 
     Returns:
         The crop with symbols separated by spaces, the legend, the inventory, the message and the hit points.
@@ -57,7 +57,7 @@ def render(
     column, row = position
     top, left = max(0, row - RADIUS), max(0, column - RADIUS)
     window = (slice(top, row + RADIUS + 1), slice(left, column + RADIUS + 1))
-    # Plain lists and bytes: looking at the arrays cell by cell takes longer than the game.
+    # Converted to lists and bytes: indexing the arrays cell by cell would take longer than the game itself.
     codes, beasts = chars[window].tolist(), monsters[window].tolist()
     length = descriptions.shape[2]
     texts, width = np.ascontiguousarray(descriptions[window]).tobytes(), len(codes[0])
@@ -87,7 +87,7 @@ def render(
 
 
 def decode(text: Any) -> str:
-    """Return the zero-terminated text in a row of codes, on one line."""
+    """Return a zero-terminated array of character codes as one line of text."""
     return _decode(bytes(text))
 
 

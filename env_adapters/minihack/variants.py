@@ -1,6 +1,6 @@
-"""The tasks of the family: which level, which actions, which words.
+"""MiniHack task variants: level, actions and prompt texts of each.
 
-Owns the table and the system prompt made from it; needs no engine.
+Owns the table of variants and the system prompt made from it; needs no engine.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Variant:
         gym_id: Name of the level in MiniHack's own registry.
         goal: The task in words.
         actions: Allowed phrases, in the order in which they are listed to the model.
-        rule: What the model must know beyond the rules that hold everywhere.
-        inventory: Whether what is carried is shown; where no action can use it, it would only cost tokens every turn.
+        rule: An additional rule for the system prompt.
+        inventory: Whether the inventory is shown; without actions that use it, it would only cost tokens every turn.
     """
 
     gym_id: str
@@ -67,7 +67,7 @@ def get_variant(name: str) -> Variant:
     """Return the variant called ``name``.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the name is unknown.
     """
     if name not in VARIANTS:
         raise ValueError(f"unknown MiniHack variant {name!r}; known: {', '.join(VARIANTS)}")

@@ -1,4 +1,4 @@
-"""Dataset rows of the family; makes no level."""
+"""Dataset rows for Sokoban; generates no levels."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ def build_rows(
     """Build the rows of one split.
 
     Args:
-        split: ``train`` or ``val``; no room of one is in the other.
+        split: ``train`` or ``val``; the splits share no room.
         count: Number of rows, at most 2**20.
-        seed: Chooses the episodes, in [0, 2**40).
+        seed: Selects the episodes, in [0, 2**40).
         size: Cells along each side of the room, walls included.
         boxes: Number of boxes.
         difficulty: ``easy``, ``medium`` or ``hard``.

@@ -1,6 +1,6 @@
 """Sokoban as a text environment.
 
-Owns an episode: its level, what a move is answered with, and when it is won. The rules are in ``level``, the words in
+Owns the episode: its level, the response to a move, and when it is won. The rules are in ``level``, the texts in
 ``task`` and ``observation``.
 """
 
@@ -23,10 +23,10 @@ class SokobanEnvironment(TextEnvironment):
     """The current position."""
 
     solution: list[str]
-    """A shortest solution of the position at the start."""
+    """A shortest solution of the initial position."""
 
     def __init__(self, *, size: int = 6, boxes: int = 2, difficulty: str = "medium", max_turns: int = 30) -> None:
-        """Choose the kind of levels.
+        """Set the options of the levels.
 
         Args:
             size: Cells along each side of the room, walls included.

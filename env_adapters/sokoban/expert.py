@@ -1,4 +1,4 @@
-"""A player that reads what the model reads and plays a shortest solution."""
+"""Scripted player for Sokoban: plays a shortest solution, from the same observations as the model."""
 
 from env_adapters.sokoban.level import ACTIONS, Level, move
 from env_adapters.sokoban.observation import parse
@@ -6,7 +6,7 @@ from env_adapters.sokoban.search import solve
 
 
 class ScriptedPolicy:
-    """Plays a shortest solution from wherever the episode stands."""
+    """Plays a shortest solution from the current position."""
 
     def __init__(self) -> None:
         """Start without a plan."""
@@ -16,7 +16,7 @@ class ScriptedPolicy:
     def act(self, observation: str) -> str:
         """Return the next action for an observation of a running episode.
 
-        If the level cannot be solved any more, any action is as good as another.
+        If the level can no longer be solved, the action is arbitrary.
 
         Raises:
             ValueError: If the observation shows no room.

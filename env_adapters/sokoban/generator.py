@@ -1,6 +1,6 @@
-"""Levels from seeds.
+"""Generates Sokoban levels from seeds.
 
-Owns how rooms are drawn and on which side of the split they stand: even seeds get rooms that no odd seed gets.
+Owns how rooms are drawn and which split they belong to: no room of an even seed is also a room of an odd seed.
 """
 
 import hashlib
@@ -10,17 +10,17 @@ from itertools import islice
 from env_adapters.sokoban.level import Level, steps
 from env_adapters.sokoban.search import descend, layers
 
-_FLOOR = (0.45, 0.9)  # least and greatest share of the cells inside the outer wall
+_FLOOR = (0.45, 0.9)  # smallest and largest share of floor among the cells inside the outer wall
 
 
 def generate(seed: int, size: int, boxes: int, lengths: tuple[int, int]) -> tuple[Level, list[str]]:
     """Return the level of a seed and a shortest solution of it.
 
-    The length of the solution is drawn evenly from ``lengths``; then rooms are drawn until one has a start of exactly
-    this length, with no box on a target.
+    The length of the solution is drawn uniformly from ``lengths``; then rooms are drawn until one has a start position
+    of exactly this length with no box on a target.
 
     Args:
-        seed: Non-negative; its parity is the side of the split.
+        seed: Non-negative; its parity selects the split.
         size: Cells along each side, walls included.
         boxes: Number of boxes, and of targets.
         lengths: Fewest and most moves of the shortest solution.
@@ -31,6 +31,7 @@ def generate(seed: int, size: int, boxes: int, lengths: tuple[int, int]) -> tupl
         cells = _carve(rng, size)
         floor = _mask(cells)
         targets = _mask(rng.sample(cells, boxes))
+        # Different seeds can draw the same room, so the room itself decides which split it belongs to.
         if side(size, floor, targets) != seed % 2:
             continue
         *below, starts = islice(layers(size, floor, targets), length + 1)
@@ -42,9 +43,9 @@ def generate(seed: int, size: int, boxes: int, lengths: tuple[int, int]) -> tupl
 
 
 def side(size: int, floor: int, targets: int) -> int:
-    """Return on which side of the split a room with its targets stands: 0 for even seeds, 1 for odd ones.
+    """Return the split of a room with its targets: 0 for even seeds (training), 1 for odd seeds (held out).
 
-    Rooms that can be brought together by shifting, turning or mirroring stand on the same side.
+    Rooms that are equal up to shifts, rotations and reflections are in the same split.
     """
     cells = ["#_."[(floor >> cell & 1) + (targets >> cell & 1)] for cell in range(size * size)]
     rows = ["".join(cells[start : start + size]) for start in range(0, size * size, size)]

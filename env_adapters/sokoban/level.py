@@ -1,7 +1,7 @@
-"""A position of the game and what a move does to it.
+"""Sokoban positions and the rules for moves.
 
-Owns the rules. Sets of cells are integers: bit ``row * size + column`` stands for a cell. The outer ring of a room is
-wall, so that a step from a floor cell never leaves the board.
+Sets of cells are bit masks, in which bit ``row * size + column`` stands for a cell. The outer ring of a room is wall,
+so a step from a floor cell never leaves the board.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Level:
 
     Attributes:
         size: Cells along each side of the room, walls included.
-        floor: Cells that are no wall.
-        targets: Floor cells that want a box.
+        floor: Cells that are not wall.
+        targets: Floor cells that are targets.
         boxes: Floor cells with a box.
         player: Index of the player's cell.
     """

@@ -1,7 +1,7 @@
-"""A position as text, and back.
+"""Renders Sokoban positions as text and parses such texts.
 
-Owns the symbols: the usual notation of Sokoban levels, except for the floor. A blank would not survive as a column of
-its own.
+Owns the symbols: the usual notation of Sokoban levels, except that the floor is not blank, because blanks would be lost
+between the spaces.
 """
 
 from env_adapters.sokoban.level import Level
@@ -20,7 +20,7 @@ def render(level: Level, message: str) -> str:
 
     Args:
         level: The position.
-        message: What the last move did, perhaps empty.
+        message: What the last move did; may be empty.
 
     Returns:
         The room with symbols separated by spaces, the legend, the message and how many boxes are on targets.
@@ -41,10 +41,10 @@ def parse(observation: str) -> Level:
     """Return the position that an observation shows.
 
     Args:
-        observation: Text by ``render``; an answer to an invalid action may stand before it.
+        observation: Text made by ``render``; the text about an invalid action may precede it.
 
     Raises:
-        ValueError: If it shows no position.
+        ValueError: If the text shows no position.
     """
     lines = observation.splitlines()
     end = lines.index(LEGEND) if LEGEND in lines else 0

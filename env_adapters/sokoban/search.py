@@ -1,6 +1,6 @@
-"""Shortest solutions, by exact search backward from the solved positions.
+"""Finds shortest Sokoban solutions by exhaustive search backward from the solved positions.
 
-Owns the search. Length counts moves, not pushes: every step of the player is one, as it is for the turn limit.
+The length counts all moves of the player, not only pushes, because every move costs a turn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from env_adapters.sokoban.level import ACTIONS, Level, move, steps
 
 State = tuple[int, int]
-"""The part of a position that moves: the player's cell and the boxes."""
+"""The variable part of a position: the player's cell and the boxes."""
 
 
 def layers(size: int, floor: int, targets: int) -> Iterator[list[State]]:
@@ -53,7 +53,7 @@ def descend(level: Level, below: Sequence[list[State]]) -> list[str]:
 
 
 def solve(level: Level) -> list[str] | None:
-    """Return a shortest solution of ``level``, or None if it cannot be solved any more."""
+    """Return a shortest solution of ``level``, or None if it cannot be solved."""
     below: list[list[State]] = []
     for layer in layers(level.size, level.floor, level.targets):
         if (level.player, level.boxes) in layer:

@@ -1,7 +1,4 @@
-"""The tasks of the family: options, names and words.
-
-Owns which options there are and the system prompt made from them.
-"""
+"""Options of Sokoban tasks, with the names, goals and system prompts made from them."""
 
 from dataclasses import dataclass
 
@@ -9,7 +6,7 @@ from env_adapters.sokoban.level import ACTIONS
 from env_adapters.sokoban.observation import TARGET
 
 DIFFICULTIES: dict[str, tuple[int, int]] = {"easy": (3, 6), "medium": (7, 12), "hard": (13, 20)}
-"""Fewest and most moves of a level's shortest solution."""
+"""Minimum and maximum number of moves of a level's shortest solution."""
 
 SIZES = (6, 7, 8)
 _COUNTS = {1: "one box", 2: "two boxes", 3: "three boxes"}
@@ -17,7 +14,7 @@ _COUNTS = {1: "one box", 2: "two boxes", 3: "three boxes"}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kind of levels.
+    """Options of a level.
 
     Attributes:
         size: Cells along each side of the room, walls included: 6, 7 or 8.
@@ -33,7 +30,7 @@ class Task:
         """Check the options.
 
         Raises:
-            ValueError: If one of them is out of range.
+            ValueError: If an option is out of range.
         """
         for option, value, allowed in (
             ("size", self.size, SIZES),
@@ -50,7 +47,7 @@ class Task:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Fewest and most moves of the shortest solutions."""
+        """Minimum and maximum number of moves of the shortest solution."""
         return DIFFICULTIES[self.difficulty]
 
     @property

@@ -1,1 +1,1 @@
-"""SWE-bench: repair a repository so that its failing tests pass."""
+"""SWE-bench: repair a repository in a sandbox, so that its failing tests pass."""

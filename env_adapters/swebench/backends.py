@@ -1,4 +1,4 @@
-"""Which kinds of sandboxes there are."""
+"""Table of the sandbox backends: bubblewrap, Docker and remote."""
 
 from typing import Protocol
 
@@ -9,18 +9,18 @@ from env_adapters.swebench.sandbox import Limits, Sandbox
 
 
 class Start(Protocol):
-    """Starts a sandbox."""
+    """Function that starts a sandbox."""
 
     def __call__(self, limits: Limits, image: str = "", *, writable: bool = False) -> Sandbox:
-        """Start it.
+        """Start a sandbox.
 
         Args:
-            limits: The limits in it.
-            image: What it is made from, with the repository in it; empty for an empty work tree.
+            limits: The limits of the sandbox.
+            image: Container image that contains the repository; empty for a sandbox with an empty work tree.
             writable: Whether files outside of the work tree can be written, as evaluation scripts of images do.
 
         Raises:
-            SandboxError: If it cannot be started.
+            SandboxError: If the sandbox cannot be started.
         """
         ...
 
@@ -29,10 +29,10 @@ BACKENDS: dict[str, Start] = {"bubblewrap": start_bubblewrap, "docker": start_do
 
 
 def get_backend(name: str) -> Start:
-    """Return what starts the sandboxes of a kind.
+    """Return the start function of a backend.
 
     Raises:
-        ValueError: If there is no such kind.
+        ValueError: If the backend is unknown.
     """
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known: {', '.join(BACKENDS)}")

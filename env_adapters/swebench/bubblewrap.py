@@ -1,8 +1,8 @@
-"""Sandboxes by bubblewrap: namespaces of their own on this machine, no image and no daemon.
+"""Sandboxes with bubblewrap: Linux namespaces on this machine, without images or a daemon.
 
-Owns the command line. Inside are /usr of the host (read-only), a few single files of /etc, a work tree and /tmp in
-memory, nothing else. All namespaces are new, there are no capabilities, and as root we first become nobody, because
-the number of processes is not limited for root.
+Owns the command line. Of the host's files a sandbox has /usr and a few files of /etc, read-only; its work tree and /tmp
+are in memory. All namespaces are new and there are no capabilities. If this process is root, bubblewrap runs as nobody,
+because the kernel's limit on the number of processes does not apply to root.
 """
 
 import os
@@ -28,7 +28,7 @@ _SHOWN = ("/etc/ld.so.cache", "/etc/alternatives")
 
 
 def start_bubblewrap(limits: Limits, image: str = "", *, writable: bool = False) -> ProcessSandbox:
-    """Start a sandbox; see ``backends.Start``. The programs are this machine's, whatever the image."""
+    """Start a sandbox; see ``backends.Start``. The image is ignored: the programs are those of this machine."""
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxError("bwrap not found; install bubblewrap (Debian, Ubuntu, Fedora: package 'bubblewrap')")
@@ -46,8 +46,8 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
     Args:
         program: Path of bubblewrap.
         limits: The limits in the sandbox.
-        seccomp: Descriptor that the system call filter is read from.
-        files: Paths of further files and the descriptors that they are read from.
+        seccomp: File descriptor of the system call filter.
+        files: File descriptors with the content of additional files, by path.
     """
     variables = {
         "HOME": _HOME,
@@ -61,8 +61,9 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
     }
     command = [program, "--unshare-user", "--unshare-all", "--uid", _ID, "--gid", _ID, "--disable-userns"]
     command += ["--cap-drop", "ALL", "--seccomp", str(seccomp), "--die-with-parent", "--as-pid-1"]
-    # Else it could type into the terminal. Only then, because Linux shares the processors out by session (autogroup):
-    # many sandboxes with one each would leave their host's event loop next to nothing.
+    # A program in the sandbox could otherwise put input into the controlling terminal. Only if there is a terminal:
+    # with autogroup scheduling Linux divides CPU time between sessions, and many sandboxes with a session each would
+    # leave almost none for the host's event loop.
     command += ["--new-session"] if has_terminal() else []
     command += ["--hostname", "sandbox", "--clearenv"]
     for name, value in variables.items():
@@ -79,13 +80,13 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
     command += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
     for path in ("/tmp", WORK_TREE):
         command += ["--size", str(limits.disk * MIB), "--tmpfs", path]
-    # These two are in memory as well, and have no size of their own.
+    # / and /dev are in memory too, but have no size limit, so they must be read-only.
     command += ["--dir", _HOME, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK_TREE]
     return [*command, "--", *supervisor_command(limits)]
 
 
 def has_terminal() -> bool:
-    """Tell whether this process, and so all that it starts in its session, has a controlling terminal."""
+    """Return whether this process, and so every child in its session, has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -98,14 +99,14 @@ def _system_folders() -> list[str]:
 
 
 def _interpreter() -> Path | None:
-    """Return the folder of the running Python if the sandbox would have none otherwise."""
+    """Return the prefix of the running Python if the sandbox would have no Python otherwise."""
     has_python = os.path.exists("/usr/bin/python3") or os.path.exists("/usr/local/bin/python3")
     return None if has_python else Path(sys.base_prefix)
 
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """Lend a descriptor that ``data`` can be read from."""
+    """Provide a file descriptor from which ``data`` can be read."""
     descriptor = os.memfd_create("data")
     try:
         os.write(descriptor, data)

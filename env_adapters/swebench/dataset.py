@@ -1,4 +1,4 @@
-"""Dataset rows of the family; needs no sandbox."""
+"""Dataset rows for SWE-bench; needs no sandbox."""
 
 import os
 from typing import Any
@@ -27,17 +27,17 @@ def build_rows(
 
     Args:
         split: ``train`` or ``val``; their tasks are disjoint.
-        count: Number of rows; default: one for each task. With more the tasks come again, in the same order.
-        data: File with the tasks; default: ``$SWEBENCH_DATA``, else our own tasks.
+        count: Number of rows; default: one per task. If it is larger, the tasks repeat in the same order.
+        data: File with the tasks; default: ``$SWEBENCH_DATA``, else the bundled tasks.
         backend: Kind of sandbox, a key of ``backends.BACKENDS``.
         held_out: Share of the tasks that belong to ``val``.
-        seed: Where in the list of tasks to begin, in [0, 2**40).
+        seed: Selects the episodes, in [0, 2**40).
         max_turns: Turn limit of each episode.
         timeout: Seconds that a command may run.
         test_timeout: Seconds that the tests may run.
 
     Returns:
-        Rows whose options name the data file by its full path.
+        The rows; their options contain the full path of the data file.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -1,7 +1,7 @@
-"""Sandboxes by Docker: containers without network and capabilities.
+"""Sandboxes with Docker: containers without network and capabilities.
 
-Owns the command line of the ``docker`` client, which may also drive an engine elsewhere (``DOCKER_HOST``). The first
-process of a container is the same as bubblewrap's, so that the two behave alike.
+Owns the command line of the ``docker`` client, which can also use a remote engine (``DOCKER_HOST``). The first process
+of a container is the same supervisor as with bubblewrap, so both kinds of sandbox behave alike.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from env_adapters.swebench.process import ProcessSandbox, supervisor_command
 from env_adapters.swebench.sandbox import MIB, WORK_TREE, Limits, SandboxError
 
 DEFAULT_IMAGE = "python:3.11"
-"""For tasks whose repository is put into the sandbox: has bash, git and Python."""
+"""Image for tasks whose repository is copied into the sandbox; it has bash, git and Python."""
 
 
 def start_docker(limits: Limits, image: str = "", *, writable: bool = False) -> ProcessSandbox:
@@ -34,12 +34,12 @@ def docker_command(program: str, limits: Limits, image: str, name: str, *, writa
     disk = limits.disk * MIB
     command = [program, "run", "--rm", "--interactive", "--name", name, "--network", "none"]
     command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", str(2 * limits.processes)]
-    # Files in memory count as memory here.
+    # Docker counts files on tmpfs as memory.
     memory = f"{limits.memory + 2 * limits.disk}m"
     command += ["--memory", memory, "--memory-swap", memory, "--ulimit", f"fsize={disk}"]
     command += [] if writable else ["--read-only"]
     command += ["--tmpfs", f"/tmp:rw,exec,nosuid,nodev,size={disk},mode=1777"]
-    # A volume without a name begins with what the image has there and goes with the container.
+    # An anonymous volume starts with the image's content at this path and is removed with the container.
     if image:
         command += ["--volume", WORK_TREE]
     else:

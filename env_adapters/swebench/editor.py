@@ -1,7 +1,7 @@
-"""The tool ``str_replace_editor``.
+"""The tool ``str_replace_editor``, with which SWE-bench agents view and edit files.
 
-Owns its commands. Files are read and written by programs in the sandbox: a path means there what it means for any
-other program there, wherever its links lead.
+Owns its commands. Files are read and written by programs inside the sandbox, so paths and links are never resolved on
+the host.
 """
 
 import shlex
@@ -27,11 +27,11 @@ _PROBLEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a command led to.
+    """Result of an editor command.
 
     Attributes:
-        text: The answer.
-        effective: Whether it did what was asked for.
+        text: The answer to the model.
+        effective: Whether the command succeeded.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Edit:
 
 
 def run_editor(sandbox: Sandbox, arguments: dict[str, Any]) -> Edit:
-    """Carry out a call with valid arguments.
+    """Run an editor command whose arguments are valid.
 
     Raises:
         SandboxLost: If the sandbox does not answer.
@@ -63,7 +63,7 @@ def _create(sandbox: Sandbox, path: str, text: str) -> Edit:
 
 
 def _look(sandbox: Sandbox, path: str, *, list_directory: bool) -> Edit:
-    """Answer for what could not be read as a file."""
+    """Answer for a path that could not be read as a file: list the directory, or say what is wrong."""
     kind = _kind(sandbox, path)
     if kind == "directory" and list_directory:
         names = plain(sandbox.exec(_LIST.format(path=shlex.quote(path))).data)
@@ -153,5 +153,5 @@ def _find(text: str, part: str, most: int) -> list[int]:
 def _encode(text: str) -> bytes:
     try:
         return text.encode("utf-8", errors="surrogateescape")
-    except UnicodeEncodeError:  # surrogates that a model wrote, not those that stand for bytes of a file
+    except UnicodeEncodeError:  # surrogates written by the model, not those that stand for bytes of a file
         return text.encode("utf-8", errors="replace")

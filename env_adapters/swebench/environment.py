@@ -1,6 +1,6 @@
 """SWE-bench as a text environment.
 
-Owns the episode: which task a seed stands for, the agent's sandbox, what the tools answer, and when it is graded.
+Owns the episode: the task of a seed, the agent's sandbox, the answers of the tools, and when the patch is graded.
 """
 
 import json
@@ -34,7 +34,7 @@ _STOPPED = {
 class SWEBenchEnvironment(TextEnvironment):
     """One task of SWE-bench: reward 1 if it is resolved, else 0."""
 
-    # Nothing is shared between instances. But steps wait for commands, and a host lets only a few threads step at once.
+    # Instances share nothing, but a step waits for a command, and a host lets only a few threads work at the same time.
     thread_safe: ClassVar[bool] = False
     dataset: ClassVar[str | None] = "env_adapters.swebench.dataset:build_rows"
     tools: ClassVar[tuple[dict[str, Any], ...]] = TOOLS
@@ -56,19 +56,19 @@ class SWEBenchEnvironment(TextEnvironment):
         """Read the tasks.
 
         Args:
-            data: File with SWE-bench's rows; by default ``$SWEBENCH_DATA``, without it our own small repositories.
+            data: File with SWE-bench's rows; default: ``$SWEBENCH_DATA``, else the tasks of the bundled repositories.
             backend: A key of ``backends.BACKENDS``.
-            held_out: Share of the tasks that odd seeds stand for.
+            held_out: Share of the tasks that are held out, for odd seeds.
             max_turns: Turns after which the episode is truncated and the work tree graded as it is.
             timeout: Seconds that a command may run.
             test_timeout: Seconds that the tests may run.
             memory: MiB for all processes of a sandbox.
             disk: MiB for the work tree, and again for /tmp.
             processes: Processes and threads of a sandbox.
-            observation_limit: Characters of a command's output, or of a file, that the model is shown.
+            observation_limit: Maximum number of characters of a command's output, or of a file, shown to the model.
 
         Raises:
-            ValueError: If a value is out of range or the file is not of SWE-bench's form.
+            ValueError: If a value is out of range or the file is not in SWE-bench's format.
         """
         super().__init__(max_turns=max_turns)
         self._start_sandbox = get_backend(backend)
@@ -79,7 +79,7 @@ class SWEBenchEnvironment(TextEnvironment):
             raise ValueError(f"observation_limit must be at least 100, got {observation_limit!r}")
         self._observation_limit = observation_limit
         self._data, self._held_out = data, held_out
-        tasks_of("train" if held_out < 1 else "val", data, held_out)  # a bad file is reported now
+        tasks_of("train" if held_out < 1 else "val", data, held_out)  # reports a bad file now
         self.instructions = build_instructions(max_turns, timeout)
         self.admissible_actions = list(FORMS)
         self._sandbox: Sandbox | None = None
@@ -136,7 +136,7 @@ class SWEBenchEnvironment(TextEnvironment):
         return _outcome(_explain(verdict), verdict)
 
     def _grade(self) -> Verdict:
-        """Take the patch, close the agent's sandbox and grade in a new one."""
+        """Take the patch, close the agent's sandbox and grade the patch in a new one."""
         assert self._sandbox is not None
         try:
             patch = take_patch(self._sandbox, self._base)

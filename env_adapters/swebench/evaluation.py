@@ -1,7 +1,7 @@
-"""Running a task's tests in a sandbox.
+"""Runs the tests of a SWE-bench task in a sandbox.
 
-Owns the two ways to do it: by our own runner, for tests of unittest, and by the script that SWE-bench's rows bring.
-Both mark what they report with a word that the code under test is not told.
+Owns the two ways to do so: our own runner for unittest tests, and the evaluation script in SWE-bench's rows. Both
+delimit their report with a random mark that is not given to the tested code.
 """
 
 import json
@@ -23,10 +23,10 @@ _END = ">>>>> End Test Output"
 
 
 def with_tests(instance: Instance) -> Instance:
-    """Return a task whose tests can be run, made complete if its row is an older one.
+    """Return the task with all fields needed to run its tests, completed if its row is in the older format.
 
     Raises:
-        ValueError: If they cannot.
+        ValueError: If its tests cannot be run.
     """
     instance = complete(instance)
     if instance.log_parser != UNITTEST:
@@ -36,20 +36,20 @@ def with_tests(instance: Instance) -> Instance:
 
 
 def run_tests(sandbox: Sandbox, instance: Instance) -> dict[str, str] | None:
-    """Return the status of each test that was run, by name; None if the tests did not come to their end.
+    """Return the status of each test that was run, by name; None if the tests did not finish.
 
     Args:
-        sandbox: With the patch, and for our own runner the test patch, applied.
+        sandbox: A sandbox with the patch applied, and for our own runner the test patch too.
         instance: The task, from ``with_tests``.
 
     Raises:
-        SandboxLost: If the sandbox broke down.
+        SandboxLost: If the sandbox stops answering.
     """
     mark = secrets.token_hex(16)
     if instance.log_parser == UNITTEST:
         names = [*instance.FAIL_TO_PASS, *instance.PASS_TO_PASS]
         program = f"{_runner()}\nmain({mark!r}, {names!r}, {WORK_TREE!r})\n"
-        # Elsewhere, because Python takes the modules of the current folder first.
+        # Started in /, because Python would import modules of the current folder before its own.
         output = sandbox.exec("cd / && exec python3 -s -S -B -", stdin=program.encode())
         return read_report(output.data.decode(errors="replace"), mark)
     output = sandbox.exec(marked_script(instance.eval_script, mark))
@@ -59,7 +59,7 @@ def run_tests(sandbox: Sandbox, instance: Instance) -> dict[str, str] | None:
 
 
 def read_report(text: str, mark: str) -> dict[str, str] | None:
-    """Return what our runner reports; None if it did not come to its end."""
+    """Return the statuses in our runner's report; None if the report is incomplete or malformed."""
     parts = text.split(mark)
     if len(parts) != 3:
         return None
@@ -74,7 +74,7 @@ def marked_script(script: str, mark: str) -> str:
     """Return an evaluation script that marks its test output and the status of the test command.
 
     Raises:
-        ValueError: If the script does not mark its test output in SWE-bench's way.
+        ValueError: If the script does not mark its test output as SWE-bench's scripts do.
     """
     lines = script.split("\n")
     starts = [index for index, line in enumerate(lines) if _START in line]
@@ -82,25 +82,24 @@ def marked_script(script: str, mark: str) -> str:
     if len(starts) != 1 or len(ends) != 1 or starts > ends:
         raise ValueError(f"eval_script must have one line with {_START!r} and, below it, one with {_END!r}")
     lines[starts[0]] = f"echo {mark}"
-    # Of the test command only: what follows it resets files and has a status of its own.
+    # The status of the test command; the commands after it reset files and have statuses of their own.
     lines[ends[0]] = f"status=$?; echo; echo {mark} $status"
     return "\n".join(lines)
 
 
 def read_log(text: str, mark: str, instance: Instance) -> dict[str, str] | None:
-    """Return what a marked script's output says about the tests.
+    """Return the statuses of the tests in a marked script's output.
 
-    None, if it did not come to its end, cannot be read, or tells of no failure although the test command failed: then
-    the log does not tell what happened.
+    None if the output is incomplete, cannot be parsed, or reports no failure although the test command failed.
     """
-    # Traced commands show the mark too, but behind other text.
+    # Commands traced by ``set -x`` contain the mark too, but not at the start of a line.
     found = re.search(rf"^{mark}\n(.*)^{mark} (\d+)$", text, re.MULTILINE | re.DOTALL)
     if not found:
         return None
     parse = log_parser(instance.log_parser)
     try:
         statuses = parse(found[1], instance)
-    except Exception:  # the log is the patch's work as well, and parsers are made for honest ones
+    except Exception:  # the patch influences the log, and the parsers do not expect hostile input
         return None
     if found[2] != "0" and not any(status in (FAILED, ERROR) for status in statuses.values()):
         return None

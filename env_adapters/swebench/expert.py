@@ -1,7 +1,7 @@
-"""A player that knows the answer.
+"""Scripted SWE-bench player that applies each task's gold patch.
 
-Owns the turns that solve a task with its own patch: an upper bound, and examples of the answer format. As a command it
-plays all tasks, which shows whether an installation works.
+Owns the messages that solve a task, which give an upper bound and show the answer format. Run as a command it plays all
+tasks, to check an installation.
 
 Usage: ``python -m env_adapters.swebench.expert [--data FILE] [--backend NAME]``.
 """
@@ -18,7 +18,7 @@ _END = "END_OF_PATCH"
 
 
 def solve(instance: Instance) -> list[str]:
-    """Return messages that solve a task: look at the repository, apply the patch, see what changed, submit."""
+    """Return messages that solve a task: look at the repository, apply the patch, check the changes, submit."""
     apply = f"git apply - <<'{_END}'\n{instance.patch.rstrip(chr(10))}\n{_END}"
     return [
         _call("I look at the state of the repository first.", "bash", command="git status --short; git log --oneline"),
@@ -29,11 +29,11 @@ def solve(instance: Instance) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play all tasks and print what became of each; returns 0 if all were solved."""
+    """Play all tasks and print the result of each; returns 0 if all were solved."""
     from env_adapters.swebench.environment import SWEBenchEnvironment
 
     parser = argparse.ArgumentParser(prog="python -m env_adapters.swebench.expert", description=__doc__)
-    parser.add_argument("--data", help="file with the tasks (default: $SWEBENCH_DATA, else our own tasks)")
+    parser.add_argument("--data", help="file with the tasks (default: $SWEBENCH_DATA, else the bundled tasks)")
     parser.add_argument("--backend", default="bubblewrap", help="kind of sandbox (default bubblewrap)")
     parser.add_argument("--test-timeout", type=float, default=600.0, help="seconds for the tests (default 600)")
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""The tasks: rows of SWE-bench's schema, from a file.
+"""SWE-bench tasks, read from files with rows of SWE-bench's schema.
 
-Owns reading them, older and newer form, and which tasks are training and which held out. What their fields mean for
-grading is left to ``evaluation``.
+Owns reading both versions of the schema, and the split into training and held-out tasks. ``evaluation`` interprets the
+fields for grading.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from env_adapters.dataset import SPLITS
 
 VARIABLE = "SWEBENCH_DATA"
 FIXTURES = Path(__file__).parent / "fixtures"
-"""Small repositories of our own, each with tasks: the default."""
+"""Bundled small repositories with tasks, used by default."""
 
 HELD_OUT = 0.25
 """Share of the tasks that is held out by default."""
@@ -55,7 +55,7 @@ def parse_row(row: dict[str, Any]) -> Instance:
     """Return the task in a row.
 
     Raises:
-        ValueError: If a field is missing or has another form.
+        ValueError: If a field is missing or malformed.
     """
     name = row.get("instance_id")
     values: dict[str, Any] = {}
@@ -71,13 +71,13 @@ def parse_row(row: dict[str, Any]) -> Instance:
             value = field.default if value is None else value
             well_formed = isinstance(value, str)
         if not well_formed:
-            raise ValueError(f"task {name!r}: {field.name} is missing or not of SWE-bench's form: {str(value)[:80]!r}")
+            raise ValueError(f"task {name!r}: {field.name} is missing or malformed, got {str(value)[:80]!r}")
         values[field.name] = value
     return Instance(**values)
 
 
 def data_file(data: str | None) -> Path:
-    """Return the file that the option ``data`` stands for: itself, else ``$SWEBENCH_DATA``, else our own tasks."""
+    """Return the file given by the option ``data``, else by ``$SWEBENCH_DATA``, else the file of the bundled tasks."""
     return Path(data or os.environ.get(VARIABLE) or FIXTURES / "instances.jsonl")
 
 
@@ -86,18 +86,18 @@ def load(path: Path) -> tuple[Instance, ...]:
     """Return the tasks in a file of JSON lines (``.jsonl``) or Parquet (``.parquet``), in its order.
 
     Raises:
-        ValueError: If the file has another form or is not there.
+        ValueError: If the file is missing or malformed.
     """
     if path.suffix not in (".jsonl", ".parquet") or not path.is_file():
         raise ValueError(f"data must be an existing file *.jsonl or *.parquet with SWE-bench's rows, got {str(path)!r}")
     instances = tuple(map(parse_row, read_rows(path)))
     if len({instance.instance_id for instance in instances}) < max(len(instances), 1):
-        raise ValueError(f"{path} has no rows, or two of the same instance_id")
+        raise ValueError(f"{path} has no rows, or two with the same instance_id")
     return instances
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file as they are."""
+    """Return the rows of a file without checking them."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
@@ -121,6 +121,7 @@ def tasks_of(split: str, data: str | None, held_out: float) -> list[Instance]:
     if not 0 <= held_out <= 1:
         raise ValueError(f"held_out must be in [0, 1], got {held_out!r}")
     path = data_file(data)
+    # Sorted by a hash of the name, so that the split does not depend on the order of the rows in the file.
     instances = sorted(load(path), key=lambda instance: hashlib.sha256(instance.instance_id.encode()).digest())
     cut = round(held_out * len(instances))
     chosen = instances[:cut] if split == "val" else instances[cut:]

@@ -1,23 +1,23 @@
-"""What a program wrote, as text for a model.
+"""Converts the output of programs to short plain text for the model.
 
-Owns making it plain and short. Nothing here knows what was run.
+Owns the removal of terminal escape sequences and the shortening of long texts.
 """
 
 import re
 
-# Sequences that a terminal would obey: with parameters, with text, single ones.
+# Terminal escape sequences: with parameters, with text, and of single characters.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def plain(data: bytes) -> str:
-    """Return text without escape sequences and control characters but newline and tab."""
+    """Return text without escape sequences and without control characters other than newline and tab."""
     text = data.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     return _ESCAPES.sub("", text).translate(_CONTROLS)
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the beginning and the end of a text if it has more than ``limit`` characters."""
+    """Return the text, or only its beginning and end if it has more than ``limit`` characters."""
     if len(text) <= limit:
         return text
     head = limit // 2

@@ -1,7 +1,7 @@
-"""What SWE-bench's own package knows: how its older tasks are tested, and how to read the logs.
+"""Uses SWE-bench's own package to complete older rows and to parse test logs.
 
-Owns the use of ``swebench``, which is imported when it is needed only: rows of version 5 whose log is pytest's need
-nothing of it.
+Owns every import of ``swebench``, which happens only when needed: rows of version 5 with pytest's log format do not
+need it.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from env_adapters.swebench.instances import Instance
 from env_adapters.swebench.sandbox import WORK_TREE
 from env_adapters.swebench.verdict import FAILED, STATUSES
 
-_CONDA = "testbed"  # name of the environment in its images
+_CONDA = "testbed"  # name of the conda environment in SWE-bench's images
 LogParser = Callable[[str, Any], dict[str, str]]
 
 
 def complete(instance: Instance) -> Instance:
-    """Return the task with the fields of version 5, made by ``swebench`` 4 if it has none.
+    """Return the task with the fields of version 5, computed by ``swebench`` 4 if they are missing.
 
     Raises:
-        ValueError: If they are missing and cannot be made.
+        ValueError: If they are missing and cannot be computed.
     """
     if instance.log_parser:
         return instance
@@ -31,8 +31,8 @@ def complete(instance: Instance) -> Instance:
         make_script = import_module("swebench.harness.test_spec.create_scripts").make_eval_script_list
     except ImportError as error:
         raise ValueError(
-            f"the row of {instance.instance_id!r} is of SWE-bench 4: it does not say how it is tested. Use the rows of "
-            f"SWE-bench 5, which do, or install swebench==4.1.0 ({error})"
+            f"the row of {instance.instance_id!r} is of SWE-bench 4, which lacks the fields to run its tests. Use the "
+            f"rows of SWE-bench 5, or install swebench==4.1.0 ({error})"
         ) from error
     repo, version = instance.repo, instance.version
     try:
@@ -53,10 +53,10 @@ def complete(instance: Instance) -> Instance:
 
 
 def log_parser(name: str) -> LogParser:
-    """Return the function that reads a log: of its text and the task, by name.
+    """Return the log parser of a name, a function of the log's text and the task.
 
     Raises:
-        ValueError: If there is none of this name, or ``swebench`` is needed for it and missing.
+        ValueError: If the name is unknown, or needs ``swebench``, which is not installed.
     """
     if name == "parse_log_pytest":
         return _parse_pytest
@@ -73,12 +73,12 @@ def log_parser(name: str) -> LogParser:
 
 
 def _parse_pytest(log: str, instance: Any) -> dict[str, str]:
-    """Read pytest's summary (option -rA): lines of a status, a test's name and, after a failure, its reason."""
+    """Parse pytest's summary (option -rA): each line has a status, a test's name and, for a failure, its reason."""
     statuses: dict[str, str] = {}
     for line in log.split("\n"):
         status, _, rest = line.partition(" ")
         name = (rest.partition(" - ")[0] if status == FAILED else rest).split()[:1]
-        # "SKIPPED [2] file:line: reason" counts tests and names none.
+        # "SKIPPED [2] file:line: reason" gives a number of tests but no names.
         if status in STATUSES and name and not (status == "SKIPPED" and name[0].startswith("[")):
             statuses[name[0]] = status
     return statuses

@@ -1,8 +1,8 @@
-"""A sandbox that is a process of this machine, spoken to through its standard input and output.
+"""Sandbox in a local process, controlled through its standard input and output.
 
-Owns the host's half of the protocol whose other half is ``supervisor.sh``. Which process it is, is the backends'.
+Owns the host's side of the protocol; ``supervisor.sh`` is the other side. The backends choose the process.
 
-There is no terminal: no echo, no line length, no signal by keystroke, and programs write no colours.
+There is no terminal: no echo, no limit on line length, no signals from control characters, and programs use no colours.
 """
 
 import base64
@@ -21,21 +21,21 @@ from typing import Any
 
 from env_adapters.swebench.sandbox import Limits, Output, Sandbox, SandboxError, SandboxLost
 
-_GRACE = 20.0  # seconds that a sandbox gets to start and to answer after a command was stopped
+_GRACE = 20.0  # seconds in which a sandbox must answer after a command was stopped
 _CHUNK = 2**16
 _SESSION = "builtin eval {command} </dev/null 3>&-; builtin echo {mark} $? >&3\n"
 
 
 def supervisor_command(limits: Limits) -> list[str]:
     """Return the command line of a sandbox's first process."""
-    # Time on all processors: what a command may use in its time.
+    # CPU time that a command can use on all processors together within its time limit.
     seconds = int(limits.timeout * (os.cpu_count() or 1)) + 1
     numbers = (limits.processes, limits.memory * 1024, seconds, limits.files)
     return ["bash", "--noprofile", "--norc", "-c", _supervisor(), "supervisor", *map(str, numbers)]
 
 
 class ProcessSandbox(Sandbox):
-    """Speaks to a supervisor."""
+    """A sandbox whose first process is the supervisor."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class ProcessSandbox(Sandbox):
         on_close: Callable[[], object] | None = None,
         **options: Any,
     ) -> None:
-        """Start it and wait until it answers.
+        """Start the process and wait until it answers.
 
         Args:
             command: The whole command line, ending with ``supervisor_command``.
-            limits: The limits in the sandbox.
-            on_close: What else ends the sandbox, beside killing the process.
+            limits: The limits of the sandbox.
+            on_close: Called on closing, after the process has been killed.
             **options: Options of ``subprocess.Popen``.
 
         Raises:
-            SandboxError: If it does not start.
+            SandboxError: If the sandbox does not start.
         """
         self.limits = limits
         try:
@@ -64,7 +64,7 @@ class ProcessSandbox(Sandbox):
         self._close_with(_end, self._process, on_close)
         assert self._process.stdin and self._process.stdout
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
-        if "user" in options:  # else it could not open /dev/stdout
+        if "user" in options:  # otherwise this user's programs could not open /dev/stdout
             os.fchown(self._from, options["user"], -1)
         os.set_blocking(self._to, False)
         try:
@@ -84,7 +84,7 @@ class ProcessSandbox(Sandbox):
         return self._answer(request, mark, self.limits.timeout if timeout is None else timeout)
 
     def _answer(self, request: bytes, mark: str, timeout: float) -> Output:
-        """Send a request and read until its mark, stopping what takes too long or writes too much."""
+        """Send a request and read until its mark, stopping a command that takes too long or writes too much."""
         end = re.compile(rb"\x00%b (\d{1,3}|[a-z]+)\x00" % mark.encode())
         waiting, kept, written, stopped = memoryview(request), bytearray(), 0, ""
         deadline = time.monotonic() + timeout
@@ -104,7 +104,7 @@ class ProcessSandbox(Sandbox):
                 if not chunk:
                     self._lose(kept)
                 written += len(chunk)
-                # What is too much is dropped, but the mark at the end must still be found.
+                # Output above the limit is dropped, except for the last bytes, which may contain a part of the mark.
                 kept += chunk
                 if found := end.search(kept, max(0, len(kept) - len(chunk) - 64)):
                     return _output(bytes(kept[: found.start()]), found[1].decode(), stopped, self.limits.output)
@@ -112,7 +112,7 @@ class ProcessSandbox(Sandbox):
 
     def _wait(self, seconds: float, *, to_write: bool) -> tuple[bool, bool]:
         """Wait until something can be read or, if wanted, written."""
-        poll = select.poll()  # select() would not take descriptors above 1023
+        poll = select.poll()  # select() does not support descriptors above 1023
         poll.register(self._from, select.POLLIN)
         if to_write:
             poll.register(self._to, select.POLLOUT)
@@ -125,16 +125,16 @@ class ProcessSandbox(Sandbox):
         except BlockingIOError:
             return 0
         except BrokenPipeError:
-            return len(data)  # reading tells what happened
+            return len(data)  # the next read finds the end of the stream
 
     def _lose(self, said: bytearray) -> None:
         self.close()
-        last_words = bytes(said[-500:]).decode(errors="replace")
-        raise SandboxLost(f"the sandbox stopped answering, its last words: {last_words!r}")
+        last = bytes(said[-500:]).decode(errors="replace")
+        raise SandboxLost(f"the sandbox stopped answering; its last output: {last!r}")
 
 
 def _output(data: bytes, status: str, stopped: str, limit: int) -> Output:
-    if len(data) > limit:  # perhaps it had come to its end before that was noticed
+    if len(data) > limit:  # the command may have ended before this was noticed
         return Output(data[:limit], 1, stopped or "output")
     if status.isdigit():
         return Output(data[:limit], int(status))
@@ -148,10 +148,10 @@ def _supervisor() -> str:
 
 @cache
 def _launcher(process_id: int) -> ThreadPoolExecutor:
-    """Return the thread that starts the sandboxes of a process.
+    """Return the thread that starts the sandboxes of this process.
 
-    A sandbox dies with the thread that started it (``PR_SET_PDEATHSIG``), so that this one must live as long as the
-    process. The process's number is asked for because threads do not survive a fork.
+    A sandbox is killed when the thread that started it ends (``PR_SET_PDEATHSIG``), so this thread must live as long as
+    the process. The process id is part of the cache's key because threads do not survive a fork.
     """
     return ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
 

@@ -1,11 +1,11 @@
-"""Sandboxes elsewhere, behind a server of SWE-ReX.
+"""Sandboxes on another machine, behind a SWE-ReX server.
 
-Owns the client's half of SWE-ReX 1.4's protocol: JSON over HTTP. Its own client is not used, because it builds
-exceptions of whatever class an answer names, and answers come from where the agent's code runs.
+Owns the client's side of SWE-ReX 1.4's protocol: JSON over HTTP. SWE-ReX's own client is not used, because it creates
+exceptions of any class that an answer names, and answers come from the machine on which the agent's code runs.
 
-``$SWEREX_HOST``, ``$SWEREX_PORT`` and ``$SWEREX_AUTH_TOKEN`` say where the server is. Isolation and limits other than
-time and output are the server's. One sandbox at a time uses a server; closing it kills all of the server's processes,
-and whoever runs the server must then bring up a fresh container under the same address.
+``$SWEREX_HOST``, ``$SWEREX_PORT`` and ``$SWEREX_AUTH_TOKEN`` give the server's address and token. The server is
+responsible for isolation and for all limits except time and output. A server is used by one sandbox at a time. Closing
+the sandbox kills all processes of the server, whose operator must then start a fresh container at the same address.
 """
 
 import base64
@@ -25,13 +25,13 @@ _START_SECONDS = 120.0
 _GRACE = 20.0
 _SESSION = "agent"
 _FILES = "/tmp/.comprl"
-_ERROR = 511  # a status of SWE-ReX's own: the command could not be run, or not to its end
-# No proxy: a sandbox's server is near, and its token must go nowhere else.
+_ERROR = 511  # SWE-ReX's own HTTP status: the command could not be run, or did not finish
+# Without proxies, so that the token is sent to the server only.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class _ServerError(SandboxLost):
-    """The server's answer to a request that failed; its text is the kind of failure."""
+    """The server reported that a request failed; the message is the kind of failure."""
 
 
 def start_remote(limits: Limits, image: str = "", *, writable: bool = False) -> "RemoteSandbox":
@@ -45,13 +45,13 @@ def start_remote(limits: Limits, image: str = "", *, writable: bool = False) -> 
 
 
 class RemoteSandbox(Sandbox):
-    """Speaks to a server."""
+    """A sandbox behind a SWE-ReX server."""
 
     def __init__(self, address: str, token: str, limits: Limits, *, start_seconds: float = _START_SECONDS) -> None:
-        """Wait until the server answers and start the shell that lasts.
+        """Wait until the server answers and start the persistent shell.
 
         Raises:
-            SandboxError: If it does not answer in time.
+            SandboxError: If the server does not answer in time.
         """
         self.limits = limits
         self._address, self._token = address, token
@@ -83,7 +83,7 @@ class RemoteSandbox(Sandbox):
 
     def _alone(self, stdin: bytes, timeout: float) -> Output:
         self._put("stdin", stdin)
-        # In base64, since what is not text would not survive the way back.
+        # In base64, because the JSON answer cannot contain arbitrary bytes.
         pipeline = (
             f"bash {_FILES}/command <{_FILES}/stdin 2>&1 | head -c {self.limits.output + 1} | base64 -w 0; "
             "exit ${PIPESTATUS[0]}"

@@ -1,7 +1,7 @@
-"""The repositories that tasks start from, as far as they lie on this machine.
+"""Git repositories of SWE-bench tasks on this machine.
 
-Owns finding them, building those of our own tasks, and taking one commit out of them. Git runs here on trusted
-repositories only; what an agent has touched stays in its sandbox.
+Owns finding them, building those of the bundled tasks, and packing a single commit. On the host git runs on trusted
+repositories only; files that an agent has touched stay in its sandbox.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ _FIRST = ("README.md", ".gitignore")
 
 
 def find_repository(name: str) -> Path | None:
-    """Return the git repository of ``owner/name``, None if it is not here.
+    """Return the git repository of ``owner/name``, or None if it is not on this machine.
 
-    Ours are built at the first use; others are clones (bare or not) at ``$SWEBENCH_REPOSITORIES/owner__name``.
+    Bundled ones are built on first use; others are clones (bare or not) at ``$SWEBENCH_REPOSITORIES/owner__name``.
     """
     folder_name = name.replace("/", "__")
     if name.startswith(f"{_OWNER}/"):
@@ -54,9 +54,9 @@ def _fixtures() -> Path:
 
 
 def build_fixtures(folder: Path) -> None:
-    """Build our own repositories in ``folder``, with the same commits everywhere.
+    """Build the bundled repositories in ``folder``, with the same commits on every machine.
 
-    Each has a past, the commit its tasks start from, and a future in which they are solved, as real clones do.
+    Like real clones, each has commits before and after the base commit of its tasks; the later ones contain solutions.
     """
     for source in sorted(FIXTURES.glob("*.patch")):
         name = f"{_OWNER}/{source.stem}"
@@ -89,7 +89,7 @@ def _commit(repository: Path, *arguments: str, day: int = 1, stdin: str = "") ->
 def _git(
     repository: Path, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    # Variables of a git process that called us would lead it to another repository.
+    # If git started this process, for instance from a hook, its variables would point git to another repository.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(repository), *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, env=inherited | (environment or {}), check=False)

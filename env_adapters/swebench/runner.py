@@ -1,9 +1,8 @@
-"""Runs tests by name in a sandbox and reports on a channel of its own.
+"""Runs unittest tests by name inside a sandbox and reports their statuses on a separate channel.
 
-It is a program for the sandbox's Python, with nothing but the standard library; on the host it is only read. The code
-under repair runs in the same process, so that a patch which looks for this program can deceive it. What it withstands:
-printing, ending the process, modules in the repository that are called like those of the standard library, and
-assertions made toothless.
+The sandbox's Python executes this program, which needs only the standard library; the host only reads its text. The
+tested code runs in the same process, so a patch written against this program can deceive it. It withstands code that
+prints, ends the process, has modules named like those of the standard library, or replaces assertion methods.
 """
 
 import json
@@ -13,22 +12,22 @@ import unittest
 
 
 class Canary(unittest.TestCase):
-    """Tests that cannot pass, unless somebody has changed what a test is."""
+    """Tests that must fail; if one passes, the tested code has changed unittest itself."""
 
     def test_equal(self):
         """Two numbers that differ."""
         self.assertEqual(1, 2)
 
     def test_true(self):
-        """What is false."""
+        """A false value."""
         self.assertTrue(False)
 
     def test_is(self):
-        """Two objects."""
+        """Two different objects."""
         self.assertIs(None, 1)
 
     def test_in(self):
-        """A member of nothing."""
+        """A member of an empty list."""
         self.assertIn(1, [])
 
     def test_raises(self):
@@ -46,28 +45,29 @@ class Canary(unittest.TestCase):
 
 
 def run(tests):
-    """Return whether all of some tests pass, and there are any; a skipped test has not passed."""
+    """Return whether there are tests and all of them pass; a skipped test does not count as passed."""
     result = unittest.TestResult()
     tests.run(result)
     return result.testsRun > 0 and result.wasSuccessful() and not result.skipped
 
 
 def run_named(loader, name):
-    """Return the status of a test, or of all that a name stands for."""
+    """Return the status of the test, or of all tests, that a name refers to."""
     try:
         return "PASSED" if run(loader.loadTestsFromName(name)) else "FAILED"
-    except BaseException:  # whatever the code under repair thinks of, the next test is run
+    except BaseException:  # whatever the tested code raises, SystemExit included, the next test must run
         return "ERROR"
 
 
 def main(mark, names, folder):
-    """Write the status of each test in ``folder`` between two marks, and end."""
+    """Write the status of each test in ``folder`` between two marks, and exit."""
+    # The report keeps the original standard output; whatever the tests print goes nowhere.
     channel = os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     os.chdir(folder)
-    # Behind the standard library, whose modules the repository cannot replace then.
+    # After the standard library, so that the repository cannot replace its modules.
     sys.path[:] = [*filter(None, sys.path), folder]
     loader = unittest.TestLoader()
     statuses = {name: run_named(loader, name) for name in names}
@@ -77,4 +77,4 @@ def main(mark, names, folder):
     data = (mark + json.dumps(statuses) + mark).encode()
     while data:
         data = data[os.write(channel, data) :]
-    os._exit(0)
+    os._exit(0)  # without running exit handlers, which the tested code may have registered

@@ -1,6 +1,6 @@
-"""What a sandbox is: a closed machine in which commands run.
+"""Interface of sandboxes, in which untrusted commands run in isolation.
 
-Owns the interface, its limits and what a command's end looks like. How a sandbox is made is the backends'.
+Owns the interface, the limits and the result of a command. The backends create the sandboxes.
 """
 
 import shlex
@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 WORK_TREE = "/testbed"
-"""Where the repository lies in every sandbox; SWE-bench's images have it there too."""
+"""Path of the repository in every sandbox, the same as in SWE-bench's images."""
 
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be used in a sandbox.
+    """Limits of a sandbox.
 
     Attributes:
         timeout: Seconds that a command may run.
-        memory: MiB that all processes may hold together, and that one may map for itself.
+        memory: MiB that all processes together may hold, and that each one may allocate.
         disk: MiB of files in the work tree, and again in /tmp.
         processes: Processes and threads at the same time.
         files: Files and directories in the work tree, and again in /tmp.
@@ -48,15 +48,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a command ended.
+    """Result of a command.
 
     Attributes:
-        data: What it wrote to standard output and error, up to the limit.
+        data: Its standard output and error, up to the limit.
         code: Its exit status; 1 if it was stopped.
         stopped: Why it was stopped: ``timeout``, ``output``, ``memory``, ``processes`` or ``files``; ``exited`` if
-            the shell itself ended; empty if it came to its end. Whatever the reason, all that ran in the sandbox is
-            gone then and the next command finds a fresh shell; files are kept. (Too much output may be noticed when a
-            command has ended already; then everything goes on.)
+            the shell itself ended; empty if it finished. In all cases but the last everything that ran in the sandbox
+            has been killed and the next command gets a new shell; files are kept. (If too much output is noticed only
+            after a command has ended, nothing is killed.)
     """
 
     data: bytes
@@ -65,22 +65,22 @@ class Output:
 
     @property
     def ok(self) -> bool:
-        """Whether the command came to its end with status 0."""
+        """Whether the command finished with status 0."""
         return self.code == 0 and not self.stopped
 
 
 class SandboxError(RuntimeError):
-    """A sandbox could not be started: its engine is missing or refuses."""
+    """A sandbox could not be started, because its engine is missing or reported an error."""
 
 
 class SandboxLost(RuntimeError):
-    """A sandbox that had been started does not answer as it should any more; it has been closed."""
+    """A running sandbox stopped answering as it should."""
 
 
 class Sandbox(ABC):
-    """A closed machine with a work tree, a shell that lasts and no way out.
+    """An isolated machine with a work tree and a persistent shell.
 
-    An instance is used by one thread at a time. What comes out of it was made by untrusted programs.
+    An instance must be used by one thread at a time. All its output comes from untrusted programs.
     """
 
     limits: Limits
@@ -91,11 +91,10 @@ class Sandbox(ABC):
 
         Args:
             command: Text for bash, without NUL characters.
-            stdin: What the command reads; nothing in a session.
-            timeout: Seconds; the limit's by default.
-            session: Whether to run it in the shell that lasts, whose directory and variables stay from call to call.
-                Without it the command gets a shell of its own and all else that was started in the sandbox stands
-                still meanwhile.
+            stdin: Standard input of the command; ignored in a session.
+            timeout: Seconds; by default that of ``limits``.
+            session: Whether to run it in the persistent shell, which keeps its directory and variables between calls.
+                Otherwise the command gets a new shell, and all other processes of the sandbox are suspended meanwhile.
 
         Raises:
             SandboxLost: If the sandbox does not answer.
@@ -108,14 +107,17 @@ class Sandbox(ABC):
         return output.data if output.ok else None
 
     def write(self, path: str, data: bytes) -> Output:
-        """Write a file, with the folders it needs."""
+        """Write a file, creating its parent folders."""
         quoted = shlex.quote(path)
         return self.exec(f'mkdir -p -- "$(dirname -- {quoted})" && cat >{quoted}', stdin=data)
 
     def close(self) -> None:
-        """End all that runs in it and forget its files; harmless when called again."""
+        """Kill all processes in the sandbox and discard its files; may be called more than once."""
         self._finalizer()
 
     def _close_with(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call ``function`` at the first ``close``, at the latest when nothing refers to this object any more."""
+        """Call ``function`` once, on the first ``close`` or when this object is garbage collected.
+
+        ``arguments`` must not refer to this object, which would then never be collected.
+        """
         self._finalizer = weakref.finalize(self, function, *arguments)

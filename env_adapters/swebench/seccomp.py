@@ -1,7 +1,7 @@
-"""System calls that nothing in a sandbox may make.
+"""System call filter for sandboxes.
 
-Owns the list and its compilation to a BPF program, as bubblewrap takes it. Refused is what would hold memory that
-nobody counts, what reaches into other processes, and doors to the kernel that repairing code does not need.
+Owns the list of refused calls and its compilation to a BPF program for bubblewrap. Refused are calls that use memory
+outside of the limits, access other processes, or open kernel interfaces that repairing code does not need.
 """
 
 import platform
@@ -33,7 +33,7 @@ _REFUSED = {
 }
 # Name of the machine: its audit number and its column above.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_X32 = 0x40000000  # bit of the calls of x86-64's second interface, which would have other numbers
+_X32 = 0x40000000  # bit of the calls of x86-64's x32 interface, whose numbers are not in the table
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # the latter: fail with EPERM
@@ -53,7 +53,7 @@ def build_filter(machine: str | None = None) -> bytes:
         raise ValueError(f"no system call filter for machine {machine!r}; known: {', '.join(_MACHINES)}")
     audit, column = _MACHINES[machine]
     numbers = [row[column] for row in _REFUSED.values()]
-    refuse = len(numbers) + 1  # instructions from the test of the interface to the end
+    refuse = len(numbers) + 1  # length of the jump from the x32 check to the last instruction
     program = [
         (_LOAD, 0, 0, 4),  # the architecture
         (_EQUAL, 0, refuse + 2, audit),

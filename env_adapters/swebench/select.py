@@ -1,11 +1,11 @@
-"""Choosing the tasks that are worth training on, by how often a model solves them already.
+"""Selects the SWE-bench tasks to train on by a base model's success rate.
 
-Owns the paper's filter: of the tasks that a base model was given 16 times, those are kept that it solved at least once
-and in less than 80 % of the attempts. On SWE-bench Verified the paper kept 124.
+Owns the paper's filter: it keeps the tasks that a base model solved at least once, but in less than 80 % of its
+attempts. The paper made 16 attempts per task and kept 124 tasks of SWE-bench Verified.
 
-Usage: ``python -m env_adapters.swebench.select --rollouts FILE --output FILE``. The first file has a JSON object with
-``task_id`` and ``success`` per line and attempt; the second gets the rows of the tasks that are kept, to be given as
-the option ``data``.
+Usage: ``python -m env_adapters.swebench.select --rollouts FILE --output FILE``. The first file has one JSON object with
+``task_id`` and ``success`` per line, for each attempt; the rows of the kept tasks are written to the second file, which
+can be used as the option ``data``.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def success_rates(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the share of successful attempts of each task, by ``instance_id``.
 
     Args:
-        rollouts: One attempt each: ``task_id``, as the environment reports it or SWE-bench's, and ``success``.
+        rollouts: One mapping per attempt, with ``success`` and ``task_id``, which may also be SWE-bench's own id.
 
     Raises:
         ValueError: If a field is missing or of another type.
@@ -40,7 +40,7 @@ def success_rates(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def is_kept(rate: float) -> bool:
-    """Return whether a task with this share of successes is worth training on."""
+    """Return whether a task with this success rate is kept for training."""
     return 0 < rate < HIGHEST_RATE
 
 
@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m env_adapters.swebench.select", description=__doc__)
     parser.add_argument("--rollouts", type=Path, required=True, help="JSON lines with task_id and success per attempt")
-    parser.add_argument("--output", type=Path, required=True, help="JSON lines to write: the rows that are kept")
-    parser.add_argument("--data", help="file with the tasks (default: $SWEBENCH_DATA, else our own tasks)")
+    parser.add_argument("--output", type=Path, required=True, help="JSON lines file to write with the kept rows")
+    parser.add_argument("--data", help="file with the tasks (default: $SWEBENCH_DATA, else the bundled tasks)")
     options = parser.parse_args(arguments)
     try:
         rates = success_rates(read_rows(options.rollouts))

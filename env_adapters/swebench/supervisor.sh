@@ -1,22 +1,23 @@
-# The first process of a sandbox: runs the host's commands one at a time and holds them to the limits.
+# First process of a sandbox: runs the host's commands one at a time and enforces the limits.
 #
 # Arguments: processes, memory in KiB, seconds of CPU, files.
-# A request on standard input is a line "mark session size1 size2", then a command of size1 bytes, then what it reads,
-# size2 bytes of base64. What commands write goes to standard output as it is; after each comes "\0mark status\0".
-# A line that comes while a command runs stops it. While no command runs, all processes but this one stand still.
-# As process 1 it cannot be signalled from inside, and when it ends everything else is killed.
+# A request on standard input is a line "mark session size1 size2", then a command of size1 bytes, then its standard
+# input, size2 bytes of base64. Output of commands is passed on unchanged; after each command follows "\0mark status\0".
+# A line that arrives while a command runs stops it. While no command runs, all processes but this one are suspended.
+# As process 1 it cannot be signalled from inside, and when it ends the kernel kills all other processes.
 
-[ $$ = 1 ] || exit 1 # "kill -1" below would be meant for somebody else's processes
+[ $$ = 1 ] || exit 1 # otherwise "kill -1" below would hit processes outside of the sandbox
 set -f
 exec 9>&1 2>/dev/null
-# Bash catches these to die of them; left alone, the others would not even reach a first process.
+# Bash has handlers of its own for these, which would end it. The kernel does not deliver signals without a handler to
+# process 1.
 trap : HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM XCPU XFSZ VTALRM PROF SYS
 processes=$1 memory=$2 cpu=$3 files=$4
 pages=$((memory * 1024 / $(getconf PAGESIZE)))
 seen_files=0
 
 limited() {
-  # The hard number lies above what `exceeded` allows, so that our own commands can run beside a full house.
+  # Twice what `exceeded` allows, so that the supervisor's own commands can still start when the limit is reached.
   ulimit -c 0 -t "$cpu" -d "$memory" -u $((2 * processes)) -n 1024
   exec bash --noprofile --norc "$@"
 }
@@ -44,27 +45,27 @@ exceeded() {
   total=0
   for path in . /tmp; do
     read -r kind used < <(stat -f -c '%T %c-%d' "$path")
-    [ "$kind" = tmpfs ] && ((total = used > total ? used : total)) # elsewhere the number is the whole disk's
+    [ "$kind" = tmpfs ] && ((total = used > total ? used : total)) # on other file systems this is the number of files on the whole disk
   done
-  # Whoever has too many files must still be able to delete some.
+  # Only if the number grows: with too many files it must still be possible to delete some.
   used=$seen_files seen_files=$total
   if ((total > files && total > used)); then status=files; return; fi
   return 1
 }
 
-# Sets `status` to what the descriptor $1 says behind the mark, or to the reason why that is not waited for any longer.
+# Sets `status` to the exit status that follows the mark on descriptor $1, or to the reason for no longer waiting for it.
 await() {
   local tick=0 line='' part code
   while :; do
     IFS= read -r -t 0.1 -u "$1" part
-    code=$? line+=$part # time may be up in the middle of a line
+    code=$? line+=$part # the timeout may split a line
     case $code,$line in
       "0,$mark "*)
         status=${line#* }
-        exceeded 1 # lest it be frozen with too much
+        exceeded 1 # so that no processes above the limits are left suspended
         return
         ;;
-      0,*) line= ;; # somebody else's words
+      0,*) line= ;; # a line without the mark is not ours
       1,*) status=exited; return ;;
     esac
     if read -r -t 0; then

@@ -1,6 +1,6 @@
-"""The tools that a model has, and which calls of them are valid.
+"""Tool schemas, system prompt and validation of tool calls for SWE-bench.
 
-Owns schemas and words. What the tools do is left to ``environment`` and ``editor``.
+``environment`` and ``editor`` carry out the calls.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any
 from env_adapters.swebench.sandbox import WORK_TREE
 
 MAX_LENGTH = 2**18
-"""Characters that the texts of one call may have together."""
+"""Maximum total number of characters in the texts of one call."""
 
 _COMMANDS: dict[str, dict[str, type]] = {
     "view": {"path": str},
@@ -53,7 +53,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
     ),
     _function("submit", "End the episode: the changes in the repository are graded as they are.", []),
 )
-"""Function schemas in OpenAI's form."""
+"""Function schemas in OpenAI's format."""
 
 _EXAMPLES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bash", {"command": "..."}),
@@ -101,7 +101,7 @@ First think, inside <think> </think>, then make exactly one tool call, for examp
 
 
 def check_call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments that a call needs or may have, None if it is not valid."""
+    """Return the required and optional arguments of a call without any others, or None if the call is invalid."""
     required: dict[str, type]
     optional: dict[str, type] = {}
     if name == "submit":

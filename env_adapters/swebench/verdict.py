@@ -1,6 +1,6 @@
-"""From the results of single tests to a verdict.
+"""Combines the results of single tests into the verdict on a patch.
 
-Owns SWE-bench's rules: a task is resolved if all tests that failed before and all that passed before pass now.
+Owns SWE-bench's rules: a task is resolved if all tests of FAIL_TO_PASS and of PASS_TO_PASS pass.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ STATUSES = (PASSED, FAILED, SKIPPED, ERROR, XFAIL)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a patch.
+    """Result of grading a patch.
 
     Attributes:
-        fixed: How many tests of FAIL_TO_PASS pass.
-        to_fix: How many there are.
-        broken: How many tests of PASS_TO_PASS do not pass any more.
-        problem: Why no test was run, if so.
+        fixed: Number of tests of FAIL_TO_PASS that pass.
+        to_fix: Number of tests of FAIL_TO_PASS.
+        broken: Number of tests of PASS_TO_PASS that do not pass.
+        problem: Reason why there are no test results; empty otherwise.
     """
 
     fixed: int
@@ -43,7 +43,7 @@ class Verdict:
 
 def judge(instance: Instance, statuses: Mapping[str, str]) -> Verdict:
     """Return the verdict on the results of the tests, by name."""
-    if instance.eval_type == "fail_only":  # its log names failures only
+    if instance.eval_type == "fail_only":  # the log names failed tests only
         fixed = [statuses.get(test) != FAILED for test in instance.FAIL_TO_PASS]
         kept = [statuses.get(test) != FAILED for test in instance.PASS_TO_PASS]
     else:
@@ -53,14 +53,15 @@ def judge(instance: Instance, statuses: Mapping[str, str]) -> Verdict:
 
 
 def reject(instance: Instance, problem: str) -> Verdict:
-    """Return the verdict on a patch with which no test could be run."""
+    """Return the verdict on a patch for which there are no test results."""
     return Verdict(0, len(instance.FAIL_TO_PASS), 0, problem)
 
 
 def _find(test: str, statuses: Mapping[str, str]) -> str | None:
     """Return a test's status.
 
-    A name that the data has cut off within its parameters matches by its beginning, if all such tests agree.
+    SWE-bench's data has names that are cut off within their parameters. Such a name matches as a prefix, if all tests
+    with that prefix agree.
     """
     if test in statuses or test.count("[") <= test.count("]"):
         return statuses.get(test)

@@ -1,14 +1,14 @@
-"""The repository inside a sandbox.
+"""Installs a task's repository in a sandbox and extracts the agent's patch.
 
-Owns putting it there with one commit and no other history, and taking out what was changed. Both are done by git in
-the sandbox; nothing that an agent has touched is ever a file of this machine.
+Owns installing it with one commit and no other history, and extracting what was changed. Git does both inside the
+sandbox; files that an agent has touched never become files of this machine.
 """
 
 from env_adapters.swebench.instances import Instance
 from env_adapters.swebench.repositories import VARIABLE, find_repository, pack_commit
 from env_adapters.swebench.sandbox import WORK_TREE, Sandbox, SandboxError
 
-# Reads a pack with one commit. Its parents are not there, which .git/shallow says.
+# Reads a pack with one commit; .git/shallow declares that its parents are missing.
 _INSTALL = """set -e
 git -c init.defaultBranch=main init -q .
 git index-pack --stdin >/dev/null
@@ -20,7 +20,7 @@ _REPACK = """set -e
 git rev-list --objects --no-walk HEAD | git pack-objects --stdout -q >/tmp/pack
 rm -rf .git
 """
-# Settings and state of git are the agent's here, and so is what they do to the patch.
+# The agent may have changed git's settings and state, so the options fix the format of the patch.
 _DIFF = """rm -f .git/index.lock
 git add -A &&
 git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames --src-prefix=a/ --dst-prefix=b/ {base}
@@ -32,10 +32,10 @@ def load_pack(instance: Instance, *, needed: bool) -> bytes | None:
 
     Args:
         instance: The task.
-        needed: Whether there is no image that has the repository.
+        needed: Whether the repository must be on this machine, because no image contains it.
 
     Raises:
-        ValueError: If the commit is not there, or the repository although it is needed.
+        ValueError: If the commit is missing, or the repository is needed and missing.
     """
     repository = find_repository(instance.repo)
     if repository is not None:
@@ -50,13 +50,13 @@ def load_pack(instance: Instance, *, needed: bool) -> bytes | None:
 
 
 def install(sandbox: Sandbox, instance: Instance, pack: bytes | None, *, keep_history: bool = False) -> str:
-    """Make the repository ready and return its base commit.
+    """Install the repository and return its base commit.
 
     Args:
-        sandbox: A fresh one.
+        sandbox: A fresh sandbox.
         instance: The task.
-        pack: From ``load_pack``; None if the sandbox was made from an image that has the repository.
-        keep_history: Whether the image's repository is left as it is.
+        pack: From ``load_pack``; None if the sandbox's image contains the repository.
+        keep_history: Whether to leave the image's repository as it is.
 
     Raises:
         SandboxError: If git fails.
@@ -69,13 +69,13 @@ def install(sandbox: Sandbox, instance: Instance, pack: bytes | None, *, keep_hi
         raise SandboxError(f"the image of {instance.instance_id} has no git repository at {WORK_TREE}: {base[:200]!r}")
     if not keep_history:
         _run(sandbox, _REPACK)
-        # Mixed, because what an image changed in its work tree belongs there.
+        # --mixed keeps the changes that the image has in its work tree.
         _run(sandbox, f"exec </tmp/pack\nrm /tmp/pack\n{_INSTALL.format(base=base, mode='--mixed')}")
     return base
 
 
 def take_patch(sandbox: Sandbox, base: str) -> bytes | None:
-    """Return what was changed since ``base``, None if git fails, takes too long or the patch is too long."""
+    """Return the diff to ``base``, or None if git fails, takes too long or the patch is too long."""
     output = sandbox.exec(f"({_DIFF.format(base=base)}) 2>/dev/null")
     return output.data if output.ok else None
 
@@ -84,5 +84,5 @@ def _run(sandbox: Sandbox, command: str, stdin: bytes = b"") -> bytes:
     output = sandbox.exec(command, stdin=stdin)
     if not output.ok:
         said = output.data[-500:].decode(errors="replace")
-        raise SandboxError(f"the repository cannot be made ready ({output.stopped or output.code}): {said}")
+        raise SandboxError(f"the repository cannot be installed ({output.stopped or output.code}): {said}")
     return output.data

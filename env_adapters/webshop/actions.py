@@ -1,4 +1,4 @@
-"""The buttons of the shop."""
+"""Names of WebShop's buttons and actions."""
 
 SEARCH = "Search"
 BACK = "Back to Search"
@@ -11,7 +11,7 @@ REVIEWS = "Reviews"
 SUB_PAGES = (DESCRIPTION, FEATURES, REVIEWS)
 
 SEARCH_FORM = "search[<query>]"
-"""How the action of the search page is listed."""
+"""Template that is listed for the action of the search page."""
 
 RESERVED = frozenset(text.lower() for text in (BACK, PREVIOUS, BUY, *SUB_PAGES))
-"""Buttons of a product's page: a click on such a text means them, even where an option has that value."""
+"""Buttons of a product page, in lower case. Clicking such a text means the button, even if an option has that value."""

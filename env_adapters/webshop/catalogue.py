@@ -1,7 +1,8 @@
-"""A synthetic catalogue in the format of upstream's files.
+"""Generates synthetic product catalogues in the format of WebShop's data files.
 
-Owns how products are made up; every text is our own. ``python -m env_adapters.webshop.catalogue --output DIR`` writes
-one, and the default shop is the one of the default arguments, made in memory.
+Owns how products are generated; all texts are our own. The default shop is made in memory with the default arguments.
+
+Usage: ``python -m env_adapters.webshop.catalogue --output DIR`` writes a catalogue.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _INSTRUCTIONS = (
 
 
 def make_records(products: int = 1000, seed: int = 0) -> Records:
-    """Make up a catalogue without human instructions.
+    """Generate a catalogue without human instructions.
 
     Args:
         products: Number of products, at most 100,000.
@@ -78,7 +79,7 @@ def _product(
     first, *others = attributes
     reasons = chosen.sample(REASONS, len(others))
     features = [f"{other.capitalize()} - {reason}" for other, reason in zip(others, reasons, strict=True)]
-    # Search knows the title, the description and the first feature: the others must be read.
+    # Search indexes only the title, the description and the first feature; the others are found by reading the page.
     features.insert(chosen.randrange(2), f"Made for {kind.use}")
     prices = _prices(chosen, department, kind)
     return {
@@ -97,7 +98,7 @@ def _product(
 
 
 def _prices(chosen: random.Random, department: Department, kind: Kind) -> list[float]:
-    """Return the prices of the values of the option that makes the price."""
+    """Return the prices for the values of the option that determines the price."""
     count = len(list(department.options.values())[-1])
     kept = chosen.randint(min(3, count), min(6, count))
     cents = chosen.randint(kind.low * 100, kind.high * 100)
@@ -145,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a synthetic WebShop catalogue in upstream's format.")
     parser.add_argument("--output", type=Path, required=True, help="folder to write the files into")
     parser.add_argument("--products", type=int, default=1000, help="number of products (default: 1000)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed makes another catalogue (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the catalogue (default: 0)")
     arguments = parser.parse_args()
     write_records(make_records(arguments.products, arguments.seed), arguments.output)
     print(f"wrote {arguments.products} products to {arguments.output}")

@@ -1,4 +1,4 @@
-"""Dataset rows of the family."""
+"""Dataset rows for WebShop."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ def build_rows(
 
     Args:
         split: ``train`` or ``val``; no product has goals in both.
-        count: Number of rows, at most 2**20; None for one per goal of the split. Goals repeat where there are fewer.
-        seed: Chooses the goals to begin with, in [0, 2**40).
-        data: Where the shop comes from, as in ``WebShopEnvironment``; the rows name the folder, not the variable.
+        count: Number of rows, at most 2**20; None means one per goal of the split. Goals repeat if there are fewer.
+        seed: Selects the episodes, in [0, 2**40).
+        data: Source of the shop's data, as in ``WebShopEnvironment``; the rows contain the folder, not the variable.
         observation_mode: ``text`` or ``text_rich``.
         reward: ``binary`` or ``graded``.
         max_turns: Turn limit of each episode.

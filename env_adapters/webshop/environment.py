@@ -1,7 +1,7 @@
 """WebShop as a text environment.
 
-Owns the options, the reading of actions and what a purchase is worth to the learner. The shop is in ``shop``, the way
-through it in ``session``.
+Owns the options, the parsing of actions and the reward of a purchase. The shop is in ``shop``, navigation in
+``session``.
 """
 
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ class WebShopEnvironment(TextEnvironment):
     """One visit to a shop: buy a product that meets an instruction.
 
     Attributes:
-        target: The goal of the episode with what the model is not told; for a scripted buyer.
+        target: The goal of the episode, including what the model is not told; for the scripted buyer.
     """
 
     thread_safe: ClassVar[bool] = True  # the shop is shared and only read
@@ -39,10 +39,10 @@ class WebShopEnvironment(TextEnvironment):
         reward: str = "binary",
         max_turns: int = 30,
     ) -> None:
-        """Open the shop; the first time in a process it is loaded.
+        """Open the shop, which is loaded on first use in a process.
 
         Args:
-            data: ``synthetic``, a folder with upstream's files, or None for the folder in ``$WEBSHOP_DATA`` and
+            data: ``synthetic``, or a folder with upstream's files. None means the folder in ``$WEBSHOP_DATA``, or
                 ``synthetic`` if that is unset.
             observation_mode: ``text`` or ``text_rich``.
             reward: ``binary`` gives 1 for a purchase that meets all of the goal, else 0; ``graded`` gives its score.
@@ -62,7 +62,7 @@ class WebShopEnvironment(TextEnvironment):
         self._session: Session | None = None
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing; there is nothing to free."""
 
     def _start(self, seed: int, options: dict[str, Any]) -> str:
         if options:

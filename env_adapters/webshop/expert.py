@@ -1,7 +1,7 @@
-"""A scripted buyer that knows which product it wants.
+"""Scripted WebShop buyer that knows the product the goal was made from.
 
-Owns a policy that reaches reward 1 on every goal by way of the pages: it searches, turns pages, opens the product,
-chooses the options and buys. It says what the shop can give, not what can be told from the instruction.
+Owns a policy that reaches reward 1 on every goal through the pages: it searches, turns pages, opens the product,
+chooses the options and buys. It shows the highest reachable reward, not what the instruction alone makes possible.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _LAST_PAGE = HITS // PAGE_SIZE
 
 
 class ScriptedPolicy:
-    """Plays one episode; make a new one for the next."""
+    """Plays one episode; create a new instance for the next."""
 
     def __init__(self, goal: Goal) -> None:
         """Start at the search page.
@@ -32,12 +32,12 @@ class ScriptedPolicy:
             raise ValueError(f"goal {goal.task_id!r} cannot be reached with its own product")
         self._product = f"click[{goal.product.asin.lower()}]"
         self._clicks = [f"click[{value}]" for value in options.values()]
-        # The instruction first, as a person would; if the product is not on its first page, the title.
+        # Search for the instruction first; if the product is not on the first page of results, search for its title.
         self._queries = [(goal.instruction, 1), (goal.product.title, _LAST_PAGE)]
         self._pages_left = 0
 
     def act(self, admissible_actions: Sequence[str]) -> str:
-        """Return the next action, given those of the page."""
+        """Return the next action, given the admissible actions of the page."""
         if SEARCH_FORM in admissible_actions:
             query, self._pages_left = self._queries.pop(0)
             return f"search[{query}]"

@@ -1,4 +1,4 @@
-"""What an episode asks for."""
+"""Goal of a WebShop episode: instruction, required attributes, options and price."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from env_adapters.webshop.product import Product
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A task of the shop.
+    """The goal of an episode.
 
     Attributes:
-        task_id: Its name.
-        instruction: What the model is told.
-        product: The product it was made from; others may do as well.
-        attributes: What the product shall have, at least one.
-        options: Name and value of the options to choose; the name is None where upstream's file does not say it.
-        price_upper: The price not to exceed.
+        task_id: Name of the task.
+        instruction: The goal in words, as the model reads it.
+        product: The product that the goal was made from; other products may meet it too.
+        attributes: Required attributes, at least one.
+        options: Required options as (name, value); the name is None if upstream's file does not give it.
+        price_upper: Highest acceptable price.
     """
 
     task_id: str

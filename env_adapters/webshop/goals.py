@@ -1,6 +1,6 @@
-"""The goals that can be made from products, and on which side of the split they are.
+"""Makes WebShop goals from products and divides them between the splits.
 
-Owns upstream's two kinds of instruction, their price bounds and the order in which goals are drawn.
+Owns upstream's two kinds of instruction, their price bounds and the order of the goals.
 """
 
 import random
@@ -14,16 +14,16 @@ from env_adapters.webshop.goal import Goal
 from env_adapters.webshop.product import Product
 
 GOALS_PER_PRODUCT = 8
-"""How many combinations of options become synthetic goals; upstream takes all, and a few products have most of them."""
+"""Maximum number of synthetic goals per product; without it, as in upstream, a few products have most of the goals."""
 
-_HELD_OUT = 5  # one product in so many
+_HELD_OUT = 5  # one product in five is held out
 
 _BOUNDS = [10.0 * step for step in range(1, 100)]
 _NO_BOUND = 1_000_000.0
 
 
 def make_goals(product: Product, synthetic: dict[str, Any], human: list[dict[str, Any]] | None) -> list[Goal]:
-    """Return the goals of a product; none if no instruction with attributes belongs to it.
+    """Return the goals of a product; empty if it has no instruction with attributes.
 
     Args:
         product: The product.
@@ -47,16 +47,16 @@ def make_goals(product: Product, synthetic: dict[str, Any], human: list[dict[str
 
 
 def split_goals(goals: Sequence[Sequence[Goal]]) -> dict[str, tuple[Goal, ...]]:
-    """Divide goals between the splits, all of a product on one side.
+    """Divide goals between the splits, keeping all goals of a product in one split.
 
     Args:
         goals: The goals of each product.
 
     Returns:
-        Split to goals, in an order in which products take turns: a prefix is spread over as many as possible.
+        Goals by split. Products take turns, so that every prefix covers as many products as possible.
 
     Raises:
-        ValueError: If less than two products have goals.
+        ValueError: If fewer than two products have goals.
     """
     having = sorted((list(of_product) for of_product in goals if of_product), key=lambda own: own[0].product.asin)
     if len(having) < 2:

@@ -1,6 +1,6 @@
-"""The pages of the shop, and their text in upstream's two observation modes.
+"""WebShop's pages, and their text in upstream's two observation modes.
 
-Owns what stands on a page and in which order. Which page is shown is the session's.
+Owns the content of each page and its order. ``session`` decides which page is shown.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -95,14 +95,14 @@ def done_page(score: float) -> list[Part]:
 
 
 def list_actions(parts: Iterable[Part]) -> list[str]:
-    """Return the actions that a page allows: buttons, then products and options, without repetition."""
+    """Return the actions that a page allows: buttons, then products and options, without duplicates."""
     clickable = sorted((part for part in parts if part.kind != "text"), key=lambda part: part.kind != "button")
     actions = (SEARCH_FORM if part.text == SEARCH else f"click[{part.text.lower()}]" for part in clickable)
     return list(dict.fromkeys(actions))
 
 
 def render(parts: Iterable[Part], mode: str) -> str:
-    """Return a page as text, in one of the ``OBSERVATION_MODES``; empty parts leave no trace."""
+    """Return a page as text, in one of the ``OBSERVATION_MODES``; empty parts are skipped."""
     shown = [part for part in parts if part.text]
     if mode == "text":
         return " [SEP] ".join(part.text.strip() for part in shown)

@@ -1,6 +1,6 @@
-"""A product, as pages, search and reward see it.
+"""WebShop products, as used by pages, search and reward.
 
-Owns how a record of upstream's product file is read. Which products there are is the shop's.
+Owns reading a record of upstream's product file. The set of products is in ``shop``.
 """
 
 import random
@@ -15,12 +15,12 @@ _AMOUNT = re.compile(r"\$\s*(\d[\d,]*(?:\.\d+)?)")
 _DEFAULT_PRICE = 100.0
 
 PATH_SEPARATOR = "\u203a"
-"""Stands between the names on the path of a category."""
+"""Separates the names in a category path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a buyer wrote."""
+    """A buyer's review."""
 
     title: str
     score: str
@@ -32,19 +32,19 @@ class Product:
     """One product.
 
     Attributes:
-        asin: Its identifier.
-        title: Name on the pages.
+        asin: Identifier.
+        title: Name shown on the pages.
         description: Text of the description page.
         features: Lines of the features page.
         reviews: Reviews on the reviews page.
         rating: Average rating, or ``N.A.``.
-        price_tag: What the pages say of the price, perhaps a range.
-        price: What a purchase costs, whatever the options.
-        options: Name of an option to the values that one can choose from.
-        option_names: Value to the option that a click on it sets; the last one where several have it.
-        attributes: Hidden properties that the reward compares.
-        query: Hidden search query under which the product is filed.
-        categories: Hidden names on the path of its category.
+        price_tag: Price as shown on the pages; may be a range.
+        price: Price of a purchase, independent of the options.
+        options: Values to choose from, by option name.
+        option_names: Option that a click on a value sets, by value; the last one if several options have the value.
+        attributes: Hidden attributes that the reward compares.
+        query: Hidden search query under which upstream files the product.
+        categories: Hidden names in its category path.
         type_words: Content words of the title.
     """
 
@@ -87,7 +87,7 @@ def read_product(record: dict[str, Any], attributes: list[str], reviews: dict[st
         reviews=tuple(_read_review(review) for review in reviews.get("reviews", ())),
         rating=str(reviews.get("average_rating", "N.A.")),
         price_tag=" to ".join(f"${price}" for price in prices),
-        # Upstream draws from a range too, but without a seed.
+        # Upstream also draws a price from a range, but without a fixed seed.
         price=prices[0] if len(prices) == 1 else random.Random(record["asin"]).uniform(*prices),
         options=options,
         option_names={value: name for name, values in options.items() for value in values if value not in RESERVED},

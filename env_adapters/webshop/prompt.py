@@ -1,4 +1,4 @@
-"""The system prompt."""
+"""System prompt for WebShop."""
 
 from env_adapters.webshop.session import PAGE_SIZE
 

@@ -1,6 +1,6 @@
-"""Where the shop's data comes from: upstream's files in a folder, or the synthetic catalogue.
+"""Reads and writes WebShop's data files.
 
-Owns file names and formats. What the records mean is read by ``product`` and ``goals``.
+Owns file names, formats and the choice of the data source. ``product`` and ``goals`` interpret the records.
 """
 
 import json
@@ -19,13 +19,13 @@ _REVIEWS = "reviews.json"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The files' content.
+    """Content of the data files.
 
     Attributes:
         products: Product records.
-        attributes: Product to its attributes and its synthetic instruction.
-        human: Product to its human instructions; None without that file.
-        reviews: Product to its reviews.
+        attributes: Attributes and synthetic instruction, by product.
+        human: Human instructions, by product; None without that file.
+        reviews: Reviews, by product.
     """
 
     products: list[dict[str, Any]]
@@ -35,17 +35,17 @@ class Records:
 
 
 def resolve_data(data: str | None) -> str:
-    """Return what the option ``data`` stands for: an absolute folder or ``SYNTHETIC``.
+    """Resolve the option ``data`` to an absolute folder or ``SYNTHETIC``.
 
     Args:
-        data: ``SYNTHETIC``, a folder, or None for the folder in ``$WEBSHOP_DATA``, and ``SYNTHETIC`` if that is unset.
+        data: ``SYNTHETIC`` or a folder. None means the folder in ``$WEBSHOP_DATA``, or ``SYNTHETIC`` if that is unset.
     """
     data = data or os.environ.get(VARIABLE) or SYNTHETIC
     return data if data == SYNTHETIC else str(Path(data).expanduser().absolute())
 
 
 def read_records(folder: Path) -> Records:
-    """Read the files in ``folder``; of the two sizes the one with 1,000 products is preferred.
+    """Read the files in ``folder``, preferring those with 1,000 products over the full ones.
 
     Raises:
         ValueError: If neither pair of files is complete.
@@ -65,7 +65,7 @@ def read_records(folder: Path) -> Records:
 
 
 def write_records(records: Records, folder: Path) -> None:
-    """Write the files with 1,000 products' names into ``folder``."""
+    """Write the records into ``folder``, under the names of the files with 1,000 products."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / _PAIRS[0][0], records.products)
     _write(folder / _PAIRS[0][1], records.attributes)

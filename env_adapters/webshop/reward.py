@@ -1,7 +1,7 @@
-"""How well a purchase meets a goal: upstream's formula.
+"""WebShop's reward formula: how well a purchase meets a goal.
 
-Owns ``r_type * (attributes + options + price) / (|attributes| + |options| + 1)`` and the fuzzy comparisons in it. What
-of it becomes the environment's reward is left to the environment.
+Owns ``r_type * (attributes + options + price) / (|attributes| + |options| + 1)`` and its fuzzy comparisons. The
+environment decides how this score becomes its reward.
 """
 
 import re
@@ -12,7 +12,7 @@ from rapidfuzz.fuzz import token_set_ratio
 from env_adapters.webshop.goal import Goal
 from env_adapters.webshop.product import Product
 
-# Upstream's: an option in whose value one of them occurs is of that color; the first one counts.
+# Upstream's list. An option value that contains one of these names counts as that color; the first match decides.
 _COLOR_NAMES = """
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
 champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim
@@ -39,7 +39,7 @@ def grade(product: Product, chosen: Iterable[str], goal: Goal) -> float:
 
 
 def type_factor(product: Product, wanted: Product) -> float:
-    """Return how far ``product`` is of the kind of ``wanted``: 1, 0.5, 0.1 or 0."""
+    """Return how well the type of ``product`` matches that of ``wanted``: 1, 0.5, 0.1 or 0."""
     overlap = 0.2
     if wanted.type_words:
         overlap = len(set(product.type_words) & set(wanted.type_words)) / len(wanted.type_words)
@@ -50,17 +50,18 @@ def type_factor(product: Product, wanted: Product) -> float:
 
 
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Return whether one of the product's attributes is like ``attribute``, or its texts contain it."""
+    """Return whether one of the product's attributes is similar to ``attribute``, or its texts contain it."""
     return any(_similar(own, attribute) for own in product.attributes) or any(
         attribute in text.lower() for text in (product.title, " ".join(product.features), product.description)
     )
 
 
 def meets_option(value: str, wanted_name: str | None, wanted: str) -> bool:
-    """Return whether choosing ``value`` satisfies an option of a goal, whose name it may not know."""
+    """Return whether choosing ``value`` satisfies an option of a goal; ``wanted_name`` is None if it is not known."""
     if wanted_name is None:
         return _similar(_color_of(value), _color_of(wanted))
-    # Upstream looks for a color among the two strings, not in them, and compares the representation of the pair.
+    # Upstream's mistake, kept so that scores agree: it checks whether one of the two strings is a color instead of
+    # looking for a color in the value, and otherwise compares the string representation of the pair.
     pair = (wanted_name, wanted)
     return _similar(_color_of(value), min(_COLOR_SET.intersection(pair), default=str(pair)))
 

@@ -1,7 +1,7 @@
-"""The search engine of the shop: BM25 over product texts.
+"""WebShop's search engine: BM25 over product texts.
 
-Owns ranking. The parameters and the fifty hits are those of upstream's Lucene index. Which text stands for a product is
-the shop's.
+Owns the ranking. Parameters and the limit of fifty results are those of upstream's Lucene index. ``shop`` chooses the
+text of each product.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from env_adapters.webshop.stemmer import stem
 from env_adapters.webshop.words import split_words
 
 HITS = 50
-"""How many products a search finds at most."""
+"""Maximum number of products in a search result."""
 
-_QUERY_LIMIT = 1000  # characters; what follows is not searched for
+_QUERY_LIMIT = 1000  # characters; the rest of a query is ignored
 
 
 class SearchIndex:
@@ -24,7 +24,7 @@ class SearchIndex:
     def __init__(self, documents: Iterable[str]) -> None:
         """Index the documents, at least one of them with a word in it."""
         self._stems: dict[str, int] = {}
-        self._words: dict[str, int] = {}  # as they are written, to stem each only once
+        self._words: dict[str, int] = {}  # words before stemming, so that each is stemmed only once
         ids = [[self._learn(word) for word in split_words(document)] for document in documents]
         self._bm25 = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
         self._bm25.index((ids, self._stems), create_empty_token=False, show_progress=False)

@@ -1,6 +1,6 @@
-"""A visit to the shop: which page is shown, and what a click leads to.
+"""State of one visit to WebShop: the current page, and the effects of searches and clicks.
 
-Owns the way through the pages. What stands on them is ``pages``', what a purchase is worth ``reward``'s.
+Owns the navigation between pages. Their content is in ``pages``, the score of a purchase in ``reward``.
 """
 
 from env_adapters.webshop import pages
@@ -21,26 +21,26 @@ class Session:
     """One visit, from the search page to a purchase.
 
     Attributes:
-        page: What is shown.
-        score: Reward of the purchase in [0, 1]; None before it.
+        page: The current page.
+        score: Score of the purchase in [0, 1]; None before it.
     """
 
     page: list[Part]
 
     def __init__(self, shop: Shop, goal: Goal) -> None:
-        """Enter the shop with a goal."""
+        """Start a visit at the search page."""
         self._shop = shop
         self._goal = goal
         self.score: float | None = None
         self._enter()
 
     def search(self, query: str) -> None:
-        """Show the first page of what is found for ``query``."""
+        """Show the first page of results for ``query``."""
         self._found = self._shop.search(query)
         self._show_results(1)
 
     def click(self, text: str) -> None:
-        """Click what the page shows as ``text``, given in lower case."""
+        """Click the element that the page shows as ``text``, given in lower case."""
         if text == _BACK:
             self._enter()
         elif self._product is None:

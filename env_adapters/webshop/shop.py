@@ -1,7 +1,6 @@
-"""The shop: products, goals and search.
+"""WebShop's online shop: products, goals and search index.
 
-Owns how they are put together from records, and that a process does so once. A shop is never changed, so that all
-instances share it.
+Owns building a shop from records, once per process. A shop is never changed, so all environments of a process share it.
 """
 
 import threading
@@ -27,10 +26,10 @@ class Shop:
     """A shop.
 
     Attributes:
-        products: Its products.
-        index: The search index; its numbers are those of ``products``.
-        goals: Split to the goals that can be reached.
-        left_out: Number of goals that their own product does not meet, whatever one chooses.
+        products: All products.
+        index: The search index; its numbers are indices into ``products``.
+        goals: Goals that can be reached, by split.
+        left_out: Number of goals left out because their own product cannot meet them with any options.
     """
 
     products: tuple[Product, ...]
@@ -39,17 +38,17 @@ class Shop:
     left_out: int
 
     def goal_of(self, seed: int) -> Goal:
-        """Return the goal that an environment seed stands for; the numbers of a split go round its goals."""
+        """Return the goal of an environment seed; the episode numbers of a split cycle through its goals."""
         split, number = split_of(seed)
         return self.goals[split][number % len(self.goals[split])]
 
     def search(self, query: str) -> list[Product]:
-        """Return what is found for ``query``, best first."""
+        """Return the products found for ``query``, best first."""
         return [self.products[number] for number in self.index.search(query)]
 
 
 def load_shop(data: str) -> Shop:
-    """Return the shop of ``data``, the same object again while it is among the last two.
+    """Return the shop of ``data``; the two shops used last are cached.
 
     Args:
         data: ``SYNTHETIC`` or a folder, as ``records.resolve_data`` returns it.
@@ -57,15 +56,15 @@ def load_shop(data: str) -> Shop:
     Raises:
         ValueError: If the folder lacks files or goals.
     """
-    with _lock:  # else threads that ask at the same time would all load it
+    with _lock:  # lru_cache does not lock: threads that ask at the same time would each load the shop
         return _load(data)
 
 
 def open_shop(records: Records) -> Shop:
-    """Make a shop from records.
+    """Build a shop from records.
 
     Raises:
-        ValueError: If less than two products have goals that can be reached.
+        ValueError: If fewer than two products have goals that can be reached.
     """
     products: dict[str, Product] = {}
     goals: list[list[Goal]] = []

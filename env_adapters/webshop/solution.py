@@ -1,6 +1,6 @@
-"""Which purchase earns a goal's full reward.
+"""Finds the options with which a purchase earns the full reward of a WebShop goal.
 
-Owns the search for it, which tells the goals that can be reached and guides the scripted buyer.
+Used to leave out goals that cannot be reached, and by the scripted buyer.
 """
 
 from env_adapters.webshop.goal import Goal
@@ -13,7 +13,7 @@ def solve(goal: Goal) -> dict[str, str] | None:
     named = {name: value for name, value in goal.options if name is not None and names.get(value) == name}
     if grade(goal.product, named.values(), goal) == 1:
         return named
-    if grade(goal.product, names, goal) < 1:  # all values at once, which is more than one can choose
+    if grade(goal.product, names, goal) < 1:  # not even with all values at once, which no purchase can have
         return None
     return _choose(goal.options, names, {})
 
@@ -21,7 +21,7 @@ def solve(goal: Goal) -> dict[str, str] | None:
 def _choose(
     wanted: tuple[tuple[str | None, str], ...], names: dict[str, str], chosen: dict[str, str]
 ) -> dict[str, str] | None:
-    """Extend ``chosen`` by one value per name until it has all of ``wanted``; the very value asked for comes first."""
+    """Extend ``chosen`` by one value per name until it meets all of ``wanted``; exact values are tried first."""
     if not wanted:
         return chosen
     name, value = wanted[0]

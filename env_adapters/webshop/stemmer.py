@@ -1,4 +1,4 @@
-"""Porter's stemmer with its author's later changes, as upstream's search engine has it.
+"""Porter's stemmer with its author's later changes, as used by upstream's search engine.
 
 M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980.
 """
@@ -12,13 +12,13 @@ _STEP_4 = "al> ance> ence> er> ic> able> ible> ant> ement> ment> ent> sion>s tio
 
 
 def _rules(text: str) -> list[tuple[str, str]]:
-    """Return endings and what replaces them, the longest ending first."""
+    """Return pairs of ending and replacement, the longest ending first."""
     pairs = (rule.split(">") for rule in text.split())
     return sorted(((ending, new) for ending, new in pairs), key=lambda rule: -len(rule[0]))
 
 
 _RULES = ((_rules(_STEP_2), 1), (_rules(_STEP_3), 1), (_rules(_STEP_4), 2))
-"""Rules of a step, and how many vowel-consonant pairs must stand before the ending."""
+"""Rules of each step, and how many vowel-consonant pairs must precede the ending."""
 
 
 def stem(word: str) -> str:
@@ -31,7 +31,7 @@ def stem(word: str) -> str:
     for rules, least in _RULES:
         for ending, new in rules:
             if word.endswith(ending):
-                # The s or t of sion and tion belongs to what stands before.
+                # The s or t of sion and tion counts as part of the stem.
                 if _measure(word[: len(word) - len(ending)] + (new if least == 2 else "")) >= least:
                     word = word[: len(word) - len(ending)] + new
                 break
@@ -83,5 +83,5 @@ def _doubled(word: str) -> bool:
 
 
 def _short(word: str) -> bool:
-    """Whether a word ends like hop, not like snow, box or tray."""
+    """Return whether a word ends like hop, but not like snow, box or tray."""
     return _shape(word).endswith("cvc") and word[-1] not in "wxy"

@@ -1,6 +1,6 @@
-"""The words that the synthetic catalogue is made of.
+"""Vocabulary of the synthetic WebShop catalogue.
 
-Owns the kinds of product and what is said of them. How they become products is the catalogue's.
+Owns the kinds of product and the texts about them. ``catalogue`` combines them into products.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ class Kind:
     """A kind of product.
 
     Attributes:
-        title: What a product is called.
-        query: What an instruction calls it; the search query under which it is filed.
-        use: What it is for.
+        title: Name of the kind in product titles.
+        query: Name of the kind in instructions; also the search query under which its products are filed.
+        use: Purpose of such a product.
         low: Lowest price in dollars.
         high: Highest price.
     """
@@ -33,7 +33,7 @@ class Department:
         category: One of upstream's five categories.
         path: Names of the categories above the kinds.
         attributes: Properties that a product may have.
-        options: Name of an option to its values. The last option makes the price: later values cost more.
+        options: Values by option name. The last option determines the price: later values cost more.
         kinds: The kinds.
     """
 
@@ -273,4 +273,4 @@ REVIEWS: dict[int, tuple[tuple[str, str], ...]] = {
     2: (("Not for me", "It feels cheaper than I had hoped."),),
     1: (("Sent it back", "It broke in the first week, but the refund was quick."),),
 }
-"""Stars to titles and texts of reviews."""
+"""Titles and texts of reviews, by number of stars."""

@@ -1,4 +1,4 @@
-"""Words of product texts, for search and for comparing titles."""
+"""Splits product texts into words, for search and for comparing titles."""
 
 import re
 
@@ -7,7 +7,7 @@ a an and are as at be but by for if in into is it no not of on or such that the 
 will with
 """
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
-"""Lucene's, which neither search nor titles count."""
+"""Lucene's stop words, which search and the comparison of titles ignore."""
 
 _WORD = re.compile(r"\w+(?:[.']\w+)*")
 
@@ -19,5 +19,5 @@ def split_words(text: str) -> list[str]:
 
 
 def content_words(title: str) -> tuple[str, ...]:
-    """Return the words that say what a product is: those with a letter in them. Repeated ones count again."""
+    """Return the words of a title that contain a letter, without stop words; repeated words are kept."""
     return tuple(word for word in split_words(title) if not word.isnumeric() and any(map(str.isalpha, word)))

@@ -1,4 +1,4 @@
-"""A user's own environment: find a number from hints."""
+"""Example of a custom environment: guess a number from hints."""
 
 import random
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from env_adapters.parsing import extract_action
 
 GOAL = "Find a secret number from 1 to 100; a wrong guess is answered with higher or lower."
 
-# Each number is a task; half of them are held out. Even seeds are training episodes, odd ones are not.
+# Each number is a task, and half of them are held out: even seeds are training episodes, odd seeds are held out.
 _NUMBERS = random.Random(1).sample(range(1, 101), 100)
 SECRETS = {"train": _NUMBERS[:50], "val": _NUMBERS[50:]}
 
@@ -25,7 +25,7 @@ def build_instructions(max_turns: int) -> str:
 
 
 class GuessEnvironment(TextEnvironment):
-    """Find the number; reward 1 for that, else 0."""
+    """Guess the number; reward 1 for the right guess, else 0."""
 
     thread_safe: ClassVar[bool] = True
     dataset: ClassVar[str | None] = "examples.own_environment.guess:build_rows"

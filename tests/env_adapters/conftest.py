@@ -1,4 +1,4 @@
-"""What the families' tests share."""
+"""Fixtures shared by the tests of all environment families."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def expected_row() -> Callable[..., Row]:
-    """Return the row of a held-out episode, made from what its environment says once it has been started."""
+    """Return a function that makes the expected row of a held-out episode from a running environment."""
 
     def make(name: str, data_source: str, options: dict[str, Any], *, seed: int, index: int) -> Row:
         environment = env_adapters.make(name, **options)

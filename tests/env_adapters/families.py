@@ -1,10 +1,10 @@
-"""Every family in a small form, and somebody who plays it at random."""
+"""Options with which the tests run each environment family, and random messages to play them."""
 
 import json
 import random
 from typing import Any
 
-# Where starting or ending an episode takes long, ten thousand turns are to be few episodes.
+# Long episodes for families that start or end one slowly, so that ten thousand turns need only a few.
 FAMILIES: dict[str, dict[str, Any]] = {
     "alfworld": {"max_turns": 400},
     "frozenlake": {},

@@ -1,4 +1,4 @@
-"""The rules of every environment, on one small enough to check by hand."""
+"""Rules that ``TextEnvironment`` enforces, checked on a minimal environment."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from env_adapters import INFO_KEYS, TextEnvironment, Transition
 
 
 class Countdown(TextEnvironment):
-    """Say 'down' three times; the seed chooses where the counter starts."""
+    """Say 'down' three times to win."""
 
     instructions = "Count down."
 
@@ -72,7 +72,7 @@ def test_the_turn_limit_truncates() -> None:
     assert [environment.step("wait")[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
 
 
-def test_reaching_the_goal_on_the_last_turn_is_no_truncation() -> None:
+def test_reaching_the_goal_on_the_last_turn_is_not_truncation() -> None:
     environment = Countdown(max_turns=3)
     environment.reset(seed=0)
     assert [environment.step("down")[2:4] for _ in range(3)][-1] == (True, False)
@@ -96,25 +96,25 @@ def test_nothing_happens_after_the_end(action: str, flags: tuple[bool, bool]) ->
 
 
 class Late(Countdown):
-    """Being cut off costs what is left."""
+    """Truncation costs a penalty, the number left."""
 
     def _settle(self) -> Transition:
         return Transition("too late", reward=-float(self.left), score=-1.0)
 
 
 @pytest.mark.parametrize(("last", "reward"), [("down", -2.0), ("wait", -3.0), ("nonsense", -3.0)])
-def test_what_being_cut_off_leads_to_is_added_to_the_last_step(last: str, reward: float) -> None:
+def test_the_settled_reward_is_added_to_the_last_step(last: str, reward: float) -> None:
     environment = Late(max_turns=2)
     environment.reset(seed=0)
     assert environment.step("wait")[1] == 0.0
     observation, got, terminated, truncated, info = environment.step(last)
     assert (got, terminated, truncated, info["score"]) == (reward, False, True, -1.0)
     assert observation != "too late" and info["action_valid"] is (last != "nonsense")
-    assert environment.step("down")[1] == 0.0, "it is settled once"
+    assert environment.step("down")[1] == 0.0, "settled more than once"
 
 
 @pytest.mark.parametrize("won", [False, True])
-def test_an_environment_has_limits_of_its_own(won: bool) -> None:
+def test_an_environment_can_truncate_an_episode_itself(won: bool) -> None:
     class Limited(Late):
         def _play(self, action: str) -> Transition:
             return replace(super()._play(action), terminated=won, truncated=True)
@@ -122,13 +122,13 @@ def test_an_environment_has_limits_of_its_own(won: bool) -> None:
     environment = Limited(max_turns=9)
     environment.reset(seed=0)
     _, reward, terminated, truncated, info = environment.step("down")
-    # What has ended by its own rules is not cut off as well: no penalty, which is 2, the number left.
+    # A terminated episode is not truncated too, so it has no penalty (2, the number left).
     assert (reward, terminated, truncated) == (0.0, True, False) if won else (-2.0, False, True)
     assert info["score"] == (0.0 if won else -1.0)
     assert environment.step("down")[1:4] == (0.0, won, not won) and environment.left == 2
 
 
-def test_a_caller_can_end_an_episode() -> None:
+def test_a_caller_can_truncate_an_episode() -> None:
     environment = Late(max_turns=5)
     environment.reset(seed=0)
     environment.step("down")
@@ -139,7 +139,7 @@ def test_a_caller_can_end_an_episode() -> None:
     assert environment.step("down")[1:4] == (0.0, False, True) and environment.left == 2
 
 
-def test_an_episode_that_is_over_is_not_cut_off() -> None:
+def test_truncating_a_finished_episode_changes_nothing() -> None:
     environment = Late(max_turns=5)
     environment.reset(seed=0)
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_reset_starts_over() -> None:
     assert observation == "2 left" and info["task_id"] == "countdown/1"
 
 
-def test_without_a_seed_one_is_drawn() -> None:
+def test_without_a_seed_a_random_one_is_drawn() -> None:
     environment = Countdown()
     assert len({environment.reset()[1]["task_id"] for _ in range(5)}) == 5
 

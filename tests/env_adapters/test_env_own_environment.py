@@ -1,4 +1,4 @@
-"""The example of a user's own environment, used as its README says."""
+"""The environment of examples/own_environment, used as its README describes."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_no_number_is_both_trained_on_and_held_out() -> None:
     assert sorted(SECRETS["train"] + SECRETS["val"]) == list(range(1, 101))
 
 
-def test_what_is_no_number_in_the_range_is_refused() -> None:
+def test_anything_but_a_number_in_the_range_is_refused() -> None:
     environment = env_adapters.make(PATH, max_turns=9)
     environment.reset(seed=3)
     for text in ("", "0", "101", "-5", "5.5", "²", "9" * 10_000, "fifty", "\ud800"):

@@ -1,4 +1,4 @@
-"""How an action is found in a message."""
+"""Extraction of actions and tool calls from messages."""
 
 import time
 
@@ -48,12 +48,12 @@ def test_match_action(action: str, match: str | None) -> None:
 
 
 @given(st.text(), st.sampled_from(ALLOWED))
-def test_the_last_tag_wins_whatever_stands_before(noise: str, action: str) -> None:
+def test_the_last_tag_counts_whatever_precedes_it(noise: str, action: str) -> None:
     assert extract_action(f"{noise}<action>{action}</action>") == action
 
 
 @pytest.mark.parametrize("unit", ["<action>", "</action>", "<think>", "</think>", "<", " ", "\x00"])
-def test_a_megabyte_is_read_in_linear_time(unit: str) -> None:
+def test_a_megabyte_is_parsed_in_linear_time(unit: str) -> None:
     message = unit * (1_000_000 // len(unit))
     started = time.perf_counter()
     assert match_action(extract_action(message), ALLOWED) is None
@@ -80,5 +80,5 @@ def test_a_tool_call_is_found(message: str, call: tuple[str, dict] | None) -> No
 
 
 @given(st.text())
-def test_no_text_makes_reading_a_tool_call_raise(text: str) -> None:
+def test_extracting_a_tool_call_never_raises(text: str) -> None:
     extract_tool_call(f"<tool_call>{text}")

@@ -1,4 +1,4 @@
-"""Names of environments: shipped, registered, announced by packages."""
+"""Names of environments: shipped, registered, and from entry points of packages."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._announced.cache_clear()
 
 
-def write_address(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def add_entry_point(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     entry = EntryPoint(name, value, registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == entry.group else [])
 
@@ -70,13 +70,13 @@ def test_a_registered_environment_is_made_with_its_options(target: Any) -> None:
     assert env_adapters.make("echo", word="hello").reset(seed=0)[0] == "hello"
 
 
-def test_an_announced_environment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    write_address(monkeypatch, "their-echo", f"{__name__}:Echo")
+def test_an_environment_from_an_entry_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_entry_point(monkeypatch, "their-echo", f"{__name__}:Echo")
     assert {"minihack", "their-echo"} < set(env_adapters.list_environments())
     assert type(env_adapters.make("their-echo")).__name__ == "Echo"
 
 
-def test_an_import_path_is_a_name() -> None:
+def test_an_import_path_can_be_used_as_a_name() -> None:
     environment = env_adapters.make(f"{__name__}:Echo", word="hello")
     assert environment.reset(seed=1)[0] == "hello"
     with pytest.raises(ImportError, match="NoSuchClass"):
@@ -85,7 +85,7 @@ def test_an_import_path_is_a_name() -> None:
         env_adapters.make(":Echo")
 
 
-def test_a_name_that_another_process_understands() -> None:
+def test_portable_names_can_be_resolved_by_another_process() -> None:
     env_adapters.register("by-class", Echo)
     env_adapters.register("by-path", "their_package:Env")
     assert registry.portable_name("by-class") == f"{__name__}:Echo"
@@ -136,7 +136,7 @@ def test_a_malformed_import_path_is_refused(target: str) -> None:
         env_adapters.register("x", target)
 
 
-def test_a_name_stands_for_one_thing() -> None:
+def test_a_name_that_is_already_used_is_refused() -> None:
     env_adapters.register("echo", Echo)
     env_adapters.register("echo", Echo)
     for name in ("echo", "minihack"):

@@ -1,4 +1,4 @@
-"""What holds in every family: the same episodes in any process, and no text that breaks it."""
+"""Properties of every environment family: reproducible episodes, disjoint splits, robustness against any text."""
 
 import hashlib
 import random
@@ -66,7 +66,7 @@ async def test_episodes_are_the_same_in_any_process_and_after_one_was_killed(hos
         await digest(host, family, seeds[:1])
     assert await digest(host, family, seeds) == first
     assert worker(host).pid != pid
-    # In the middle of others, in another order, an episode is what it was.
+    # An episode does not depend on the episodes before it.
     backwards = await digest(host, family, seeds[::-1])
     assert len(seeds) == 1 or backwards != first
     assert await digest(host, family, seeds) == first
@@ -90,7 +90,7 @@ def test_even_seeds_are_training_and_odd_ones_held_out(family: str) -> None:
 
 
 @EVERY
-async def test_no_text_breaks_it(host: EnvironmentHost, family: str) -> None:
+async def test_no_text_breaks_a_family(host: EnvironmentHost, family: str) -> None:
     rng = random.Random(7)
     async with host.session(family, FAMILIES[family]) as session:
         info: dict[str, Any] = {}
@@ -100,7 +100,7 @@ async def test_no_text_breaks_it(host: EnvironmentHost, family: str) -> None:
                 _, info = await session.reset(rng.randrange(40))
             message = hostile_message(rng, info["admissible_actions"])
             if number % 500 == 250:
-                # All of them twice in each half, so that the second needs no more than the first.
+                # Each large text twice in each half, so that the second half needs no more memory than the first.
                 message = (LARGE[number // 500 % len(LARGE)] * MEGABYTE)[:MEGABYTE]
             observation, reward, terminated, truncated, info = await session.step(message)
             assert isinstance(observation, str) and isinstance(reward, float) and info.keys() == INFO_KEYS
@@ -108,7 +108,9 @@ async def test_no_text_breaks_it(host: EnvironmentHost, family: str) -> None:
             over = terminated or truncated
             if number in (STRINGS // 2, STRINGS - 1):
                 grown.append(memory(session))
-    assert grown[1] - grown[0] < 8 * MEGABYTE  # ten large texts were seen; a new game may be larger than those before
+    assert (
+        grown[1] - grown[0] < 8 * MEGABYTE
+    )  # both halves had the same large texts; a new game may be larger than earlier ones
 
 
 def memory(session: Session) -> int:

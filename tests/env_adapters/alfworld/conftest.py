@@ -1,4 +1,4 @@
-"""Games for all tests of the family, made once; nothing is written outside of temporary folders."""
+"""ALFWorld games for all tests, generated once; nothing is written outside of temporary folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def data(cache_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("alfworld-games")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPRL_DATA", str(cache_folder))
-        make_games(folder, 1, seed=164)  # one of small rooms
+        make_games(folder, 1, seed=164)  # a seed with small rooms
     return str(folder)
 
 

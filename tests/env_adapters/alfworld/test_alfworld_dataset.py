@@ -1,4 +1,4 @@
-"""Dataset rows: shape, disjoint splits, limits, and that they need no engine."""
+"""ALFWorld's dataset rows: format, disjoint splits, limits, independence of the engine."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from env_adapters.alfworld.games import list_games
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_row_is_what_the_rollout_needs(data: str, expected_row: Callable[..., dict[str, Any]]) -> None:
+def test_a_row_has_the_expected_format(data: str, expected_row: Callable[..., dict[str, Any]]) -> None:
     row = build_rows("val", 3, data=data, seed=1, max_turns=12)[2]
     options = {"data": data, "reward": "signed", "max_turns": 12}
     assert row == expected_row("alfworld", "alfworld", options, seed=row["extra_info"]["seed"], index=2)
@@ -28,7 +28,7 @@ def tasks(rows: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("seed", [0, 1, 5, 2**39])
-def test_all_games_of_a_split_come_once(data: str, split: str, seed: int) -> None:
+def test_every_game_of_a_split_occurs_once(data: str, split: str, seed: int) -> None:
     rows = build_rows(split, data=data, seed=seed)
     assert sorted(tasks(rows)) == sorted(game.task_id for game in list_games(data, split))
     assert tasks(build_rows(split, 4, data=data, seed=seed)) == tasks(rows)[:4]
@@ -36,7 +36,7 @@ def test_all_games_of_a_split_come_once(data: str, split: str, seed: int) -> Non
     assert {row["extra_info"]["seed"] % 2 for row in rows} == {split == "val"}
 
 
-def test_rows_name_the_place_of_their_games(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_contain_the_folder_of_their_games(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", data)
     (row,) = build_rows("train", 1, reward="binary")
     assert json.loads(row["extra_info"]["environment_options"]) == {"data": data, "reward": "binary", "max_turns": 40}

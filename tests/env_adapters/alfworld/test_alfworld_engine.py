@@ -1,4 +1,4 @@
-"""The engine made fast, against the stock one."""
+"""The fast engine for ALFWorld, compared with TextWorld's stock engine."""
 
 import gc
 import hashlib
@@ -36,23 +36,23 @@ def stock(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Any:
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 
-    # The same function at half the price: loading and resetting translate the same game.
+    # Cached, because loading and resetting translate the same game.
     monkeypatch.setattr(fast_downward, "pddl2sas", lru_cache(maxsize=2)(fast_downward.pddl2sas))
     return AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True)))
 
 
 def difference(view: View, state: Any) -> str:
-    """Return the first difference in few words; pytest's own comparison of long lists takes minutes."""
+    """Return a short description of the first difference; pytest's comparison of long lists takes minutes."""
     if view.text != state["feedback"]:
         return f"{view.text!r} instead of {state['feedback']!r}"
     odd = sorted(set(view.commands) ^ set(state["admissible_commands"]))
     if odd or view.commands != state["admissible_commands"]:
-        return f"commands in one alone or in another order: {odd}"
+        return f"commands in only one of them, or in another order: {odd}"
     return "" if view.won == state["won"] else "won"
 
 
 def play_both(stock: Any, content: dict[str, Any], commands: list[str], random_steps: int) -> None:
-    """Compare every text and list of commands, first of the given commands, then of random ones, most of them rare."""
+    """Compare texts and admissible commands while playing the given commands, then random ones, most of them rare."""
     stock.load(content)
     state = stock.reset()
     engine = Engine()
@@ -118,8 +118,8 @@ def test_the_replacements_are_still_needed(stock: Any, games: dict[str, Game], m
     assert spent(lambda: Engine().close())[2] == 0
 
 
-def test_the_insides_that_are_replaced_have_not_changed() -> None:
-    """If this fails, read what changed, look through ``fast_pddl`` and pin the new digests."""
+def test_the_replaced_internals_of_libraries_have_not_changed() -> None:
+    """If this fails, read what changed in the libraries, adapt ``fast_pddl`` and pin the new digests."""
     pinned = {
         PddlEnv.__init__: "596b22f0367e",
         PddlEnv.load: "3280f48a2d5b",
@@ -139,7 +139,7 @@ def test_the_insides_that_are_replaced_have_not_changed() -> None:
     assert found == pinned
 
 
-def test_outside_of_our_calls_nothing_is_replaced(games: dict[str, Game]) -> None:
+def test_libraries_are_patched_only_during_our_calls(games: dict[str, Game]) -> None:
     places = {
         "translation": lambda: fast_downward.pddl2sas,
         "state": lambda: pddl_logic.PddlState,
@@ -159,12 +159,12 @@ def test_outside_of_our_calls_nothing_is_replaced(games: dict[str, Game]) -> Non
     assert sys.argv is arguments
 
 
-def test_a_game_that_is_new_prints_nothing_and_the_next_time_is_not_translated(
+def test_a_new_game_prints_nothing_and_is_translated_only_once(
     games: dict[str, Game], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     content = games["look_at_obj_in_light"].read()
     line = next(line for line in content["pddl_problem"].splitlines() if line.startswith("(canContain"))
-    # Official games say such things twice, about which the parser prints a warning.
+    # Official games contain such facts twice, about which the parser prints a warning.
     content["pddl_problem"] = content["pddl_problem"].replace(line, f"{line}\n{line}", 1)
     monkeypatch.setenv("COMPRL_DATA", str(tmp_path))
     engine = Engine()
@@ -177,7 +177,7 @@ def test_a_game_that_is_new_prints_nothing_and_the_next_time_is_not_translated(
     assert [path.suffix for path in sorted(tmp_path.glob("*/*"))] == [".zlib"]
 
 
-def test_without_a_place_for_translations_games_are_played_all_the_same(
+def test_games_run_without_a_folder_for_translations(
     games: dict[str, Game], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     engine = Engine()
@@ -189,7 +189,7 @@ def test_without_a_place_for_translations_games_are_played_all_the_same(
     engine.close()
 
 
-def test_a_form_of_command_that_is_not_known_is_refused(games: dict[str, Game]) -> None:
+def test_an_unknown_command_template_is_refused(games: dict[str, Game]) -> None:
     content = games["look_at_obj_in_light"].read()
     content["grammar"] = content["grammar"].replace('"open {r}"', '"open [{r.name | opened(r:receptacle)}]"')
     engine = Engine()
@@ -218,7 +218,7 @@ def test_engines_of_one_process_do_not_share_a_game(games: dict[str, Game]) -> N
 def test_memory_and_temporary_files_do_not_grow(data: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     contents = [game.read() for split in ("train", "val") for game in list_games(data, split)]
-    other = Engine()  # so that the next one needs a copy of the library
+    other = Engine()  # makes the next one need a copy of the library
 
     def play() -> list[int]:
         remembered = []
@@ -236,14 +236,14 @@ def test_memory_and_temporary_files_do_not_grow(data: str, monkeypatch: pytest.M
     mementos.core._memento_cache.clear()
     first = play()
     before, libraries = resident(), len(fast_pddl._libraries)
-    assert [play() for _ in range(3)] == [first] * 3, "TextWorld remembers more than the present game"
+    assert [play() for _ in range(3)] == [first] * 3, "TextWorld caches more than the current game"
     other.close()
     assert resident() - before < 4
     assert len(fast_pddl._libraries) == libraries + 1
     assert os.listdir(tmp_path) == []
 
 
-def test_what_changes_something_is_told_from_what_does_not(games: dict[str, Game]) -> None:
+def test_commands_that_change_something_are_recognised(games: dict[str, Game]) -> None:
     content = games["pick_clean_then_place_in_recep"].read()
     engine = Engine()
     engine.start(content)

@@ -1,4 +1,4 @@
-"""Episodes on the real engine: winning each type, reward, limits, hostile text, determinism."""
+"""ALFWorld episodes on the real engine: winning each type, reward, limits, hostile text, determinism."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_the_scripted_player_wins_in_the_older_dialect(
     assert "\nput {object} in/on {receptacle}\n" in environment.instructions
     assert "move" not in environment.instructions
     assert steps[-1][5]["success"] and steps[-1][0].startswith("put ") and " in/on " in steps[-1][0]
-    assert not any("You arrive at" in step[1] for step in steps), "the names of its places say nothing"
+    assert not any("You arrive at" in step[1] for step in steps), "location names should be left out"
     environment.reset(seed=0)
     for action, *_ in steps[:-1]:
         environment.step(action)
@@ -111,7 +111,7 @@ def test_the_first_observation_is_the_room_and_the_task(environment: TextEnviron
 
 
 @pytest.mark.parametrize(("reward", "last"), [("signed", -1.0), ("binary", 0.0)])
-def test_an_episode_without_success_is_punished_once(data: str, reward: str, last: float) -> None:
+def test_an_episode_without_success_is_penalised_once(data: str, reward: str, last: float) -> None:
     environment = env_adapters.make("alfworld", data=data, reward=reward, max_turns=3)
     for actions in (("look", "look", "look"), ("look", "look", "dance")):
         environment.reset(seed=0)
@@ -125,7 +125,7 @@ def test_an_episode_without_success_is_punished_once(data: str, reward: str, las
     environment.close()
 
 
-def test_winning_on_the_last_turn_is_no_failure(data: str) -> None:
+def test_winning_on_the_last_turn_is_not_failure(data: str) -> None:
     seed = seed_of(data, "look_at_obj_in_light")
     environment = env_adapters.make("alfworld", data=data)
     turns = len(play(environment, seed))
@@ -165,7 +165,7 @@ def hostile() -> list[str]:
     return fixed + ["".join(chosen.choices(alphabet, k=chosen.randrange(1, 200))) for _ in range(100)]
 
 
-def test_no_text_breaks_a_step_or_moves_the_game(data: str) -> None:
+def test_no_invalid_text_breaks_a_step_or_changes_the_game(data: str) -> None:
     environment = env_adapters.make("alfworld", data=data, max_turns=1000)
     before, info = environment.reset(seed=0)
     allowed = info["admissible_actions"]
@@ -183,7 +183,7 @@ def test_no_text_breaks_a_step_or_moves_the_game(data: str) -> None:
 
 def test_two_processes_see_the_same_episodes(data: str, tmp_path: Path) -> None:
     digests = set()
-    for seed in ("0", "1"):  # the second has nothing translated
+    for seed in ("0", "1"):  # the second has no cached translation
         environ = os.environ | {"PYTHONHASHSEED": seed} | ({"COMPRL_DATA": str(tmp_path)} if seed == "1" else {})
         command = [sys.executable, "-c", EPISODES, data]
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
@@ -199,7 +199,7 @@ def test_an_instance_keeps_nothing_from_the_episode_before(environment: TextEnvi
     assert environment.reset(seed=4) == fresh
 
 
-def test_seeds_go_round_the_games_of_their_split(environment: TextEnvironment) -> None:
+def test_seeds_cycle_through_the_games_of_their_split(environment: TextEnvironment) -> None:
     def names(parity: int) -> list[str]:
         return [environment.reset(seed=2 * number + parity)[1]["task_id"] for number in range(7)]
 
@@ -217,7 +217,7 @@ def test_wrong_options_are_refused(environment: TextEnvironment, tmp_path: Path)
         environment.reset(seed=0, options={"game": 2})
 
 
-def test_close_can_be_called_again(environment: TextEnvironment) -> None:
+def test_close_can_be_called_twice(environment: TextEnvironment) -> None:
     environment.close()
     environment.close()
 
@@ -232,7 +232,7 @@ def test_it_is_fast_enough(environment: TextEnvironment, data: str) -> None:
     assert time.process_time() - start < 1.0, "200 steps a second"
 
 
-def test_without_official_games_the_default_ones_are_made(
+def test_without_official_games_the_default_ones_are_generated(
     data: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COMPRL_DATA", str(tmp_path))

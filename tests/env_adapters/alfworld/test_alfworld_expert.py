@@ -1,4 +1,4 @@
-"""The scripted player, turn by turn on texts with a known answer."""
+"""ALFWorld's scripted player, turn by turn on texts with a known best action."""
 
 import re
 
@@ -18,7 +18,7 @@ def follow(policy: ScriptedPolicy, script: list[tuple[str, str]]) -> None:
         assert policy.act(observation) == action
 
 
-def test_looking_for_things_starts_where_there_is_one_of_a_kind() -> None:
+def test_the_search_starts_with_receptacles_that_exist_once() -> None:
     room = ROOM.format("a drawer 2, a drawer 1, a fridge 1, and a sofa 1", "put a pen in sofa")
     script = [
         (room, "go to fridge 1"),
@@ -36,7 +36,7 @@ def test_looking_for_things_starts_where_there_is_one_of_a_kind() -> None:
     follow(ScriptedPolicy(NEW), script)
 
 
-def test_two_things_go_to_the_same_place_in_the_older_dialect() -> None:
+def test_two_objects_are_put_in_one_place_in_the_older_dialect() -> None:
     room = ROOM.format("a bed 1, a shelf 2, and a shelf 1", "find two cd and put them in shelf")
     script = [
         (room, "go to bed 1"),
@@ -51,7 +51,7 @@ def test_two_things_go_to_the_same_place_in_the_older_dialect() -> None:
     follow(ScriptedPolicy(OLD), script)
 
 
-def test_a_place_that_cannot_be_gone_to_is_reached_already() -> None:
+def test_a_receptacle_at_the_same_location_is_used_without_going_there() -> None:
     room = ROOM.format("a countertop 1, and a sinkbasin 1", "clean some fork and put it in countertop")
     script = [
         (room, "go to countertop 1"),
@@ -64,7 +64,7 @@ def test_a_place_that_cannot_be_gone_to_is_reached_already() -> None:
     follow(ScriptedPolicy(NEW), script)
 
 
-def test_where_nothing_is_left_to_look_into_it_passes() -> None:
+def test_it_passes_when_nothing_is_left_to_search() -> None:
     script = [
         (ROOM.format("a bed 1", "look at cd under the desklamp"), "go to bed 1"),
         ("You arrive at bed 1. On the bed 1, you see a cd 1.", "take cd 1 from bed 1"),
@@ -84,7 +84,7 @@ def test_every_sentence_of_the_goal_library_is_understood(task_type: str) -> Non
         assert policy._task == words | ({"change": change[0]} if change else {})
 
 
-def test_what_it_cannot_read_is_refused() -> None:
+def test_unreadable_texts_are_refused() -> None:
     with pytest.raises(ValueError, match="no task of a known form in 'hello'"):
         ScriptedPolicy(NEW).act("hello")
     with pytest.raises(ValueError, match="no action for putting an object down"):

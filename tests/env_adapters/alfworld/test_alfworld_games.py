@@ -1,4 +1,4 @@
-"""Finding games in folders of the official layout."""
+"""Finding ALFWorld games in folders with the official layout."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def test_the_games_of_a_folder_are_the_solvable_ones_of_the_six_types(tmp_path: 
     games = list_games(resolve_data(str(tmp_path)), "train")
     names = [f"alfworld/train/pick_and_place_simple-Mug-None-Desk-{number}/trial_1" for number in range(12)]
     assert sorted(game.task_id for game in games) == sorted(names)
-    assert [game.task_id for game in games] != sorted(names), "neighbours in the list should be of different kinds"
+    assert [game.task_id for game in games] != sorted(names), "neighbours in the list should be of different types"
     assert all(game.path.parent.name == "trial_1" and game.read()["solvable"] for game in games)
     with pytest.raises(ValueError, match=r"no solvable game in .*valid_unseen"):
         list_games(str(tmp_path), "val")
@@ -42,13 +42,13 @@ def test_the_order_depends_on_the_names_alone(tmp_path: Path) -> None:
     assert first == second and first[0].startswith("alfworld/valid_unseen/")
 
 
-def test_where_the_games_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "official", "pick_and_place_simple-Mug-None-Desk-1/trial_1")
     official = str(tmp_path / "official")
     assert resolve_data(official) == official and resolve_data(GENERATED) == resolve_data(None) == GENERATED
     monkeypatch.setenv("ALFWORLD_DATA", official)
     assert resolve_data(None) == official and resolve_data(GENERATED) == GENERATED
-    # Importing alfworld sets the variable, to a folder that it makes.
+    # Importing alfworld sets the variable to a folder that it creates.
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     assert resolve_data(None) == GENERATED
     monkeypatch.chdir(tmp_path / "official")
@@ -63,7 +63,9 @@ def test_a_folder_without_games_is_refused(data: str, tmp_path: Path, monkeypatc
         resolve_data(data)
 
 
-def test_what_a_grammar_tells(games: dict[str, Game], older: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def test_task_and_template_are_read_from_the_grammar(
+    games: dict[str, Game], older: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     content = games["pick_two_obj_and_place"].read()
     assert task_of(content).split()[:2] in (["put", "two"], ["find", "two"]) and task_of(content).endswith(".")
     assert put_template(content) == "move {o} to {r}"

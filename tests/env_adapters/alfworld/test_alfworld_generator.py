@@ -1,4 +1,4 @@
-"""Generated games: reproducible, varied, accepted by ALFWorld's own loader."""
+"""Generated ALFWorld games: reproducible, varied, accepted by ALFWorld's own loader."""
 
 import hashlib
 import json
@@ -53,7 +53,9 @@ def test_the_official_loader_accepts_them(data: str, monkeypatch: pytest.MonkeyP
         assert sorted(files) == sorted(str(game.path) for game in list_games(data, ours))
 
 
-def test_its_expert_can_read_what_lies_beside_a_game(games: dict[str, Game], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_official_expert_can_read_the_trajectory_files(
+    games: dict[str, Game], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(games["look_at_obj_in_light"].path.parent))
     from alfworld.agents.expert import HandCodedTWAgent
     from alfworld.agents.utils.misc import get_templated_task_desc
@@ -80,8 +82,8 @@ def test_another_process_makes_the_same_files(data: str, tmp_path: Path, cache_f
     assert digest(tmp_path / "games") == digest(Path(data))
 
 
-def test_the_games_are_still_those_of_the_version_in_the_name_of_the_default_folder(data: str) -> None:
-    """If this fails, count up ``_DEFAULT_GAMES``, else users keep their old games, and pin the new digest."""
+def test_the_generated_games_match_the_version_of_the_default_folder(data: str) -> None:
+    """If this fails, increase the number in ``_DEFAULT_GAMES``, or users keep old games, and pin the new digest."""
     assert (_DEFAULT_GAMES, digest(Path(data))[:12]) == ("alfworld-games-1", "e10489213490")
 
 
@@ -98,7 +100,7 @@ def test_a_count_that_is_not_positive_is_refused(count: int, tmp_path: Path) -> 
         generator.make_games(tmp_path, count, seed=0)
 
 
-def test_a_game_that_is_not_won_is_drawn_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_game_that_is_not_won_is_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     drawn: list[dict[str, Any]] = []
 
     def win(game: dict[str, Any], engine: Engine) -> list[str]:
@@ -112,13 +114,13 @@ def test_a_game_that_is_not_won_is_drawn_anew(monkeypatch: pytest.MonkeyPatch, t
     assert sorted(game["pddl_problem"] for game in written) == sorted(game["pddl_problem"] for game in drawn[2::3])
 
 
-def test_where_no_game_is_won_it_gives_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_gives_up_if_no_game_is_won(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(generator, "_win", lambda game, engine: [])
     with pytest.raises(RuntimeError, match="none of 100 games of type pick_and_place_simple was won"):
         generator.make_games(tmp_path, 1, seed=0)
 
 
-def test_things_lie_where_they_may_and_nothing_is_half_done() -> None:
+def test_objects_are_placed_where_allowed_and_no_task_is_partly_done() -> None:
     constants = distributed_module("constants")
     tools = {"clean": "SinkBasin", "heat": "Microwave", "cool": "Fridge"}
     chosen = random.Random(0)
@@ -139,7 +141,7 @@ def test_things_lie_where_they_may_and_nothing_is_half_done() -> None:
                     assert thing.type in allowed or thing.type == "DeskLamp"
 
 
-def test_every_room_has_places_of_its_own_and_what_its_tasks_need() -> None:
+def test_receptacles_have_distinct_locations_and_kitchens_allow_heating_and_cooling() -> None:
     constants = distributed_module("constants")
     for number in constants.SCENE_NUMBERS:
         scene = load_scene(number)

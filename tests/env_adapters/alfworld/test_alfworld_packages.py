@@ -1,11 +1,11 @@
-"""Which installed packages the family needs at run time."""
+"""Packages that ALFWorld needs at run time."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-# What the metadata of alfworld, textworld and jericho ask for, directly or not, beyond what is needed.
+# Direct and indirect requirements in the metadata of alfworld, textworld and jericho that are not needed.
 UNNEEDED = ("alfworld", "spacy", "thinc", "more_itertools", "hashids", "tqdm", "termcolor", "prompt_toolkit", "psutil")
 CODE = f"""
 import sys
@@ -23,7 +23,7 @@ print(environment.step("inventory")[0])
 """
 
 
-def test_a_game_is_played_without_the_packages_that_only_metadata_asks_for(data: str) -> None:
+def test_a_game_runs_without_packages_that_only_metadata_requires(data: str) -> None:
     command = [sys.executable, "-c", CODE, data]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "You are not carrying anything.\n"

@@ -1,4 +1,4 @@
-"""Text environments behind gymnasium's interface, judged by gymnasium's own checker."""
+"""The bridge from text environments to gymnasium, tested with gymnasium's own checker."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def registered() -> Iterator[str]:
     ("name", "options"),
     [("sokoban", {}), ("frozenlake", {"is_slippery": True}), ("minihack", {"variant": "room-random"})],
 )
-def test_gymnasiums_checker_has_nothing_to_say(registered: str, name: str, options: dict[str, Any]) -> None:
+def test_gymnasiums_checker_passes_without_warnings(registered: str, name: str, options: dict[str, Any]) -> None:
     # Through the registry, because the checker compares episodes only of environments with a spec.
     environment = gymnasium.make(registered, name=name, **options, disable_env_checker=True).unwrapped
     with warnings.catch_warnings():
@@ -40,7 +40,7 @@ def test_gymnasiums_checker_has_nothing_to_say(registered: str, name: str, optio
     environment.close()
 
 
-def test_an_episode_is_the_text_environments_own() -> None:
+def test_an_episode_equals_that_of_the_text_environment() -> None:
     ours, theirs = env_adapters.make("frozenlake"), as_gymnasium("frozenlake", render_mode="ansi")
     assert theirs.reset(seed=9) == ours.reset(seed=9)
     for action in ("right", "<think>?</think><action>down</action>", "fly", "left"):
@@ -50,7 +50,7 @@ def test_an_episode_is_the_text_environments_own() -> None:
     theirs.close()
 
 
-def test_drawn_episodes_are_reproducible_and_stay_on_the_side_of_the_seed() -> None:
+def test_drawn_episodes_are_reproducible_and_stay_in_the_split_of_the_seed() -> None:
     environment = as_gymnasium("sokoban")
 
     def task_ids(seed: int | None) -> list[str]:
@@ -64,7 +64,7 @@ def test_drawn_episodes_are_reproducible_and_stay_on_the_side_of_the_seed() -> N
     assert int(untouched.reset()[1]["task_id"].rpartition("/")[2]) % 2 == 0
 
 
-def test_any_unicode_is_in_the_space_and_samples_are_plain() -> None:
+def test_any_unicode_is_in_the_space_and_samples_are_ascii() -> None:
     space = AnyText(100, seed=0)
     for text in ("", "\U0001f409", "\ud800", "\x00", "é" * 100):
         assert text in space
@@ -79,7 +79,7 @@ def test_any_unicode_is_in_the_space_and_samples_are_plain() -> None:
 
 
 class Dragon(TextEnvironment):
-    """Shows what is not ASCII."""
+    """Environment whose texts are not ASCII."""
 
     def close(self) -> None:
         pass
@@ -102,7 +102,7 @@ def test_an_environment_in_unicode() -> None:
     assert environment.step("<action>逃</action>")[1:3] == (1.0, True)
 
 
-def test_it_runs_in_gymnasiums_vectors() -> None:
+def test_it_runs_in_gymnasiums_vector_environments() -> None:
     vector = gymnasium.vector.SyncVectorEnv([lambda: as_gymnasium("frozenlake") for _ in range(3)])
     observations, _ = vector.reset(seed=[0, 2, 4])
     environment = env_adapters.make("frozenlake")

@@ -1,4 +1,4 @@
-"""GEM's interface, on objects with the same one: read from axon-rl/gem 0.1.0 at commit 4069f2f."""
+"""The bridge from GEM, tested on objects with the interface of axon-rl/gem 0.1.0 at commit 4069f2f."""
 
 import random
 import re
@@ -10,9 +10,9 @@ from env_adapters.bridges import GemEnvironment
 
 
 class Guess:
-    """A game in GEM's manner: seeded through the global generator, explains itself, reads the whole message.
+    """A game that follows GEM's conventions: global random generator, explains itself, reads the whole message.
 
-    The last turn rewards a near miss, and ends the episode both ways.
+    The last turn rewards a near miss, and is both terminated and truncated.
     """
 
     def __init__(self, turns: int = 4) -> None:
@@ -40,7 +40,7 @@ class Guess:
 
 
 class Question:
-    """One turn; ends both ways, right or wrong. Can be closed."""
+    """One turn, always both terminated and truncated. Has a method ``close``."""
 
     closed = 0
 
@@ -58,7 +58,7 @@ def guess(**arguments: Any) -> GemEnvironment:
     return GemEnvironment(Guess(), name="guess", goal="Find the number.", **arguments)
 
 
-def test_what_the_model_reads_and_how_it_answers() -> None:
+def test_observations_and_answers() -> None:
     environment = guess(max_turns=9)
     observation, info = environment.reset(seed=0)
     assert observation == "Guess a number from 1 to 20 as \\boxed{n}.\nEnter your guess."
@@ -73,39 +73,39 @@ def test_what_the_model_reads_and_how_it_answers() -> None:
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
 
 
-def test_what_is_only_thought_is_no_answer() -> None:
+def test_text_inside_the_thoughts_is_not_an_answer() -> None:
     environment = guess()
     environment.reset(seed=4)
     assert environment.step("<think>\\boxed{5}</think>I do not know.")[1:3] == (-0.1, True)
 
 
-def test_coming_close_is_rewarded_and_is_no_success() -> None:
+def test_a_near_miss_is_rewarded_but_is_not_success() -> None:
     environment = guess()
     environment.reset(seed=1)
     results = [environment.step("\\boxed{21}") for _ in range(4)]
     assert 0 <= results[-1][1] < 1 and results[-1][2:4] == (True, False) and not results[-1][4]["success"]
 
 
-def test_an_unreadable_answer_is_for_the_environment_to_judge() -> None:
+def test_unreadable_answers_are_passed_to_the_environment() -> None:
     environment = guess()
     for text in ("", "\ud800", "\x00", "x" * 1_000_000, "<action>5</action>"):
         environment.reset(seed=1)
         assert environment.step(text)[1:4] == (-0.1, True, False)
 
 
-def test_the_limit_of_ours_truncates() -> None:
+def test_the_bridges_turn_limit_truncates() -> None:
     environment = guess(max_turns=2)
     environment.reset(seed=1)
     assert [environment.step("\\boxed{21}")[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
 
-def test_seeds_are_made_small_and_stay_on_their_side() -> None:
+def test_large_seeds_give_reproducible_episodes() -> None:
     environment = guess()
     for seed in (2**62, 2**62 + 1, 2**32 + 5):
         first = environment.reset(seed=seed)[0], [environment.step("\\boxed{10}")[0] for _ in range(3)]
         again = environment.reset(seed=seed)[0], [environment.step("\\boxed{10}")[0] for _ in range(3)]
         assert first == again
-    assert not GemEnvironment.thread_safe  # the generator is the process's
+    assert not GemEnvironment.thread_safe  # GEM uses the process-wide generator
 
 
 def test_a_single_turn() -> None:

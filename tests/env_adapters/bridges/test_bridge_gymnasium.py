@@ -1,4 +1,4 @@
-"""Gymnasium's environments as text environments, on real ones that come with gymnasium."""
+"""The bridge from gymnasium, tested on environments that gymnasium ships."""
 
 import json
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ DIRECTIONS = {"up": 0, "right": 1, "down": 2, "left": 3}
 
 
 class CliffWalking(GymnasiumEnvironment):
-    """What a user writes, as in docs/environments/bridges.md."""
+    """A user's bridge, as in docs/environments/bridges.md."""
 
     thread_safe: ClassVar[bool] = True
     dataset: ClassVar[str | None] = f"{__name__}:build_rows"
@@ -38,7 +38,7 @@ def build_rows(split: str, count: int, *, seed: int = 0, max_turns: int = 40) ->
 
 
 class Echo:
-    """The least that looks like a gymnasium environment: repeats texts, three are enough."""
+    """Minimal object with gymnasium's interface: repeats texts and truncates after three."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -119,7 +119,7 @@ def test_the_time_limit_of_the_wrapped_environment_truncates() -> None:
     environment.reset(seed=0)
     results = [environment.step("on") for _ in range(4)]
     assert [result[2:4] for result in results] == [(False, False), (False, False), (False, True), (False, True)]
-    assert not any(result[4]["success"] for result in results)  # a reward on the way is none
+    assert not any(result[4]["success"] for result in results)  # an intermediate reward is not success
     environment.reset(seed=0)
     *_, info = [environment.step(text) for text in ("on", "on", "win")][-1]
     assert info["success"] and environment.step("on")[0] == "The episode is over."
@@ -138,7 +138,7 @@ def test_text_actions_are_read_by_a_function() -> None:
     assert inner.texts == 1
 
 
-def test_closing_closes_once() -> None:
+def test_the_wrapped_environment_is_closed_once() -> None:
     inner = Echo()
     environment = echo(inner)
     environment.close()
@@ -152,7 +152,7 @@ def test_an_environment_without_actions_is_refused(arguments: dict[str, Any]) ->
         echo(Echo(), **arguments)
 
 
-def test_a_text_environment_survives_the_way_there_and_back() -> None:
+def test_a_round_trip_through_gymnasium_changes_nothing() -> None:
     direct = env_adapters.make("sokoban", difficulty="easy")
     there = as_gymnasium("sokoban", difficulty="easy")
     back = echo(there, forms=["any text"])  # pyright: ignore[reportArgumentType]

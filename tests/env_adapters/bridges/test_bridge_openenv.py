@@ -1,4 +1,4 @@
-"""OpenEnv's client interface, on objects with the same one: read from meta-pytorch/OpenEnv 0.2.3 at commit 685de41."""
+"""The bridge from OpenEnv, tested on objects with the interface of meta-pytorch/OpenEnv 0.2.3 at commit 685de41."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ COLOURS = ("red", "green", "blue")
 
 @dataclass
 class Result:
-    """As openenv.core.client_types.StepResult."""
+    """Stand-in for openenv.core.client_types.StepResult."""
 
     observation: Any
     reward: float | None = None
@@ -28,7 +28,7 @@ class Observation:
 
 @dataclass
 class Guess:
-    """An action that checks itself, as pydantic models do."""
+    """An action that validates itself, as pydantic models do."""
 
     colour: str
 
@@ -38,7 +38,7 @@ class Guess:
 
 
 class Server:
-    """Holds the game; speaks JSON, as the web socket does."""
+    """Holds the game and exchanges JSON, like a server behind a web socket."""
 
     def handle(self, message: str) -> str:
         request = json.loads(message)
@@ -54,7 +54,7 @@ class Server:
 
 
 class SyncClient:
-    """As openenv.core.sync_client.SyncEnvClient."""
+    """Stand-in for openenv.core.sync_client.SyncEnvClient."""
 
     def __init__(self) -> None:
         self.server, self.seeds, self.closed = Server(), [], 0
@@ -75,7 +75,7 @@ class SyncClient:
 
 
 class AsyncClient:
-    """As openenv.core.env_client.EnvClient."""
+    """Stand-in for openenv.core.env_client.EnvClient."""
 
     async def reset(self, **kwargs: Any) -> Result:
         return Result(None)
@@ -93,7 +93,7 @@ def colours(client: Any, **arguments: Any) -> OpenEnvEnvironment:
     return OpenEnvEnvironment(client, **{**words, **defaults, **arguments})
 
 
-def test_an_episode_through_actions_that_check_themselves() -> None:
+def test_an_episode_with_actions_that_validate_themselves() -> None:
     environment = colours(SyncClient(), max_turns=9)
     observation, info = environment.reset(seed=4)  # green
     assert observation == "Which colour?" and info["task_id"] == "colours/4"
@@ -104,7 +104,7 @@ def test_an_episode_through_actions_that_check_themselves() -> None:
     assert (observation, reward, terminated, truncated, info["success"]) == ("Yes.", 1.0, True, False, True)
 
 
-def test_an_episode_through_phrases() -> None:
+def test_an_episode_with_phrases() -> None:
     environment = colours(SyncClient(), actions={f"say {colour}": Guess(colour) for colour in COLOURS})
     environment.reset(seed=2)
     assert environment.admissible_actions == ["say red", "say green", "say blue"]
@@ -114,13 +114,13 @@ def test_an_episode_through_phrases() -> None:
     assert results[-1][1:4] == (0.0, True, False) and not results[-1][4]["success"]
 
 
-def test_success_may_stand_in_the_observation() -> None:
+def test_success_can_be_read_from_the_observation() -> None:
     environment = colours(SyncClient(), is_success=lambda reward, observation: observation.won)
     environment.reset(seed=0)
     assert environment.step("red")[4]["success"]
 
 
-def test_a_missing_reward_is_none_at_all() -> None:
+def test_a_missing_reward_counts_as_zero() -> None:
     client = SyncClient()
     client.step = lambda action, **kwargs: Result(Observation("..."))
     environment = colours(client)
@@ -128,7 +128,7 @@ def test_a_missing_reward_is_none_at_all() -> None:
     assert environment.step("red")[:4] == ("...", 0.0, False, False)
 
 
-def test_seeds_are_sent_and_small() -> None:
+def test_seeds_are_sent_modulo_2_to_the_32() -> None:
     client = SyncClient()
     environment = colours(client)
     for seed in (3, 2**62 + 1):
@@ -145,5 +145,5 @@ def test_the_client_is_closed_once() -> None:
 
 
 def test_an_asynchronous_client_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"AsyncClient is asynchronous; give its synchronous form, client.sync\(\)"):
+    with pytest.raises(TypeError, match=r"AsyncClient is asynchronous; pass its synchronous form, client.sync\(\)"):
         colours(AsyncClient())

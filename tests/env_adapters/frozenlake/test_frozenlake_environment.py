@@ -1,4 +1,4 @@
-"""FrozenLake on gymnasium's game: maps, walks, slipping, limits."""
+"""FrozenLake: maps, moves, slipping, splits, limits."""
 
 import json
 import random
@@ -35,7 +35,7 @@ print(digest.hexdigest())
 
 
 def walk(observation: str) -> list[str]:
-    """A shortest way around the holes, from the text alone."""
+    """Return a shortest path around the holes, from the text alone."""
     grid = [line.split(" ") for line in observation.split("\n")[:-1]]
     queue: deque[tuple[tuple[int, int], list[str]]] = deque([((0, 0), [])])
     seen = {(0, 0)}
@@ -52,7 +52,7 @@ def walk(observation: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [4, 8])
-def test_every_map_can_be_walked(size: int) -> None:
+def test_every_map_can_be_solved(size: int) -> None:
     environment = FrozenLakeEnvironment(size=size)
     for seed in range(60):
         observation, info = environment.reset(seed=seed)
@@ -79,8 +79,8 @@ def test_falling_into_a_hole_and_walking_into_the_edge() -> None:
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False) and "You lost" in observation
 
 
-def test_a_walk_is_gymnasiums_walk() -> None:
-    """The same map in gymnasium's own environment, made by its registry, ends in the same cells."""
+def test_moves_have_the_same_results_as_in_gymnasium() -> None:
+    """Gymnasium's own environment on the same map, made through its registry, visits the same cells."""
     for seed in range(10):
         for slippery in (False, True):
             ours = FrozenLakeEnvironment(size=5, is_slippery=slippery, max_turns=100)
@@ -106,7 +106,7 @@ def test_slipping_is_in_the_prompt_only_where_it_happens() -> None:
     assert slippery.reset(seed=2)[1]["task_id"] == "frozenlake/4x4-slippery/2"
 
 
-def test_no_map_is_on_both_sides_of_the_split() -> None:
+def test_no_map_is_in_both_splits() -> None:
     maps = ["\n".join(draw_map(seed, 4)) for seed in range(1200)]
 
     def mirrored(lake: str) -> str:

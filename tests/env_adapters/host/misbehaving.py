@@ -1,4 +1,4 @@
-"""An environment that does what it is told, to the worse."""
+"""Environment that fails on command, for tests of the host."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from env_adapters import TextEnvironment, Transition
 
 
 class Misbehaving(TextEnvironment):
-    """Actions: fine, raise, hang (for good), sleep (0.3 s), die, pid, huge."""
+    """Actions: fine, raise, hang (forever), sleep (0.3 s), die, pid, huge."""
 
     instructions = goal = "Misbehave."
     task_id = "misbehaving"
@@ -18,7 +18,7 @@ class Misbehaving(TextEnvironment):
         self.admissible_actions = []
         self._fails = fails
         if fails == "make":
-            raise ValueError("I do not want to be made")
+            raise ValueError("cannot be created")
 
     def close(self) -> None:
         if self._fails == "close":
@@ -35,7 +35,7 @@ class Misbehaving(TextEnvironment):
     def _play(self, action: str) -> Transition:
         match action:
             case "raise":
-                raise RuntimeError("as I was told")
+                raise RuntimeError("raised on command")
             case "hang":
                 while True:
                     pass
@@ -51,6 +51,6 @@ class Misbehaving(TextEnvironment):
 
 
 class Sharing(Misbehaving):
-    """The same, allowed to share a process."""
+    """The same environment, but allowed to share a process."""
 
     thread_safe = True

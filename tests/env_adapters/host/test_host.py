@@ -1,4 +1,4 @@
-"""The host against environments that raise, hang, die and lie about; real processes, real threads."""
+"""The host with environments that raise, hang, die or stay idle, in real processes and threads."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ async def play(host: EnvironmentHost, name: str, *actions: str, seed: int = 1, *
 
 
 @BOTH
-async def test_an_episode_is_that_of_the_environment_itself(make_host: MakeHost, name: str) -> None:
+async def test_a_hosted_episode_equals_a_direct_one(make_host: MakeHost, name: str) -> None:
     host = make_host()
     here = env_adapters.make(name)
     async with host.session(name, {}) as session:
@@ -55,7 +55,7 @@ async def test_an_episode_is_that_of_the_environment_itself(make_host: MakeHost,
 
 
 @BOTH
-async def test_a_worker_is_used_again_but_never_by_two_at_once(make_host: MakeHost, name: str) -> None:
+async def test_a_worker_is_reused_but_never_shared(make_host: MakeHost, name: str) -> None:
     host = make_host()
     for _ in range(3):
         await play(host, name, "fine")
@@ -63,10 +63,10 @@ async def test_a_worker_is_used_again_but_never_by_two_at_once(make_host: MakeHo
     await asyncio.gather(*(play(host, name, "sleep") for _ in range(3)))
     assert host.counts["made"] == 3
     await play(host, name, max_turns=7)
-    assert host.counts["made"] == 4, "other options are another environment"
+    assert host.counts["made"] == 4, "other options need another environment"
 
 
-async def test_only_those_that_may_share_a_process_do(make_host: MakeHost) -> None:
+async def test_only_thread_safe_environments_share_the_process(make_host: MakeHost) -> None:
     host = make_host()
     assert (await play(host, THREAD, "pid"))[-1] == str(os.getpid())
     assert (await play(host, PROCESS, "pid"))[-1] != str(os.getpid())
@@ -75,14 +75,13 @@ async def test_only_those_that_may_share_a_process_do(make_host: MakeHost) -> No
 
 @BOTH
 @pytest.mark.parametrize(
-    ("action", "message"), [("raise", "RuntimeError: as I was told"), ("hang", r"step\(\) did not return within 0.6 s")]
+    ("action", "message"),
+    [("raise", "RuntimeError: raised on command"), ("hang", r"step\(\) did not return within 0.6 s")],
 )
-async def test_a_failure_costs_its_episode_and_no_other(
-    make_host: MakeHost, name: str, action: str, message: str
-) -> None:
+async def test_a_failure_affects_only_its_episode(make_host: MakeHost, name: str, action: str, message: str) -> None:
     host = make_host()
     if (name, action) == (THREAD, "hang"):
-        action = "sleep"  # a busy thread would be left behind in the tests' own process
+        action = "sleep"  # a thread that hangs would keep running in the process of the tests
         host = make_host(Limits(step=0.1))
         message = r"step\(\) did not return within 0.1 s"
     others = [play(host, name, *["fine"] * 20, seed=seed) for seed in range(4)]
@@ -96,7 +95,7 @@ async def test_a_failure_costs_its_episode_and_no_other(
     assert await play(host, name, "fine") == ["seed 1", "fine"]
 
 
-async def test_a_process_that_dies_costs_its_episode_and_no_other(make_host: MakeHost) -> None:
+async def test_a_process_that_dies_affects_only_its_episode(make_host: MakeHost) -> None:
     host = make_host()
     other = asyncio.create_task(play(host, PROCESS, *["sleep"] * 3))
     with pytest.raises(EnvironmentFailure, match=r"process \d+ died in step"):
@@ -114,19 +113,19 @@ async def test_a_process_killed_from_outside_is_replaced(make_host: MakeHost) ->
     assert (await play(host, PROCESS, "pid"))[-1] != str(pid)
 
 
-async def test_a_process_gives_way_to_the_loop(make_host: MakeHost) -> None:
+async def test_a_process_has_the_lowest_priority_and_its_own_session(make_host: MakeHost) -> None:
     pid = int((await play(make_host(), PROCESS, "pid"))[-1])
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     assert os.getsid(pid) != os.getsid(0)
 
 
-async def test_a_zygote_that_died_is_replaced(make_host: MakeHost) -> None:
+async def test_a_fork_server_that_died_is_replaced(make_host: MakeHost) -> None:
     host = make_host()
     pid = int((await play(host, PROCESS, "pid"))[-1])
     fork_server = psutil.Process(pid).parent()
     assert fork_server is not None and "env_adapters.host.fork_server" in fork_server.cmdline()
     fork_server.kill()
-    assert gone(pid), "its processes end with it"
+    assert gone(pid), "the forked process outlived the fork server"
     with pytest.raises(EnvironmentFailure):
         await play(host, PROCESS, "fine")
     assert (await play(host, PROCESS, "fine"))[-1] == "fine"
@@ -155,19 +154,21 @@ async def test_a_hanging_process_is_killed(make_host: MakeHost) -> None:
 @pytest.mark.parametrize(
     ("name", "fails", "message"),
     [
-        (PROCESS, "make", "ValueError: I do not want to be made"),
-        (THREAD, "make", "ValueError: I do not want to be made"),
-        (PROCESS, "reset", r"reset\(\) did not return"),  # a thread would be left behind that never ends
+        (PROCESS, "make", "ValueError: cannot be created"),
+        (THREAD, "make", "ValueError: cannot be created"),
+        (PROCESS, "reset", r"reset\(\) did not return"),  # a thread would keep running
     ],
 )
-async def test_what_cannot_begin_fails_cleanly(make_host: MakeHost, name: str, fails: str, message: str) -> None:
+async def test_an_environment_that_cannot_start_fails_cleanly(
+    make_host: MakeHost, name: str, fails: str, message: str
+) -> None:
     host = make_host(Limits(reset=3.0))
     with pytest.raises(EnvironmentFailure, match=message):
         await play(host, name, fails=fails)
     assert host.counts["failed"] == 1
 
 
-async def test_closing_does_not_wait_for_an_environment_that_will_not_close(
+async def test_closing_does_not_wait_for_an_environment_that_hangs_in_close(
     make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = make_host()
@@ -182,18 +183,18 @@ async def test_an_episode_has_a_time_limit_of_its_own(make_host: MakeHost) -> No
     with pytest.raises(EnvironmentFailure, match=r"episode was not over within 0.5 s"):
         async with host.session(THREAD, {}) as session:
             await session.reset(1)
-            await asyncio.sleep(10)  # the model
+            await asyncio.sleep(10)  # stands for a slow model
     assert host.counts["failed"] == 1
 
 
-async def test_a_timeout_of_the_caller_stays_what_it_is(make_host: MakeHost) -> None:
+async def test_a_timeout_of_the_caller_is_not_converted(make_host: MakeHost) -> None:
     host = make_host()
     with pytest.raises(TimeoutError):
         async with host.session(THREAD, {}), asyncio.timeout(0.05):
             await asyncio.sleep(10)
 
 
-async def test_the_longest_unused_goes_first(make_host: MakeHost) -> None:
+async def test_the_least_recently_used_worker_is_stopped_first(make_host: MakeHost) -> None:
     host = make_host(max_idle=2)
     pids = {turns: int((await play(host, PROCESS, "pid", max_turns=turns))[-1]) for turns in (5, 6)}
     await play(host, PROCESS, max_turns=5)
@@ -202,14 +203,14 @@ async def test_the_longest_unused_goes_first(make_host: MakeHost) -> None:
     assert (await play(host, PROCESS, "pid", max_turns=5))[-1] == str(pids[5])
 
 
-async def test_large_observations_travel(make_host: MakeHost) -> None:
+async def test_large_observations_are_transferred(make_host: MakeHost) -> None:
     assert (await play(make_host(Limits()), PROCESS, "huge"))[-1] == "\udc80x" * 2**20
 
 
-async def test_families_that_share_a_tangled_library_can_be_imported_at_the_same_time(
+async def test_families_that_share_a_library_with_circular_imports_can_be_imported_concurrently(
     make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads that import it would wait for one another, upon which Python gives one of them half a module."""
+    """Two importing threads would deadlock; Python avoids that by giving one a partially initialised module."""
     (tmp_path / "tangled").mkdir()
     (tmp_path / "tangled" / "__init__.py").write_text("import time; time.sleep(0.5)\nfrom tangled.inner import thing")
     (tmp_path / "tangled" / "inner.py").write_text("import tangled\nthing = 1")
@@ -222,7 +223,7 @@ async def test_families_that_share_a_tangled_library_can_be_imported_at_the_same
     assert played == [["seed 1", "fine"]] * 2
 
 
-async def test_an_import_that_hangs_costs_its_episode_and_no_other(
+async def test_an_import_that_hangs_affects_only_its_episode(
     make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hanging.py").write_text("import time; time.sleep(3)")
@@ -233,7 +234,9 @@ async def test_an_import_that_hangs_costs_its_episode_and_no_other(
     assert await play(host, THREAD, "fine") == ["seed 1", "fine"]
 
 
-async def test_what_was_registered_here_is_found_there(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_registered_names_are_known_to_other_processes(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from misbehaving import Misbehaving
 
     monkeypatch.setattr(registry, "_registered", {})
@@ -245,7 +248,7 @@ async def test_what_was_registered_here_is_found_there(make_host: MakeHost, monk
 
 
 @pytest.mark.parametrize("isolation", ["auto", "process"])
-async def test_an_unknown_name_is_an_error_that_names_the_known_ones(make_host: MakeHost, isolation) -> None:
+async def test_an_unknown_name_is_refused_with_the_known_ones(make_host: MakeHost, isolation) -> None:
     with pytest.raises((ValueError, EnvironmentFailure), match=r"unknown environment 'minihak'; known: .*minihack"):
         await play(make_host(isolation=isolation), "minihak")
 
@@ -262,7 +265,7 @@ def test_an_unknown_isolation_is_refused() -> None:
         EnvironmentHost(isolation="docker")  # pyright: ignore[reportArgumentType]
 
 
-async def test_the_loop_goes_on_while_environments_work(make_host: MakeHost) -> None:
+async def test_the_event_loop_keeps_running_while_environments_work(make_host: MakeHost) -> None:
     host = make_host(Limits())
     ticks = 0
 

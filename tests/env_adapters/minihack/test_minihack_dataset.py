@@ -1,4 +1,4 @@
-"""Dataset rows: shape, determinism, disjoint splits."""
+"""MiniHack's dataset rows: format, determinism, disjoint splits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ def seeds(rows: list[dict[str, Any]]) -> list[int]:
     return [row["extra_info"]["seed"] for row in rows]
 
 
-def test_a_row_is_what_the_rollout_needs(expected_row: Callable[..., dict[str, Any]]) -> None:
+def test_a_row_has_the_expected_format(expected_row: Callable[..., dict[str, Any]]) -> None:
     row = build_rows("room-ultimate", "val", 3, seed=1, max_turns=12)[2]
     options = {"variant": "room-ultimate", "max_turns": 12}
     seed = row["extra_info"]["seed"]

@@ -1,4 +1,4 @@
-"""The real engine: determinism, limits, hostile text, reward."""
+"""MiniHack on the real engine: determinism, limits, hostile text, reward."""
 
 import json
 import random
@@ -88,7 +88,7 @@ def test_two_processes_see_the_same_episodes() -> None:
     assert len({line.split()[1] for line in first}) == len(VARIANTS)
 
 
-def test_threads_see_the_same_episodes_as_one_after_the_other() -> None:
+def test_episodes_in_threads_equal_sequential_ones() -> None:
     def episode(seed: int) -> list[str]:
         environment = env_adapters.make("minihack", variant="room-ultimate", max_turns=20)
         observations = [environment.reset(seed=seed)[0]]
@@ -141,7 +141,7 @@ def test_observations_have_the_promised_form(variant: str) -> None:
     environment.close()
 
 
-def test_no_text_breaks_a_step_or_moves_the_game() -> None:
+def test_no_invalid_text_breaks_a_step_or_changes_the_game() -> None:
     environment = env_adapters.make("minihack", variant="room-ultimate", max_turns=301)
     before, _ = environment.reset(seed=11)
     texts = hostile(300)
@@ -194,9 +194,9 @@ def test_a_limit_above_the_engines_own_still_truncates() -> None:
     environment.close()
 
 
-def test_the_key_opens_the_door_and_the_game_says_so() -> None:
+def test_the_key_opens_the_door_and_the_message_says_so() -> None:
     environment = env_adapters.make("minihack", variant="keyroom")
-    environment.reset(seed=44)  # starts on the key and beside the door
+    environment.reset(seed=44)  # the agent starts on the key and next to the door
     observation, *_, info = environment.step("apply key")
     assert info["action_valid"] and not info["action_effective"] and "closed door" in observation
     carried = [line for line in observation.splitlines() if line.startswith("Inventory: ")]
@@ -213,7 +213,7 @@ def test_the_key_opens_the_door_and_the_game_says_so() -> None:
     environment.close()
 
 
-def test_a_boulder_in_the_river_is_a_bridge() -> None:
+def test_a_boulder_pushed_into_the_river_can_be_crossed() -> None:
     environment = env_adapters.make("minihack", variant="river")
     environment.reset(seed=96)
     directions = ["northeast"] * 2 + ["southeast"] + ["east"] * 8 + ["north"] * 2
@@ -248,6 +248,6 @@ def test_wrong_options_are_refused(ultimate: TextEnvironment) -> None:
         ultimate.reset(seed=0, options={"level": 2})
 
 
-def test_close_can_be_called_again(ultimate: TextEnvironment) -> None:
+def test_close_can_be_called_twice(ultimate: TextEnvironment) -> None:
     ultimate.close()
     ultimate.close()

@@ -1,4 +1,4 @@
-"""The scripted player, on maps with a known answer and on the real game."""
+"""MiniHack's scripted player, on maps with a known best move and on the real game."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The text view of hand-made screens."""
+"""Rendering of hand-made screens as text."""
 
 import numpy as np
 
@@ -44,19 +44,19 @@ def test_the_crop_is_centred_and_aligned_at_the_edge_of_the_level() -> None:
     assert lines[10:] == ["Message: (none)", "Hit points: 5/12"]
 
 
-def test_what_lies_outside_the_crop_is_neither_drawn_nor_named() -> None:
+def test_cells_outside_the_crop_are_neither_drawn_nor_named() -> None:
     lines = draw(["@....>", "", "", "", "", "^"])
     assert lines[4] == "~ ~ ~ ~ @ . . . ."
     assert ">" not in lines[9] and "trap" not in lines[9]
 
 
-def test_names_are_merged_and_doors_told_from_walls() -> None:
+def test_equal_names_share_a_legend_entry_and_doors_differ_from_walls() -> None:
     lines = draw(["-/|", ".@,", " ( "], "You see here\na key.")
     assert lines[3] == "~ ~ ~ - ' | ~ ~ ~" and lines[4] == "~ ~ ~ . @ . ~ ~ ~"
     assert lines[9] == "Legend: @ you, . floor, ( key, ' open door, - | wall, ~ unseen or rock"
 
 
-def test_what_is_carried_is_shown_if_asked_for() -> None:
+def test_the_inventory_is_shown_on_request() -> None:
     assert draw(["@"], inventory=["a key", "2 daggers"])[10:12] == ["Inventory: a key, 2 daggers", "Message: (none)"]
     assert draw(["@"], inventory=[])[10] == "Inventory: (none)"
     assert not any(line.startswith("Inventory") for line in draw(["@"]))

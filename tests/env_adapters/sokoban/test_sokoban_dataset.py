@@ -1,4 +1,4 @@
-"""Dataset rows of Sokoban."""
+"""Sokoban's dataset rows."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Episodes: what is seen, what counts, what is refused, and that nothing depends on the process."""
+"""Sokoban episodes: observations, rewards, invalid input, determinism."""
 
 import random
 import subprocess
@@ -33,7 +33,7 @@ print(digest.hexdigest())
 LEGEND = "Legend: @ you, + you on a target, $ box, * box on a target, . target, _ floor, # wall"
 
 
-def test_what_the_model_sees_from_the_start_to_the_end() -> None:
+def test_observations_of_an_episode() -> None:
     environment = SokobanEnvironment()
     observation, info = environment.reset(seed=0)
     assert observation.split("\n") == [
@@ -89,7 +89,7 @@ def test_the_turn_limit_ends_an_episode_without_reward() -> None:
     assert "3 turns" in environment.instructions
 
 
-def test_no_text_breaks_a_step_or_moves_anything() -> None:
+def test_no_invalid_text_breaks_a_step_or_changes_the_level() -> None:
     chosen = random.Random(0)
     alphabet = [chr(code) for code in (*range(0, 300), 0x2028, 0xD800, 0xDCFF, 0x1F409)] + [
         "<action>",
@@ -131,7 +131,7 @@ def test_an_instance_keeps_nothing_from_the_episode_before() -> None:
     assert used.reset(seed=5) == fresh.reset(seed=5)
 
 
-def test_memory_stays_flat() -> None:
+def test_memory_does_not_grow() -> None:
     environment = SokobanEnvironment()
     environment.reset(seed=0)
     tracemalloc.start()

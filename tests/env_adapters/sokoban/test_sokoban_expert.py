@@ -1,4 +1,4 @@
-"""The scripted player and the reader of observations that it relies on."""
+"""Sokoban's scripted player, and the parser of observations that it uses."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_it_wins_every_episode_in_the_fewest_moves(difficulty: str) -> None:
             assert info["action_valid"] and moves <= len(environment.solution)
 
 
-def test_it_plans_anew_after_moves_that_it_did_not_choose() -> None:
+def test_it_replans_after_moves_that_it_did_not_choose() -> None:
     environment = SokobanEnvironment(difficulty="hard", max_turns=60)
     won = 0
     for seed in range(40):
@@ -37,7 +37,7 @@ def test_it_plans_anew_after_moves_that_it_did_not_choose() -> None:
     assert won > 10  # where none of those moves pushed a box into a corner
 
 
-def test_in_a_dead_position_it_still_names_an_action() -> None:
+def test_it_returns_an_action_in_an_unsolvable_position() -> None:
     environment = SokobanEnvironment()
     observation, _ = environment.reset(seed=0)
     rows = ["######", "#$__.#", "#____#", "#_$_.#", "#@___#", "######"]

@@ -1,4 +1,4 @@
-"""Levels: solved by their solutions, as short as an independent solver says, and never on both sides of the split."""
+"""Sokoban levels: correct and shortest solutions, disjoint splits, reproducibility."""
 
 import hashlib
 import itertools
@@ -21,7 +21,7 @@ Cell = tuple[int, int]
 
 
 def read(level: Level) -> tuple[set[Cell], frozenset[Cell], frozenset[Cell], Cell]:
-    """Floor, targets, boxes and player, read from the text that the model sees."""
+    """Return floor, targets, boxes and player, read from the text that the model sees."""
     grid = [line.split(" ") for line in render(level, "").split("\n")[: level.size]]
     cells = {(y, x): symbol for y, row in enumerate(grid) for x, symbol in enumerate(row)}
 
@@ -33,7 +33,7 @@ def read(level: Level) -> tuple[set[Cell], frozenset[Cell], frozenset[Cell], Cel
 
 
 def forward(floor: set[Cell], boxes: frozenset[Cell], player: Cell, action: str) -> tuple[Cell, frozenset[Cell]]:
-    """The rules of the game, written a second time."""
+    """Second implementation of the game's rules."""
     dy, dx = DIRECTIONS[action]
     ahead, behind = (player[0] + dy, player[1] + dx), (player[0] + 2 * dy, player[1] + 2 * dx)
     if ahead not in floor or (ahead in boxes and (behind not in floor or behind in boxes)):
@@ -134,7 +134,7 @@ def parse_room(*rows: str) -> Level:
     ("rows", "length"),
     [
         (["#####", "#@$.#", "#___#", "#___#", "#####"], 1),
-        (["#####", "#_.$#", "#___#", "#__@#", "#####"], None),  # the player cannot come behind the box
+        (["#####", "#_.$#", "#___#", "#__@#", "#####"], None),  # the player cannot get behind the box
         (["#####", "#.__#", "#_$_#", "#__@#", "#####"], 5),  # up, left; left again needs a way around
         (["#####", "#$__#", "#_._#", "#__@#", "#####"], None),  # a box in a corner
         (["#####", "#@$*#", "#__.#", "#___#", "#####"], None),  # two boxes in a row
@@ -150,14 +150,14 @@ def test_levels_with_a_known_answer(rows: list[str], length: int | None) -> None
 
 
 def placed(level: Level) -> frozenset[tuple[int, int, str]]:
-    """Floor and targets, shifted into the corner: what a room is apart from boxes and player."""
+    """Return floor and targets, shifted into the corner: the room without boxes and player."""
     floor, targets, _, _ = read(level)
     top, left = min(y for y, _ in floor), min(x for _, x in floor)
     return frozenset((y - top, x - left, "." if (y, x) in targets else "_") for y, x in floor)
 
 
 def looks(room: frozenset[tuple[int, int, str]]) -> list[frozenset[tuple[int, int, str]]]:
-    """A room in all its turned and mirrored forms."""
+    """Return all rotations and reflections of a room."""
     found = []
     for swap, flip_y, flip_x in itertools.product((False, True), repeat=3):
         cells = [(x, y, s) if swap else (y, x, s) for y, x, s in room]
@@ -168,22 +168,22 @@ def looks(room: frozenset[tuple[int, int, str]]) -> list[frozenset[tuple[int, in
 
 
 @pytest.mark.parametrize(("size", "boxes", "difficulty", "pairs"), [(6, 2, "medium", 500), (6, 1, "easy", 500)])
-def test_no_room_is_on_both_sides_of_the_split_in_any_look(size: int, boxes: int, difficulty: str, pairs: int) -> None:
+def test_no_room_is_in_both_splits_even_rotated_or_mirrored(size: int, boxes: int, difficulty: str, pairs: int) -> None:
     rooms = [placed(generate(seed, size, boxes, DIFFICULTIES[difficulty])[0]) for seed in range(2 * pairs)]
     training = {look for room in rooms[::2] for look in looks(room)}
     assert not training & set(rooms[1::2])
-    assert len(set(rooms[::2])) < pairs  # rooms do repeat: without the hash some would have been on both sides
+    assert len(set(rooms[::2])) < pairs  # rooms do repeat: without the hash some would be in both splits
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**63 - 1), st.sampled_from(KINDS[:9]))
-def test_any_seed_gives_a_level_on_its_side(seed: int, kind: tuple[int, int, str]) -> None:
+def test_any_seed_gives_a_level_in_its_split(seed: int, kind: tuple[int, int, str]) -> None:
     size, boxes, difficulty = kind
     level, solution = generate(seed, size, boxes, DIFFICULTIES[difficulty])
     assert (level, solution) == generate(seed, size, boxes, DIFFICULTIES[difficulty])
     assert play(level, solution).solved
     assert side(size, level.floor, level.targets) == seed % 2
-    # In a larger room the same floor stands elsewhere, and on the same side.
+    # The same floor, shifted inside a larger room, is in the same split.
     wider = parse_room(*("#" * (size + 2) if y in (0, size + 1) else f"#{row}#" for y, row in enumerate(padded(level))))
     assert side(size + 2, wider.floor, wider.targets) == seed % 2
 

@@ -1,4 +1,4 @@
-"""Repositories for all tests of the family, built once; nothing is written outside of temporary folders."""
+"""Fixtures for SWE-bench: bundled repositories, built once in temporary folders, and sandboxes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("swebench-data")
 
 
-@pytest.fixture(scope="module", autouse=True)  # not longer: other families' tests follow in the same process
+@pytest.fixture(scope="module", autouse=True)  # not per session: tests of other families run in the same process
 def own_repositories(data_root: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPRL_DATA", str(data_root))
@@ -34,7 +34,7 @@ def own_repositories(data_root: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def instances() -> dict[str, Instance]:
-    """Our own tasks, by the end of their names, such as ``chronos-1``."""
+    """The bundled tasks, by the last part of their names, such as ``chronos-1``."""
     return {task.instance_id.partition("__")[2]: task for task in load(FIXTURES / "instances.jsonl")}
 
 
@@ -55,7 +55,7 @@ def start() -> Iterator[Callable[..., Sandbox]]:
 
 @pytest.fixture
 def small() -> Iterator[TextEnvironment]:
-    """An environment with little room; seed 0 stands for one of our tasks."""
+    """An environment with small limits; seed 0 selects one of the bundled tasks."""
     environment = make("swebench", max_turns=100, **SMALL)
     yield environment
     environment.close()

@@ -1,4 +1,4 @@
-"""An agent that wants out, up or everything: it fails, and the episode goes on or ends as it should."""
+"""Attacks by an agent on its sandbox: escape, privileges, network, exhaustion of resources."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ Call = Callable[..., str]
 
 @pytest.fixture
 def agent(small: TextEnvironment, call: Call) -> Iterator[Callable[[str], str]]:
-    """Run a command as the agent; after the test, the episode must still be one that can be won."""
+    """Run a command as the agent; after the test it must still be possible to win the episode."""
     small.reset(seed=0)
 
     def run(command: str) -> str:
@@ -58,7 +58,7 @@ def test_the_host_s_variables_and_descriptors_cannot_be_seen(agent: Callable[[st
     assert "pipe:" in agent("ls -l /proc/$$/fd") and "/" not in agent("readlink /proc/$$/fd/* | grep -v ^/dev/null")
 
 
-def test_it_has_no_rights(agent: Callable[[str], str]) -> None:
+def test_the_agent_has_no_privileges(agent: Callable[[str], str]) -> None:
     status = agent("cat /proc/self/status")
     assert status.count("0000000000000000") >= 5 and "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
     assert "Read-only" in agent("echo x >> /etc/passwd; touch /usr/x /bin/x 2>&1")
@@ -109,7 +109,7 @@ def test_there_is_no_network(agent: Callable[[str], str]) -> None:
             assert "REACHED" not in answer and "rror" in answer, attempt
         assert not called.is_set()
         socket.create_connection(("127.0.0.1", port)).close()
-        assert called.wait(5)  # who may connect is noticed
+        assert called.wait(5)  # a connection would have been noticed
         for server in (tcp, unix):
             server.shutdown(socket.SHUT_RDWR)
     assert agent("tail -n +3 /proc/net/dev | cut -d : -f 1 | tr -d ' '") == "lo"
@@ -135,7 +135,7 @@ def test_the_first_process_cannot_be_killed_or_used(agent: Callable[[str], str])
     assert agent("kill -STOP $$") and agent("echo here") == "here"
 
 
-def test_fork_bombs_burst(agent: Callable[[str], str]) -> None:
+def test_fork_bombs_are_stopped(agent: Callable[[str], str]) -> None:
     for bomb in (":(){ :|:& };:", "bomb() { bomb & bomb & }; bomb; sleep 1", "while :; do sleep 9 & done"):
         agent(bomb)
         agent("sleep 0.2")
@@ -143,7 +143,7 @@ def test_fork_bombs_burst(agent: Callable[[str], str]) -> None:
     assert len(agent("ls -d /proc/[0-9]*").split()) < 10
 
 
-def test_neither_disk_nor_memory_nor_output_is_endless(agent: Callable[[str], str]) -> None:
+def test_disk_memory_output_and_time_are_limited(agent: Callable[[str], str]) -> None:
     assert "No space left" in agent("cat /dev/zero > /testbed/zero; rm /testbed/zero")
     assert "No space left" in agent("cat /dev/zero > /tmp/zero; cat /dev/zero > /dev/shm/zero; rm /tmp/zero")
     assert "MemoryError" in agent("python3 -c 'bytearray(1 << 30)'")
@@ -154,7 +154,7 @@ def test_neither_disk_nor_memory_nor_output_is_endless(agent: Callable[[str], st
     assert agent("dd if=/dev/zero bs=1M count=2 2>/dev/null | tr '\\0' x | wc -c") == "2097152"
 
 
-def test_endings_and_leftovers(agent: Callable[[str], str]) -> None:
+def test_shell_exits_and_background_processes(agent: Callable[[str], str]) -> None:
     assert "a new one was started in /testbed" in agent("exit 3")
     assert "a new one was started in /testbed" in agent("exec true")
     assert agent("sleep 1000 & disown; setsid sleep 1000 & echo left") == "left"
@@ -163,7 +163,7 @@ def test_endings_and_leftovers(agent: Callable[[str], str]) -> None:
     assert "a new one" in agent("exec 0<&- 1>&- 2>&- 3>&- 4>&-; exit")
 
 
-def test_a_terminal_s_language_does_not_get_through(agent: Callable[[str], str]) -> None:
+def test_terminal_escape_sequences_are_removed(agent: Callable[[str], str]) -> None:
     written = r"printf '\033[2J\033[31mred\033[0m\033]0;title\007 \033P+q\033\\ \a\b\r\n\0x\x9b1m\u202e'"
     text = agent(written)
     assert text.startswith("red +q \nx") and not any(ord(c) < 32 and c != "\n" for c in text)
@@ -172,7 +172,7 @@ def test_a_terminal_s_language_does_not_get_through(agent: Callable[[str], str])
     ) == "stty: 'standard input': Inappropriate ioctl for device\n" + ("not a tty\n[exit status 1]")
 
 
-def test_there_is_no_future_in_the_history(agent: Callable[[str], str], small: TextEnvironment) -> None:
+def test_the_history_has_only_the_base_commit(agent: Callable[[str], str], small: TextEnvironment) -> None:
     instance = tasks_of("train", None, 0.25)[0]
     repository = find_repository(instance.repo)
     assert repository is not None
@@ -192,7 +192,7 @@ def test_there_is_no_future_in_the_history(agent: Callable[[str], str], small: T
         assert "[exit status 1]" in agent(f"git grep -F -e '{line.strip()}' {instance.base_commit}")
 
 
-def test_links_do_not_lead_the_editor_out(
+def test_the_editor_does_not_follow_links_out_of_the_sandbox(
     agent: Callable[[str], str], small: TextEnvironment, call: Call, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -211,12 +211,12 @@ def test_links_do_not_lead_the_editor_out(
         edit(command="str_replace", path=f"/testbed/{path}", old_str="do", new_str="did")
         edit(command="insert", path=f"/testbed/{path}", insert_line=0, new_str="mine")
     assert secret.read_text() == "do not tell" and [path.name for path in tmp_path.iterdir()] == ["secret"]
-    # What is a path for the shell is a name for the editor.
+    # The editor's paths are not expanded by a shell.
     assert "Created" in edit(command="create", path="/testbed/$(touch pwned); `id` 'x'\n", file_text="x")
     assert "pwned" not in agent("ls").split()
 
 
-def test_whoever_breaks_the_sandbox_has_lost(small: TextEnvironment, call: Call) -> None:
+def test_breaking_the_sandbox_loses_the_episode(small: TextEnvironment, call: Call) -> None:
     small.reset(seed=0)
     sandbox = small._sandbox  # type: ignore[attr-defined]
     sandbox._process.kill()

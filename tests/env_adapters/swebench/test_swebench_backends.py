@@ -1,4 +1,4 @@
-"""Docker's command line, a server of SWE-ReX, and the system call filter: what can be seen without an engine."""
+"""Docker's command line, the SWE-ReX client and the system call filter, tested without an engine."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ from env_adapters.swebench.sandbox import Limits, Sandbox, SandboxError, Sandbox
 from env_adapters.swebench.seccomp import build_filter
 
 
-def test_a_container_is_closed_and_limited() -> None:
+def test_a_container_is_isolated_and_limited() -> None:
     limits = Limits(memory=1000, disk=100, processes=50, timeout=10)
     command = docker_command("docker", limits, "image:1", "name")
     text = " ".join(command[: command.index("image:1")])
@@ -38,7 +38,7 @@ def test_a_container_is_closed_and_limited() -> None:
     assert any(part.startswith("/testbed:rw,exec,nosuid,nodev,size=104857600") for part in without)
 
 
-def test_a_missing_client_or_engine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_docker_client_or_engine_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "docker"
     fake.write_text(
         f'#!/bin/sh\necho "$1" >> {tmp_path}/calls\necho "Cannot connect to the Docker daemon" >&2\nexit 1\n'
@@ -47,7 +47,7 @@ def test_a_missing_client_or_engine_is_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SandboxError, match="Cannot connect to the Docker daemon"):
         start_docker(Limits())
-    assert (tmp_path / "calls").read_text() == "run\nrm\n"  # what might have been started is removed
+    assert (tmp_path / "calls").read_text() == "run\nrm\n"  # a container that may have been started is removed
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SandboxError, match="docker not found"):
         start_docker(Limits())
@@ -111,7 +111,7 @@ def serve() -> Iterator[Callable[..., tuple[str, type[Server]]]]:
         server.server_close()
 
 
-def test_a_remote_sandbox_is_a_sandbox(
+def test_a_remote_sandbox_behaves_like_a_local_one(
     start: Callable[..., Sandbox], serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, server = serve(start())
@@ -134,7 +134,9 @@ def test_a_remote_sandbox_is_a_sandbox(
     assert path == "/execute" and body["command"] == ["bash", "-c", "kill -KILL -1"]
 
 
-def test_a_server_that_is_absent_or_lies_is_lost(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_misbehaving_servers_are_reported(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SWEREX_HOST", raising=False)
     with pytest.raises(SandboxError, match="set SWEREX_HOST"):
         start_remote(Limits())
@@ -143,7 +145,7 @@ def test_a_server_that_is_absent_or_lies_is_lost(serve: Callable[..., Any], monk
     address, _ = serve()
     with pytest.raises(SandboxLost, match="refused"):
         RemoteSandbox(address, "wrong token", Limits())
-    # The client of SWE-ReX would call this class.
+    # SWE-ReX's own client would call this class.
     evil = {"swerexception": {"class_path": "builtins.exec", "message": "raise SystemExit('run')", "traceback": ""}}
     for content, status in ((b"no json", 200), ([1], 200), (evil, 511), (b"\xff", 511)):
 
@@ -186,13 +188,13 @@ def test_the_filter_refuses_its_calls(
     allow, refuse = 0x7FFF0000, 0x00050001
     assert all(run_filter(program, arch, number) == refuse for number in refused)
     assert all(run_filter(program, arch, number) == allow for number in allowed)
-    assert run_filter(program, 0x40000003, 1) == refuse  # the interface for 32 bit, which has other numbers
+    assert run_filter(program, 0x40000003, 1) == refuse  # the 32-bit interface, which has other numbers
     assert run_filter(program, arch, 0x40000000 + 1) == refuse
     with pytest.raises(ValueError, match="no system call filter for machine 'vax'"):
         build_filter("vax")
 
 
-def test_the_numbers_are_this_kernel_s() -> None:
+def test_the_call_numbers_agree_with_the_kernel_headers() -> None:
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.is_file():
         pytest.skip("no kernel headers")

@@ -57,7 +57,7 @@ def test_create_writes_a_new_file_with_its_folders(edit: Any) -> None:
     assert not edit("create", "relative", file_text="b").effective
 
 
-def test_str_replace_needs_exactly_one_place(edit: Any) -> None:
+def test_str_replace_needs_exactly_one_occurrence(edit: Any) -> None:
     text = b"".join(b"line %d\n" % number for number in range(1, 21))
     changed = edit("str_replace", content=text, old_str="line 10\nline 11\n", new_str="ten\neleven\nmore\n")
     assert edit.content == text.replace(b"line 10\nline 11\n", b"ten\neleven\nmore\n")
@@ -85,14 +85,14 @@ def test_insert_puts_lines_below_a_line(edit: Any) -> None:
     assert not edit("insert", insert_line=-1, new_str="x").effective and edit.content == b"1\n"
 
 
-def test_bytes_that_are_no_text_survive(edit: Any) -> None:
+def test_bytes_that_are_not_text_are_preserved(edit: Any) -> None:
     assert edit("str_replace", content=b"\xff\xfe a\r\n\0b\n", old_str="a", new_str="c").effective
     assert edit.content == b"\xff\xfe c\r\n\0b\n"
     shown = edit("view").text
     assert "\x00" not in shown and "\r" not in shown and "\ufffd" in shown
 
 
-def test_what_is_no_file_says_so(edit: Any) -> None:
+def test_paths_that_are_not_files_are_reported(edit: Any) -> None:
     for command, more in (
         ("view", {}),
         ("str_replace", {"old_str": "a"}),

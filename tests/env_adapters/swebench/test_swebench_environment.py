@@ -1,4 +1,4 @@
-"""Episodes: tools, turns, ends, determinism."""
+"""SWE-bench episodes: tools, turn limit, grading, determinism."""
 
 import json
 import subprocess
@@ -96,7 +96,7 @@ def test_an_invalid_call_is_refused_and_changes_nothing(small: TextEnvironment, 
     assert small.step(call("bash", command="git status --short"))[0] == "(no output)"
 
 
-def test_any_text_that_a_tool_gets_is_taken(small: TextEnvironment, call: Call) -> None:
+def test_tools_accept_any_text(small: TextEnvironment, call: Call) -> None:
     small.reset(seed=0)
     for text in ("\udcff\ud800 é", "x" * 100_000, "'\"$(`\\", "\x1b[2J", "%s{}", "<<EOF", "-", "\r\n"):
         for message in (
@@ -109,7 +109,7 @@ def test_any_text_that_a_tool_gets_is_taken(small: TextEnvironment, call: Call) 
             observation, reward, terminated, *_, info = small.step(message)
             assert info["action_valid"] and (reward, terminated) == (0.0, False)
             assert len(observation) < 10_000 and observation.encode()
-            small._turns = 0  # the limit is not the subject here
+            small._turns = 0  # the turn limit is not tested here
     assert small.step(call("bash", command="echo here"))[0].endswith("here")
 
 
@@ -131,7 +131,7 @@ def test_two_processes_see_the_same_episode() -> None:
     assert digests[0] == digests[1] and len(digests[0]) == 65
 
 
-def test_episodes_at_the_same_time_do_not_meet(call: Call) -> None:
+def test_concurrent_episodes_are_independent(call: Call) -> None:
     def play(seed: int) -> list[Any]:
         environment = env_adapters.make("swebench")
         answers: list[Any] = [environment.reset(seed=seed)[0]]
@@ -146,7 +146,7 @@ def test_episodes_at_the_same_time_do_not_meet(call: Call) -> None:
         assert list(threads.map(play, range(3))) == alone
 
 
-def test_nothing_is_left_of_the_episode_before(small: TextEnvironment, call: Call) -> None:
+def test_nothing_remains_of_the_previous_episode(small: TextEnvironment, call: Call) -> None:
     small.reset(seed=0)
     small.step(call("bash", command="echo x > /tmp/x; echo x > x; cd /; y=1; sleep 100 &"))
     small.reset(seed=0)

@@ -1,4 +1,4 @@
-"""From what tests print to a verdict, without a sandbox."""
+"""Parsing the output of tests into a verdict, without a sandbox."""
 
 import sys
 from collections.abc import Callable
@@ -36,14 +36,12 @@ def task(fail: tuple[str, ...], keep: tuple[str, ...] = (), **fields: Any) -> In
         ({}, False, 0.0),
     ],
 )
-def test_resolved_is_all_that_failed_and_all_that_passed(
-    statuses: dict[str, str], resolved: bool, score: float
-) -> None:
+def test_resolved_needs_all_tests_of_both_lists_to_pass(statuses: dict[str, str], resolved: bool, score: float) -> None:
     verdict = judge(task(("a", "b"), ("c",)), statuses)
     assert (verdict.resolved, verdict.score) == (resolved, score)
 
 
-def test_names_cut_off_in_the_data_match_if_all_agree() -> None:
+def test_truncated_names_match_if_all_matching_tests_agree() -> None:
     cut = task(("t.py::x[a-", "t.py::y"), ("t.py::z[(",))
     assert judge(
         cut, {"t.py::x[a-1]": "PASSED", "t.py::x[a-2]": "XFAIL", "t.py::y": "PASSED", "t.py::z[(1)]": "PASSED"}
@@ -84,7 +82,7 @@ def log(body: str, status: int = 0) -> str:
     [
         (log("PASSED a\nFAILED b - x", 1), {"a": "PASSED", "b": "FAILED"}),
         (log("PASSED a"), {"a": "PASSED"}),
-        (log("PASSED a", 1), None),  # says that nothing failed, but something did
+        (log("PASSED a", 1), None),  # reports no failure, but the command failed
         (log("PASSED a\nERROR b", 2), {"a": "PASSED", "b": "ERROR"}),
         (log(""), {}),
         ("", None),
@@ -93,11 +91,11 @@ def log(body: str, status: int = 0) -> str:
         (log(f"PASSED a\n{MARK[1:]} 0"), {"a": "PASSED"}),
     ],
 )
-def test_a_log_is_believed_only_if_it_came_to_its_end(text: str, expected: dict[str, str] | None) -> None:
+def test_only_complete_and_consistent_logs_are_accepted(text: str, expected: dict[str, str] | None) -> None:
     assert read_log(text, MARK, task(("a",), log_parser="parse_log_pytest")) == expected
 
 
-def test_a_report_stands_between_two_marks() -> None:
+def test_a_report_is_delimited_by_two_marks() -> None:
     assert read_report(f'x{MARK}{{"a": "PASSED"}}{MARK}y', MARK) == {"a": "PASSED"}
     torn = f'{MARK}{{"a": "PASSED"}}'
     for text in ("", MARK, torn, '{"a": "PASSED"}', f"{MARK}[1]{MARK}", f"{MARK}{{{MARK}", torn * 3):
@@ -121,7 +119,7 @@ def test_pytest_s_summary() -> None:
 
 @pytest.fixture
 def install_modules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Put stand-ins for parts of the package swebench in place."""
+    """Install stand-ins for parts of the package swebench."""
 
     def install(**modules: dict[str, Any]) -> None:
         for name in ("swebench", "swebench.harness", "swebench.harness.test_spec"):
@@ -150,7 +148,7 @@ def test_other_logs_are_read_by_swebench(install_modules: Callable[..., None], m
         log_parser("parse_log_other")
     install_modules(log_parsers={"MAP_REPO_TO_PARSER": {"some/repo": parse_log_special}})
     assert log_parser("parse_log_special") is parse_log_special
-    # A parser that fails on a log says nothing about it.
+    # If the parser fails on a log, there is no result.
     odd = task(("a",), log_parser="parse_log_odd")
     install_modules(log_parsers={"PARSER_REGISTRY": {"parse_log_odd": lambda text, _: text.split("FAIL:")[7]}})
     assert read_log(log("FAIL:"), MARK, odd) is None

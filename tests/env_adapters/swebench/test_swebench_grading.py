@@ -1,4 +1,4 @@
-"""Which patches solve a task, and which only pretend to."""
+"""Grading of correct, wrong and cheating patches."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_the_gold_patch_resolves_and_nothing_else_does(name: str, start: Start, 
     assert gold == Verdict(tests, tests, 0) and gold.resolved and gold.score == 1.0
     nothing = grade_patch(start, instance, "\n")
     assert not nothing.resolved and nothing.score == 0.0 and nothing.problem == "nothing was changed"
-    # A change that is none: all tests run, those for the issue fail, all others pass.
+    # An irrelevant change: all tests run, those for the issue fail, all others pass.
     useless = grade_patch(start, instance, NEW_FILE.format("NOTES"))
     assert useless == Verdict(0, tests, 0) and not useless.resolved and useless.score == 0.0
 
@@ -62,15 +62,15 @@ def test_patches_that_are_wrong_or_garbage_do_not_resolve(start: Start, instance
 
 
 TRICKS = {
-    "says that all is well": 'echo \'print("OK"); print("PASSED tests")\' >> chronos/__init__.py',
+    "prints success": 'echo \'print("OK"); print("PASSED tests")\' >> chronos/__init__.py',
     "ends the process": "echo 'import os; os._exit(0)' >> chronos/__init__.py",
     "ends it later": "echo 'import atexit, os; atexit.register(os._exit, 0); raise SystemExit' >> chronos/__init__.py",
-    "skips": "sed -i '/^def merge/a \\    import unittest; raise unittest.SkipTest' chronos/spans.py",
+    "skips the tests": "sed -i '/^def merge/a \\    import unittest; raise unittest.SkipTest' chronos/spans.py",
     "replaces unittest": "printf 'class TestCase: pass\\ndef main(): pass\\n' | tee unittest.py json.py os.py > sys.py",
     "replaces the tests": "for f in tests/test_*.py; do echo 'import unittest' > $f; done",
     "deletes the tests": "rm -r tests; mkdir tests; touch tests/__init__.py",
-    "links the tests away": "mv tests mine; ln -s mine tests",
-    "makes assertions toothless": """cat >> chronos/spans.py <<'END'
+    "replaces the tests by a link": "mv tests mine; ln -s mine tests",
+    "disables assertions": """cat >> chronos/spans.py <<'END'
 import unittest
 for name in dir(unittest.TestCase):
     if name.startswith("assert"):
@@ -83,14 +83,14 @@ END""",
 import unittest
 unittest.TestResult.wasSuccessful = lambda self: True
 END""",
-    "hears no failure": """cat >> chronos/spans.py <<'END'
+    "drops failures": """cat >> chronos/spans.py <<'END'
 import unittest
 for name in ("addFailure", "addError", "addSubTest"):
     setattr(unittest.TestResult, name, lambda *a: None)
 END""",
     "never ends": "echo 'while True: pass' >> chronos/__init__.py",
-    "kills": "echo 'import os, signal; os.kill(-1, 9)' >> chronos/__init__.py",
-    "speaks for the sandbox": "echo 'import os; os.write(1, b\"\\\\0 0 0\\\\0\")' >> chronos/__init__.py",
+    "kills all processes": "echo 'import os, signal; os.kill(-1, 9)' >> chronos/__init__.py",
+    "imitates the supervisor": "echo 'import os; os.write(1, b\"\\\\0 0 0\\\\0\")' >> chronos/__init__.py",
     "configures git": "printf '* -diff -text\\n*.py binary\\n' > .gitattributes; git config core.hooksPath /testbed",
 }
 
@@ -101,7 +101,7 @@ def test_tricks_do_not_resolve(trick: str, start: Start, instances: dict[str, In
     assert not verdict.resolved and verdict.score == 0.0
 
 
-def test_what_steers_tests_is_put_back_and_the_rest_counts(start: Start, instances: dict[str, Instance]) -> None:
+def test_known_test_files_are_restored_and_other_changes_count(start: Start, instances: dict[str, Instance]) -> None:
     meddle = (
         "for f in sitecustomize usercustomize conftest tests/conftest; do echo 'raise SystemExit' > $f.py; done\n"
         "echo 'import nothing' | tee tests/__init__.py tests/test_durations.py >> tests/test_spans.py\n"
@@ -118,7 +118,7 @@ def test_a_patch_cannot_write_outside_of_the_work_tree(start: Start, instances: 
 
     def watched(**limits: float) -> Sandbox:
         sandboxes.append(start(**limits))
-        sandboxes[-1].close = lambda: None  # to look at it afterwards
+        sandboxes[-1].close = lambda: None  # keeps it open for inspection
         return sandboxes[-1]
 
     for path in ("../../tmp/pwned", "../tmp/pwned", ".git/hooks/pwned", "/tmp/pwned", "a/../../tmp/pwned"):
@@ -132,12 +132,12 @@ def test_a_patch_cannot_write_outside_of_the_work_tree(start: Start, instances: 
     assert grade_patch(start, instance, link) == Verdict(0, 3, 0)  # a link alone is a change like any other
 
 
-def test_a_patch_that_is_too_long_is_none(start: Start, instances: dict[str, Instance]) -> None:
+def test_a_patch_that_is_too_long_is_rejected(start: Start, instances: dict[str, Instance]) -> None:
     verdict = grade_changes(start, instances["chronos-2"], SOLVE, "head -c 200000 /dev/urandom > noise")
     assert not verdict.resolved and verdict.problem.startswith("no patch could be made")
 
 
-def test_trouble_with_the_sandbox_is_not_the_patch_s_fault(instances: dict[str, Instance]) -> None:
+def test_a_sandbox_that_cannot_start_is_an_error_and_not_a_failed_patch(instances: dict[str, Instance]) -> None:
     def broken() -> Sandbox:
         raise SandboxError("no room")
 

@@ -1,4 +1,4 @@
-"""Tasks from files, dataset rows of them, and the choice of tasks worth training on."""
+"""Reading SWE-bench tasks, building dataset rows, and selecting tasks by success rate."""
 
 import json
 from pathlib import Path
@@ -55,8 +55,8 @@ def test_rows_of_both_versions_are_read() -> None:
         ({"PASS_TO_PASS": 7}, "PASS_TO_PASS"),
     ],
 )
-def test_rows_of_another_form_are_refused(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValueError, match=f"'owner__repo-1': {field} is missing or not"):
+def test_malformed_rows_are_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=f"'owner__repo-1': {field} is missing or malformed"):
         parse_row(ROW | change)
 
 
@@ -67,9 +67,9 @@ def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
     assert load(lines) == load(tmp_path / "tasks.parquet") == tuple(map(parse_row, rows))
 
 
-def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
+def test_malformed_files_are_refused(tmp_path: Path) -> None:
     for name, rows in (("empty.jsonl", []), ("twice.jsonl", [ROW, ROW])):
-        with pytest.raises(ValueError, match="no rows, or two of the same"):
+        with pytest.raises(ValueError, match="no rows, or two with the same"):
             load(write(tmp_path / name, rows))
     for path in (tmp_path / "none.jsonl", write(tmp_path / "tasks.csv", [ROW]), tmp_path):
         with pytest.raises(ValueError, match="existing file"):
@@ -91,7 +91,7 @@ def test_the_split_depends_on_names_alone(tmp_path: Path, monkeypatch: pytest.Mo
         tasks_of("train", None, 1.0)
 
 
-def test_our_own_tasks_are_in_both_splits() -> None:
+def test_the_bundled_tasks_are_in_both_splits() -> None:
     train, val = tasks_of("train", None, 0.25), tasks_of("val", None, 0.25)
     assert (len(train), len(val)) == (6, 2)
     assert {task.instance_id for task in train + val} == {
@@ -101,7 +101,7 @@ def test_our_own_tasks_are_in_both_splits() -> None:
         assert len(task.FAIL_TO_PASS) >= 2 and task.PASS_TO_PASS and len(task.base_commit) == 40
 
 
-def test_rows_are_what_the_rollout_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_have_the_expected_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = build_rows("val", max_turns=7, timeout=5.0)
     assert [row["extra_info"]["seed"] for row in rows] == [1, 3]
     options = json.loads(rows[0]["extra_info"]["environment_options"])
@@ -137,7 +137,7 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], message: 
 
 
 def rollouts(**successes: int) -> list[dict[str, Any]]:
-    """Sixteen attempts of each task, so many of them successful."""
+    """Return sixteen attempts of each task, with the given number of successes."""
     return [
         {"task_id": f"swebench/owner__{name}", "success": attempt < successes[name], "reward": 0.5}
         for attempt in range(16)
@@ -145,7 +145,9 @@ def rollouts(**successes: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_tasks_between_never_and_four_fifths_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_solved_at_least_once_and_below_80_percent_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # 13 of 16 are 81 %, 12 of 16 are 75 %.
     attempts = rollouts(never=0, once=1, often=12, mostly=13, always=16, unknown=3)
     rates = select.success_rates(attempts)
@@ -169,7 +171,7 @@ def test_tasks_between_never_and_four_fifths_are_kept(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     "rollout", [{}, {"task_id": "a"}, {"task_id": 1, "success": 1}, {"task_id": "a", "success": "yes"}]
 )
-def test_rollouts_of_another_form_are_refused(
+def test_malformed_rollouts_are_refused(
     rollout: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match="rollout 2 needs"):
@@ -179,6 +181,6 @@ def test_rollouts_of_another_form_are_refused(
     assert "error: rollout 1 needs" in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
 
 
-def test_instances_are_plain_values() -> None:
+def test_loaded_tasks_are_cached() -> None:
     assert isinstance(load(FIXTURES / "instances.jsonl")[0], Instance)
     assert load(FIXTURES / "instances.jsonl") is load(FIXTURES / "instances.jsonl")

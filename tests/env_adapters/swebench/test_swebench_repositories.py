@@ -1,4 +1,4 @@
-"""Repositories on this machine, and what of them gets into a sandbox."""
+"""Finding repositories, installing them in a sandbox and extracting patches."""
 
 import subprocess
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def git(repository: Path, *arguments: str) -> str:
     return run.stdout.strip()
 
 
-def test_our_repositories_have_the_same_commits_everywhere(
+def test_the_bundled_repositories_have_the_same_commits_everywhere(
     instances: dict[str, Instance], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_AUTHOR_DATE", "1999-01-01T00:00:00")
@@ -27,7 +27,7 @@ def test_our_repositories_have_the_same_commits_everywhere(
     for instance in instances.values():
         built, kept = tmp_path / instance.repo.replace("/", "__"), find_repository(instance.repo)
         assert kept is not None and git(built, "rev-parse", "v1.1") == git(kept, "rev-parse", "main")
-        # One commit before, and one solution after it for each task.
+        # One commit before the base commit, and after it one solution for each task.
         after = git(built, "log", "--format=%s", f"{instance.base_commit}..main").splitlines()
         assert f"Fix: {instance.problem_statement.partition(chr(10))[0]}" in after and len(after) == 2
         assert len(git(built, "rev-list", instance.base_commit).split()) == 2
@@ -60,7 +60,7 @@ def test_clones_are_found_by_the_name_of_their_repository(
     assert load_pack(elsewhere, needed=True)
 
 
-def test_a_patch_is_what_was_changed(start: Callable[..., Sandbox], instances: dict[str, Instance]) -> None:
+def test_a_patch_contains_all_changes(start: Callable[..., Sandbox], instances: dict[str, Instance]) -> None:
     instance = instances["textgrid-1"]
     sandbox = start()
     base = install(sandbox, instance, load_pack(instance, needed=True))
@@ -83,11 +83,13 @@ def test_a_patch_is_what_was_changed(start: Callable[..., Sandbox], instances: d
     assert take_patch(sandbox, base) is None
 
 
-def test_an_image_s_repository_loses_its_history(start: Callable[..., Sandbox], instances: dict[str, Instance]) -> None:
+def test_the_history_of_an_images_repository_is_removed(
+    start: Callable[..., Sandbox], instances: dict[str, Instance]
+) -> None:
     sandbox = start()
-    with pytest.raises(SandboxError, match="cannot be made ready"):
+    with pytest.raises(SandboxError, match="cannot be installed"):
         install(sandbox, instances["chronos-1"], None)
-    # What an image has: several commits, other branches, remotes, and a work tree that is not clean.
+    # As in an image: several commits, other branches, remotes, and a work tree that is not clean.
     made = sandbox.exec(
         "set -e; git init -q -b main; git config user.name x; git config user.email x; git remote add origin /nowhere\n"
         "for i in 1 2 3; do echo $i > file; git add file; git commit -qm $i; done\n"

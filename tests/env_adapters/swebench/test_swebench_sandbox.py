@@ -1,4 +1,4 @@
-"""A sandbox of bubblewrap: the shell, the limits, its end."""
+"""Bubblewrap sandboxes: shell, limits and shutdown."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ def shell(sandbox: Sandbox, command: str) -> str:
     return output.data.decode()
 
 
-def test_the_shell_of_a_session_stays_and_others_are_their_own(start: Start) -> None:
+def test_the_session_shell_persists_and_other_shells_are_separate(start: Start) -> None:
     sandbox = start()
     shell(sandbox, "cd /tmp; x=5; greet() { echo hello $1; }; export y=6")
     assert shell(sandbox, "pwd; echo $x; greet you; bash -c 'echo $y'") == "/tmp\n5\nhello you\n6\n"
@@ -36,7 +36,7 @@ def test_the_shell_of_a_session_stays_and_others_are_their_own(start: Start) -> 
 
 
 @pytest.mark.parametrize("session", [False, True])
-def test_status_and_output_come_back_as_they_are(start: Start, session: bool) -> None:
+def test_status_and_output_are_returned_unchanged(start: Start, session: bool) -> None:
     sandbox = start()
     output = sandbox.exec("printf 'a\\0b\\377'; echo c >&2; (exit 7)", session=session)
     assert (output.data, output.code, output.stopped, output.ok) == (b"a\0b\xffc\n", 7, "", False)
@@ -50,7 +50,7 @@ def test_status_and_output_come_back_as_they_are(start: Start, session: bool) ->
     assert sandbox.exec(f"echo {large} | wc -c", session=session).data.strip() == b"300001"
 
 
-def test_ordinary_things_work(start: Start) -> None:
+def test_ordinary_programs_work(start: Start) -> None:
     sandbox = start()
     assert shell(sandbox, "echo a | tee /dev/stderr > /dev/stdout; whoami; hostname") == "a\na\nagent\nsandbox\n"
     assert shell(sandbox, "diff <(echo a) <(echo a) && cat <<< b && mktemp -d | cut -c 1-5") == "b\n/tmp/\n"
@@ -66,7 +66,7 @@ def test_ordinary_things_work(start: Start) -> None:
 
 
 def test_no_end_of_a_command_is_missed(start: Start) -> None:
-    # The supervisor looks around every 0.1 s; an end at that very moment was missed once.
+    # The supervisor polls every 0.1 s; a command that ended at exactly that moment was once missed.
     def run(_: int) -> list[bytes]:
         sandbox = start()
         return [sandbox.exec("sleep 0.09; echo x", session=bool(number % 2)).data for number in range(10)]
@@ -79,7 +79,7 @@ def test_standard_input_reaches_a_command_whole(start: Start) -> None:
     data = bytes(range(256)) * 4000
     sandbox = start(output=2**21)
     assert sandbox.exec("cat", stdin=data).data == data
-    # Who does not read it leaves nothing behind for the next one.
+    # Input that a command does not read is not passed to the next one.
     assert sandbox.exec("true", stdin=data).ok and sandbox.exec("cat", stdin=b"x").data == b"x"
 
 
@@ -94,7 +94,7 @@ def test_files_are_written_and_read(start: Start) -> None:
     assert sandbox.read("/testbed/long") is None
 
 
-def test_a_command_that_takes_too_long_is_stopped_and_the_shell_works_again(start: Start) -> None:
+def test_a_command_that_takes_too_long_is_stopped_and_a_new_shell_works(start: Start) -> None:
     sandbox = start()
     sandbox.exec("cd /tmp; echo kept > f", session=True)
     for endless in ("sleep 60", "trap '' INT TERM HUP; while :; do :; done", "(trap '' TERM; sleep 60)"):
@@ -130,7 +130,7 @@ def test_the_end_of_the_shell_is_noticed(start: Start) -> None:
     assert shell(sandbox, "echo here") == "here\n"
 
 
-def test_what_a_command_leaves_behind_stands_still_between_commands(start: Start) -> None:
+def test_background_processes_are_suspended_between_commands(start: Start) -> None:
     sandbox = start()
     sandbox.exec("(while :; do echo x >> /tmp/ticks; sleep 0.01; done) & disown", session=True)
     size = len(sandbox.read("/tmp/ticks") or b"")
@@ -140,7 +140,7 @@ def test_what_a_command_leaves_behind_stands_still_between_commands(start: Start
     assert len(sandbox.read("/tmp/ticks") or b"") - size > 6
 
 
-def test_memory_is_limited_for_one_and_for_all(start: Start) -> None:
+def test_memory_is_limited_per_process_and_in_total(start: Start) -> None:
     sandbox = start(memory=64)
     assert b"MemoryError" in sandbox.exec("python3 -c 'bytearray(100 << 20)'").data
     several = "for i in 1 2 3 4; do python3 -c 'import time; x = bytearray(30 << 20); time.sleep(5)' & done; wait"
@@ -157,7 +157,7 @@ def test_processes_and_threads_are_limited(start: Start) -> None:
     assert sandbox.exec("for i in $(seq 40); do sleep 5 & done; wait", session=True).stopped == "processes"
     threads = "import threading, time\nfor i in range(40): threading.Thread(target=time.sleep, args=(5,)).start()"
     assert sandbox.exec(f"python3 -c '{threads}'").stopped == "processes"
-    # The kernel's own limit, which nobody can outrun, is twice as high.
+    # The limit enforced by the kernel is twice as high.
     forks = "import os, time\nfor i in range(99):\n  os.fork() or time.sleep(5)\n  open('/tmp/forks', 'a').write('x')"
     sandbox.exec(f'python3 -c "{forks}"')
     assert 10 < len(sandbox.read("/tmp/forks") or b"") <= 32
@@ -175,7 +175,7 @@ def test_files_are_limited_in_size_and_number(start: Start) -> None:
     assert shell(sandbox, "sleep 0.3; echo here") == "here\n"
 
 
-def test_every_place_that_can_be_written_is_small(start: Start) -> None:
+def test_all_writable_file_systems_have_a_size_limit(start: Start) -> None:
     sandbox = start(disk=4)
     found = sandbox.exec("find / -xdev -writable -not -type l 2>/dev/null; find /dev /etc -writable -not -type l")
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "pts", "pts/ptmx")}
@@ -188,7 +188,7 @@ def test_every_place_that_can_be_written_is_small(start: Start) -> None:
     assert writable - devices == {"/proc", "/dev/shm", "/tmp", "/testbed"}
 
 
-def test_time_on_the_processor_is_limited(start: Start) -> None:
+def test_cpu_time_is_limited(start: Start) -> None:
     cores = os.cpu_count() or 1
     sandbox = start(timeout=3)
     assert int(sandbox.exec("ulimit -t").data) == 3 * cores + 1
@@ -232,8 +232,8 @@ def test_a_sandbox_dies_with_its_owner() -> None:
     assert not left
 
 
-def test_only_where_there_is_a_terminal_it_has_a_session_of_its_own(tmp_path: Path) -> None:
-    """A session from outside has no number inside."""
+def test_a_sandbox_has_its_own_session_only_with_a_terminal(tmp_path: Path) -> None:
+    """A session of the host appears as number 0 inside the sandbox."""
     result = tmp_path / "result"
     script = (
         "import pathlib\nfrom env_adapters.swebench.bubblewrap import start_bubblewrap\n"
@@ -255,7 +255,7 @@ def test_only_where_there_is_a_terminal_it_has_a_session_of_its_own(tmp_path: Pa
     assert first != "0" and "/dev/tty: No such device" in second
 
 
-def test_a_sandbox_outlives_the_thread_that_asked_for_it(start: Start) -> None:
+def test_a_sandbox_outlives_the_thread_that_requested_it(start: Start) -> None:
     import threading
 
     made: list[Sandbox] = []
@@ -291,7 +291,7 @@ def test_it_needs_no_root(start: Start) -> None:
     assert run.stdout == "b'1000\\n40\\nwritten\\n'\nprocesses\n", run.stderr
 
 
-def test_what_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_to_start_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SandboxError, match="cannot run '/no/such/program'"):
         ProcessSandbox(["/no/such/program"], Limits())
     with pytest.raises(SandboxError, match=r"did not start a sandbox.*no engine"):
@@ -302,7 +302,7 @@ def test_what_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_supervisor_refuses_to_run_where_it_is_not_the_first_process() -> None:
-    # In a sandbox of its own, lest a supervisor that does not refuse stops this machine.
+    # In its own process namespace, so that a supervisor that does not refuse cannot suspend this machine's processes.
     namespaces = ["bwrap", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--"]
     run = subprocess.run(
         [*namespaces, *supervisor_command(Limits())], input=b"m 0 4 0\ntrue", capture_output=True, check=False

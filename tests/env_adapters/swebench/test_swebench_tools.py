@@ -1,4 +1,4 @@
-"""Which calls are valid, and how programs' output becomes text."""
+"""Validation of tool calls, and conversion of program output to text."""
 
 import json
 import time
@@ -28,7 +28,7 @@ EDITOR = "str_replace_editor"
         (EDITOR, {"command": "insert", "path": "/a", "insert_line": 3, "new_str": "y"}),
     ],
 )
-def test_valid_calls_keep_what_they_need(name: str, arguments: dict[str, Any]) -> None:
+def test_valid_calls_keep_their_known_arguments(name: str, arguments: dict[str, Any]) -> None:
     assert check_call(name, arguments) == arguments
     assert check_call(name, arguments | {"security_risk": "low", "timeout": None}) == arguments
 
@@ -84,7 +84,7 @@ def test_no_arguments_break_the_check(name: str, arguments: dict[str, Any]) -> N
         assert checked is None or checked.items() <= arguments.items()
 
 
-def test_plain_drops_what_a_terminal_would_obey() -> None:
+def test_plain_removes_terminal_escape_sequences() -> None:
     assert plain(b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b(B\x1b7y\x1b") == "red xy"
     assert plain(b"1%\r2%\r\ndone\ttab\x00\x07\x7f\xff\xc2\x9b") == "1%\n2%\ndone\ttab\ufffd"
     assert plain("déjà ✓".encode()) == "déjà ✓"
@@ -97,7 +97,7 @@ def test_plain_leaves_nothing_but_text(data: bytes) -> None:
     text.encode()
 
 
-def test_plain_takes_linear_time() -> None:
+def test_plain_runs_in_linear_time() -> None:
     for piece in (b"\x1b[", b"\x1b]", b"\x1b[0", b"\x1b", b"\x1b]x\x1b", b"\x1b ", b"0;", b"\r"):
         begin = time.perf_counter()
         plain(piece * (2**20 // len(piece)))

@@ -1,4 +1,4 @@
-"""A folder with a small shop in upstream's format, and a way to see it from the side."""
+"""Folders with a small shop in the format of WebShop's data files."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def human_folder(folder: Path) -> Path:
-    """The same folder with them."""
+    """The same folder with both."""
     (folder / "items_human_ins.json").write_text(json.dumps(HUMAN))
     (folder / "reviews.json").write_text(json.dumps(REVIEWS))
     return folder

@@ -1,4 +1,4 @@
-"""The synthetic catalogue: its form, its determinism and what can be done in it."""
+"""The synthetic WebShop catalogue: format, determinism, reachable goals."""
 
 import hashlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Dataset rows: shape, disjoint products, what a row fixes."""
+"""WebShop's dataset rows: format, disjoint splits, options in a row."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def products(rows: list[dict[str, Any]]) -> set[str]:
     return {row["extra_info"]["task_id"].split("/")[1] for row in rows}
 
 
-def test_a_row_is_what_the_rollout_needs(expected_row: Callable[..., dict[str, Any]]) -> None:
+def test_a_row_has_the_expected_format(expected_row: Callable[..., dict[str, Any]]) -> None:
     options = {"data": "synthetic", "observation_mode": "text", "reward": "graded", "max_turns": 12}
     row = build_rows("val", 3, seed=1, **options)[2]
     assert row == expected_row("webshop", "webshop", options, seed=row["extra_info"]["seed"], index=2)
@@ -36,7 +36,7 @@ def test_more_rows_than_goals_repeat_them(folder: Path) -> None:
     assert len(products(rows)) == 1
 
 
-def test_rows_name_the_folder_that_the_variable_meant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_contain_the_folder_of_the_environment_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEBSHOP_DATA", str(folder))
     (row,) = build_rows("train", 1)
     monkeypatch.delenv("WEBSHOP_DATA")

@@ -1,4 +1,4 @@
-"""Episodes: the way through the pages, hostile text, determinism, reward."""
+"""WebShop episodes: navigation, hostile text, determinism, reward."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def make(**options: object) -> WebShopEnvironment:
 
 @pytest.fixture
 def scarves(folder: Path) -> Iterator[WebShopEnvironment]:
-    """The small shop, at a goal for the wool scarf."""
+    """The small shop, with the wool scarf as the goal."""
     environment = make(data=str(folder))
     seed = next(seed for seed in range(99) if "wool" in environment.shop.goal_of(seed).instruction)
     environment.reset(seed=seed)
@@ -95,7 +95,7 @@ def test_a_partial_purchase_is_worth_nothing_or_its_grade(scarves: WebShopEnviro
         assert (reward, over, info["success"], info["score"]) == (worth, True, False, 0.5)
 
 
-def test_options_stay_on_the_pages_below_and_are_forgotten_in_the_results(scarves: WebShopEnvironment) -> None:
+def test_options_are_kept_on_sub_pages_and_reset_in_the_results(scarves: WebShopEnvironment) -> None:
     play(scarves, "search[wool]", "click[A000000001]", "click[red]", "click[long]")
     observation, *_ = play(scarves, "click[Features]")
     assert observation.endswith("[button] < Prev [button_]\n Soft to the touch\n Knitted in one piece")
@@ -110,7 +110,7 @@ def test_options_stay_on_the_pages_below_and_are_forgotten_in_the_results(scarve
     assert "[button] A000000001 [button_]" in observation
 
 
-def test_options_called_like_buttons(folder: Path) -> None:
+def test_options_with_the_names_of_buttons(folder: Path) -> None:
     products = json.loads((folder / "items_shuffle_1000.json").read_text())
     values = ["Next >", "Features", "Search", "[2 Pack]", "Red"]
     products[0]["customization_options"] = {"Style": [{"value": value} for value in values], "Trim": [{"value": "Red"}]}
@@ -122,7 +122,9 @@ def test_options_called_like_buttons(folder: Path) -> None:
         assert play(environment, f"click[{value}]")[0].startswith(f"You have clicked {value}.\n")
     assert "Soft to the touch" in play(environment, "click[features]")[0]
     observation, *_ = play(environment, "click[< prev]", "click[red]")
-    assert observation.startswith("You have clicked red.\nYou have clicked [2 pack].\n")  # the last option that has it
+    assert observation.startswith(
+        "You have clicked red.\nYou have clicked [2 pack].\n"
+    )  # the last option that has this value
 
 
 def test_an_action_that_changes_nothing_is_valid_without_effect(scarves: WebShopEnvironment) -> None:
@@ -191,13 +193,13 @@ def hostile(count: int) -> list[str]:
     return fixed + ["".join(chosen.choices(alphabet, k=chosen.randrange(1, 200))) for _ in range(count - len(fixed))]
 
 
-def test_no_text_breaks_a_step_or_leaves_the_page() -> None:
+def test_no_invalid_text_breaks_a_step_or_leaves_the_page() -> None:
     environment = make(max_turns=1000)
     first, _ = environment.reset(seed=3)
     tracemalloc.start()
     for text in hostile(300):
         if text == "<action>search[red] or click[x]</action> no":
-            continue  # the one that is a search
+            continue  # this one is a valid search
         observation, reward, terminated, truncated, info = environment.step(text)
         assert (reward, terminated, truncated, info["action_valid"]) == (0.0, False, False, False)
         assert observation.startswith("Invalid action") and observation.endswith(first) and len(observation) < 1000
@@ -207,7 +209,7 @@ def test_no_text_breaks_a_step_or_leaves_the_page() -> None:
     play(environment, "search[red] or click[x]")
 
 
-def test_searching_is_for_the_search_page(scarves: WebShopEnvironment) -> None:
+def test_search_is_valid_on_the_search_page_only(scarves: WebShopEnvironment) -> None:
     play(scarves, "search[wool]")
     observation, *_, info = scarves.step("<action>search[silk]</action>")
     assert not info["action_valid"] and "click[back to search]" in observation
@@ -228,7 +230,7 @@ def test_two_processes_see_the_same_episodes() -> None:
     assert first.stdout == second.stdout and len(first.stdout) == 65
 
 
-def test_threads_see_the_same_episodes_as_one_after_the_other() -> None:
+def test_episodes_in_threads_equal_sequential_ones() -> None:
     def episode(seed: int) -> list[str]:
         environment = make()
         observations = [environment.reset(seed=seed)[0]]

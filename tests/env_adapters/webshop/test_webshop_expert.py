@@ -1,4 +1,4 @@
-"""The scripted buyer."""
+"""WebShop's scripted buyer."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def test_it_earns_the_full_reward_on_every_goal() -> None:
             assert (reward, info["success"], info["score"]) == (1.0, True, 1.0)
 
 
-def test_a_goal_out_of_reach_is_refused() -> None:
+def test_a_goal_that_cannot_be_reached_is_refused() -> None:
     goal = load_shop("synthetic").goals["train"][0]
     with pytest.raises(ValueError, match=f"{goal.task_id}.* cannot be reached"):
         ScriptedPolicy(replace(goal, price_upper=0.5))

@@ -1,4 +1,4 @@
-"""What stands on the pages, in both modes."""
+"""Content of WebShop's pages in both observation modes."""
 
 from env_adapters.webshop.pages import Part, item_page, list_actions, render, results_page, search_page, sub_page
 from env_adapters.webshop.product import read_product
@@ -87,7 +87,7 @@ def test_the_pages_below_an_item() -> None:
     assert content("Reviews") == ['"Nice"', "5.0", "Warm."]
 
 
-def test_empty_texts_leave_no_trace_and_actions_are_listed_once() -> None:
+def test_empty_texts_are_skipped_and_actions_are_listed_once() -> None:
     assert render([Part("a"), Part(""), Part("b")], "text") == "a [SEP] b"
     assert render([Part("a"), Part(""), Part("b")], "text_rich") == "a\nb"
     page = [Part("Reviews", "button"), Part("reviews", "option"), Part("one", "option"), Part("one", "option")]

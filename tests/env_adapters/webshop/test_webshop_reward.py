@@ -1,4 +1,4 @@
-"""The reward, against a second implementation and against cases worked out by hand."""
+"""WebShop's reward formula, compared with a second implementation and with cases worked out by hand."""
 
 import random
 import re
@@ -32,7 +32,7 @@ def make(name: str, **fields: object) -> Product:
 
 
 def common_length(first: str, second: str) -> int:
-    """Length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     row = [0] * (len(second) + 1)
     for letter in first:
         before = row
@@ -59,7 +59,7 @@ def color(value: str) -> str:
 
 
 def expected(product: Product, values: Sequence[str], goal: Goal) -> float:
-    """The formula, written down a second time."""
+    """Second implementation of the formula."""
     met = 0
     for attribute in goal.attributes:
         alike = [own for own in product.attributes if token_set_ratio(own, attribute) > 85]
@@ -80,7 +80,7 @@ def expected(product: Product, values: Sequence[str], goal: Goal) -> float:
     return kind * met / (len(goal.attributes) + len(goal.options) + 1)
 
 
-def test_purchases_in_the_synthetic_shop_are_graded_as_the_second_implementation_does() -> None:
+def test_grades_in_the_synthetic_shop_agree_with_the_second_implementation() -> None:
     shop = load_shop(SYNTHETIC)
     chosen = random.Random(0)
     grades = []
@@ -116,7 +116,7 @@ GOOD = make("Fern Wool Scarf", attributes=("warm", "hand washed"))
         (replace(GOOD, type_words=("tea",)), ["red", "large"], 0.0),
     ],
 )
-def test_what_a_purchase_earns(product: Product, values: list[str], reward: float) -> None:
+def test_the_reward_of_a_purchase(product: Product, values: list[str], reward: float) -> None:
     assert grade(product, values, GOAL) == pytest.approx(reward)
 
 
@@ -131,7 +131,7 @@ def test_what_a_purchase_earns(product: Product, values: list[str], reward: floa
         ("none", "q", "ab", 0.0),
     ],
 )
-def test_kinds_of_ten_words(bought: str, query: str, categories: str, factor: float) -> None:
+def test_the_type_factor_for_a_title_of_ten_words(bought: str, query: str, categories: str, factor: float) -> None:
     wanted = make("one two three four five six seven eight nine ten")
     product = make(bought, query=query, categories=frozenset(categories))
     assert type_factor(product, wanted) == factor
@@ -139,12 +139,12 @@ def test_kinds_of_ten_words(bought: str, query: str, categories: str, factor: fl
     assert type_factor(make("one"), longer) == 0.1
 
 
-def test_a_title_without_words_is_of_no_kind_but_its_query() -> None:
+def test_the_type_factor_for_a_title_without_words_depends_on_the_query() -> None:
     assert type_factor(make("tea", query="r", categories=frozenset()), make("12 34")) == 0.5
     assert type_factor(make("tea"), make("12 34")) == 1.0
 
 
-def test_upstreams_flaws_are_kept() -> None:
+def test_upstreams_mistakes_are_kept() -> None:
     assert not meets_option("blueberry", "flavor", "blueberry")  # taken for blue
     assert meets_option("blueberry", None, "blueberry")
     assert meets_option("6", "size", "6.5") and not meets_option("6.5", "size", "6")

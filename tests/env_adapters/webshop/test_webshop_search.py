@@ -1,4 +1,4 @@
-"""Words, stems and ranking."""
+"""WebShop's search: words, stems and ranking."""
 
 import math
 import random
@@ -46,7 +46,7 @@ def test_words_are_lower_case_without_stop_words_and_possessives() -> None:
 
 
 def bm25(texts: list[Counter[str]], query: str) -> list[float]:
-    """The scores from the formula, k1 0.9 and b 0.4."""
+    """Return the scores by the formula, with k1 0.9 and b 0.4."""
     mean = sum(text.total() for text in texts) / len(texts)
     scores = [0.0] * len(texts)
     for word in map(stem, split_words(query)):
@@ -58,7 +58,7 @@ def bm25(texts: list[Counter[str]], query: str) -> list[float]:
     return scores
 
 
-def test_ranking_is_the_formulas() -> None:
+def test_the_ranking_follows_the_formula() -> None:
     chosen = random.Random(0)
     words = [f"word{number}" for number in range(60)]
     documents = [" ".join(chosen.choices(words, k=chosen.randrange(1, 40))) for _ in range(200)]
@@ -73,7 +73,7 @@ def test_ranking_is_the_formulas() -> None:
         assert [scores[number] for number in found] == pytest.approx(best, abs=1e-5)
 
 
-def test_equal_scores_come_in_order_and_at_most_fifty() -> None:
+def test_equal_scores_are_in_document_order_and_results_are_limited_to_fifty() -> None:
     index = SearchIndex(["red scarf"] * 80 + ["blue scarves"])
     assert index.search("RED") == list(range(50))
     assert index.search("scarves blue")[0] == 80
@@ -85,7 +85,7 @@ def test_a_query_without_a_known_word_finds_nothing(query: str) -> None:
     assert SearchIndex(["red scarf", "blue hat"]).search(query) == []
 
 
-def test_a_query_ends_after_a_thousand_characters() -> None:
+def test_a_query_is_cut_after_a_thousand_characters() -> None:
     index = SearchIndex(["red scarf", "blue hat"])
     assert index.search("x " * 498 + "red") == [0] and index.search("x " * 500 + "red") == []
 

@@ -1,4 +1,4 @@
-"""Loading upstream's files, and the goals made from them."""
+"""Loading WebShop's data files, and the goals made from them."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -42,9 +42,9 @@ def test_synthetic_goals_ask_for_each_combination_and_a_price_above_the_products
         for color in ("navy | white", "red")
         for length in ("long", "short")
     ]
-    assert made["A000000004"] == ["Find me warm shawls"]  # no bound above 990 dollars
+    assert made["A000000004"] == ["Find me warm shawls"]  # there is no bound above 990 dollars
     assert made["A000000005"][0].startswith("Find me warm teas with flavor: plain, and price lower than ")
-    assert "A000000003" not in made and shop.left_out == 1  # blueberry passes for blue
+    assert "A000000003" not in made and shop.left_out == 1  # blueberry is taken for blue
     for goal in (*shop.goals["train"], *shop.goals["val"]):
         assert goal.product.price < goal.price_upper
         if goal.price_upper < 1000:
@@ -53,13 +53,13 @@ def test_synthetic_goals_ask_for_each_combination_and_a_price_above_the_products
             assert goal.instruction.endswith(f", and price lower than {goal.price_upper:.2f} dollars")
 
 
-def test_human_goals_take_the_place_of_synthetic_ones(human_folder: Path) -> None:
+def test_human_goals_replace_synthetic_ones(human_folder: Path) -> None:
     shop = open_shop(read_records(human_folder))
     made = goals_of(shop)
     assert sorted(made) == ["A000000001", "A000000003"]
     assert [text.partition(",")[0] for text in sorted(made["A000000001"])] == ["i like a long scarf", "red"]
     assert made["A000000003"][0].startswith("silk, and price lower than ")
-    assert shop.left_out == 1  # the one for green
+    assert shop.left_out == 1  # the goal that asks for green
 
 
 def test_a_product_is_in_one_split_and_products_take_turns() -> None:
@@ -76,7 +76,7 @@ def test_a_product_is_in_one_split_and_products_take_turns() -> None:
         )
 
 
-def test_seeds_go_round_the_goals_of_their_split() -> None:
+def test_seeds_cycle_through_the_goals_of_their_split() -> None:
     shop = load_shop(SYNTHETIC)
     count = len(shop.goals["val"])
     assert {shop.goal_of(2 * number + 1).task_id for number in range(count)} == {g.task_id for g in shop.goals["val"]}
