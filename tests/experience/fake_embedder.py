@@ -1,4 +1,4 @@
-"""A tiny embedder for tests: a hashed bag of words, so texts that share words are similar; it counts its calls."""
+"""Embedder for tests: a hashed bag of words, so that texts that share words are similar. Records its query calls."""
 
 import hashlib
 from collections.abc import Sequence

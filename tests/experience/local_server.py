@@ -1,4 +1,4 @@
-"""An HTTP server in a thread of the test: `stop` and `start` keep its port."""
+"""An HTTP server in a thread of the test process, which keeps its port across `stop` and `start`."""
 
 import socket
 import threading

@@ -1,7 +1,7 @@
-"""A Qdrant server for tests: the REST calls that our store makes, over the real engine, with faults on demand.
+"""A Qdrant server for tests: the REST calls that our store makes, on the embedded engine, with injected faults.
 
-Stands in for a server that no package registry carries. Only what ``ServerStore`` asks for; answers have the shapes of
-qdrant-client's models.
+Replaces a real server, which cannot be installed with pip. Implements only what ``ServerStore`` calls; answers have the
+shapes of qdrant-client's models.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 
 class Faults:
-    """What goes wrong next."""
+    """The faults to inject."""
 
     def __init__(self) -> None:
         self.delay = 0.0
@@ -29,14 +29,14 @@ class Faults:
         """Status and headers of the next answers to calls whose path ends with ``only``."""
         self.only = ""
         self.creation_race = False
-        """The next creation loses against another process's, and the collection stays unreadable for two looks."""
+        """Another process wins the next creation, and the collection cannot be read in the next two requests."""
         self.unreadable = 0
         self.ignore_indexes = False
         self.status = "completed"
 
 
 class QdrantDouble:
-    """One server: ``url`` while it runs; ``stop`` and ``start`` keep port and content."""
+    """One server at ``url``; ``stop`` and ``start`` keep port and content."""
 
     def __init__(self) -> None:
         self.faults = Faults()

@@ -1,4 +1,4 @@
-"""What the bank does to its entries, and what it survives."""
+"""The bank: operations, retrieval, counters, failures and concurrency."""
 
 import asyncio
 import hashlib
@@ -68,7 +68,7 @@ async def test_the_same_call_again_changes_nothing(open_bank: Any, apply: Any) -
     again = await apply(bank, Update(ids=(1,), title="new", content="n"), key("other"), **replace)
     assert again.repeated and again.new_ids == first.new_ids and bank.entries() == before
 
-    # Two deliveries at the same time, and one after the process has been started again.
+    # Five deliveries at the same time, and one after the bank was opened again.
     reports = await asyncio.gather(*(apply(bank, key("twice"), call_id="third") for _ in range(5)))
     assert sorted(report.repeated for report in reports) == [False, True, True, True, True]
     await bank.close()
@@ -105,7 +105,7 @@ async def test_a_merge_without_task_inherits_what_its_parents_share(bank: Any, a
     assert (bank.get(abc).task, bank.get(abc).environment) == ("", "room")
 
 
-async def test_a_full_bank_lets_the_oldest_go_also_after_reopening(open_bank: Any, apply: Any) -> None:
+async def test_a_full_bank_evicts_the_oldest_also_after_reopening(open_bank: Any, apply: Any) -> None:
     bank = await open_bank(capacity=4)
     await apply(bank, *map(key, "abc"))
     await bank.close()
@@ -128,12 +128,12 @@ async def test_scope_and_exclusion(open_bank: Any, apply: Any) -> None:
     assert bank.entries()[0] not in [entry for group in bank.partitions() for entry in group]
 
 
-async def test_identical_queries_of_one_batch_spread_and_share_one_embedding(
+async def test_identical_queries_of_one_batch_get_different_entries_and_share_one_embedding(
     bank: Any, apply: Any, embedder: Any
 ) -> None:
     await apply(bank, Add(title="key door", content="x"), Add(title="key door", content="x y"), key("unrelated"))
-    # Eq. 6: after one retrieval the best scores 1 - 0.4 ln 2 - 1 = -0.28, the second 0, the third -1; so the second
-    # goes next with -1.28, then the best again (it falls to -0.44), and again before the third is better.
+    # Eq. 6: after one retrieval the first scores 1 - 0.4 ln 2 - 1 = -0.28, the second 0, the third -1, so the second is
+    # next and falls to -1.28. Then the first is the best again.
     answers = await asyncio.gather(*(bank.retrieve("key door") for _ in range(3)))
     titles = [answer.entry.content for answer in answers]
     assert titles[0] == titles[2] != titles[1]
@@ -190,7 +190,7 @@ async def test_a_failing_embedder_degrades_retrieval_and_is_logged_once(
     assert 0 < statistics["latency_p50_ms"] <= statistics["latency_p95_ms"]
 
 
-async def test_a_failing_store_leaves_the_readers_view_and_the_call_can_be_repeated(
+async def test_a_failing_store_changes_nothing_for_readers_and_the_call_can_be_repeated(
     bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a,) = (await apply(bank, key("a"))).new_ids

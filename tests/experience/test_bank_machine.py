@@ -1,4 +1,4 @@
-"""Random operations on a real bank against a plain list, with readers at the same time."""
+"""Stateful property test: random operations on a real bank, with concurrent readers, compared with a plain list."""
 
 import asyncio
 import shutil
@@ -50,8 +50,8 @@ OPERATIONS = st.lists(
 )
 
 
-class Plain:
-    """The bank as a list of dicts, oldest first."""
+class ListBank:
+    """A model of the bank: a list of dicts, oldest first."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ class BankMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.loop = asyncio.new_event_loop()
-        self.model = Plain()
+        self.model = ListBank()
         self.calls = 0
         self.saved: list[dict[str, Any]] | None = None
         self.last: tuple[Any, ...] | None = None
@@ -108,7 +108,7 @@ class BankMachine(RuleBasedStateMachine):
         return list(dict.fromkeys(ids[place % len(ids)] for place in places)) if ids else []
 
     @rule(operations=OPERATIONS, places=st.lists(st.integers(0, 30), max_size=5), task=st.sampled_from(TASKS))
-    def apply_beside_readers(self, operations: list[Any], places: list[int], task: str) -> None:
+    def apply_with_concurrent_readers(self, operations: list[Any], places: list[int], task: str) -> None:
         self.calls += 1
         listed = self.pick(places)
         before = {entry["id"] for entry in self.model.entries if entry["task"] == task and not entry["quarantined"]}
@@ -124,7 +124,7 @@ class BankMachine(RuleBasedStateMachine):
             for answer in answers:
                 seen = {answer.entry.id} if answer.entry is not None else set()
                 assert seen <= before | after
-                assert seen or not before or not after  # never between the two, where nothing might be found
+                assert seen or not before or not after  # never a state in between, in which nothing may be found
 
         self.run(together())
 
@@ -137,7 +137,7 @@ class BankMachine(RuleBasedStateMachine):
     def apply_the_last_call_again(self) -> None:
         if self.last is not None and self.bank.entries():
             known = any(entry["record_id"] == self.last[1] for entry in self.model.entries)
-            if known:  # a call is remembered for certain as long as a text of it is there
+            if known:  # a call is certainly remembered while the bank holds one of its entries
                 assert self.run(self.apply(*self.last)).repeated
 
     @rule(places=st.lists(st.integers(0, 30), min_size=1, max_size=3), success=st.booleans())

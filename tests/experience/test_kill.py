@@ -1,4 +1,4 @@
-"""kill -9 in the middle of writing: qdrant.md's "kill -9 in mid-write"."""
+"""kill -9 in the middle of writes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from verl_comprl.experience import BankConfig, ExperienceBank, StoreError
 
 ROUNDS = 10
 SLACK_SECONDS = 0.4
-"""A flush waits for its turn and takes its time."""
+"""Time that a flush may need on top of its interval."""
 
 
 def start_writer(folder: Path) -> subprocess.Popen[str]:
@@ -41,7 +41,7 @@ async def test_ten_kills_lose_nothing_acknowledged(tmp_path: Path) -> None:
         writer = start_writer(tmp_path)
         assert writer.stdout is not None
         lines = [writer.stdout.readline()]
-        # Where in a write the kill falls is left to chance; the writer does nothing but write.
+        # The kill hits a random point of a write, since the process does nothing else.
         time.sleep(random.Random(round).uniform(0.05, 0.6))
         killed_at = time.monotonic()
         os.kill(writer.pid, signal.SIGKILL)
@@ -57,7 +57,7 @@ async def test_ten_kills_lose_nothing_acknowledged(tmp_path: Path) -> None:
             assert await bank.verify() == []
             held = {entry.id for entry in bank.entries()}
             assert there - gone <= held | set(steps[-1]["added"][:2]), "acknowledged and lost"
-            assert not gone & held, "acknowledged as removed and back"
+            assert not gone & held, "acknowledged as removed and still there"
             # The write that was never acknowledged: at most its three entries, and it replaces at most two.
             assert len(held - there) <= 3 and len(there - gone - held) <= 2
             old = [s["uses"] for s in steps[1:] if s["at"] < killed_at - FLUSH_SECONDS - SLACK_SECONDS]
@@ -76,11 +76,13 @@ async def test_second_process_is_refused_and_the_first_unharmed(tmp_path: Path) 
         added = acknowledged([writer.stdout.readline()])[0]["added"]
         with pytest.raises(StoreError, match=f"already open in process {writer.pid}; close that run or choose another"):
             await ExperienceBank.open(BankConfig(path=str(tmp_path)), FakeEmbedder())
-        steps = acknowledged([writer.stdout.readline() for _ in range(100)])  # it goes on
+        steps = acknowledged([writer.stdout.readline() for _ in range(100)])  # it still writes
     finally:
         writer.kill()
         writer.communicate()
-    bank = await ExperienceBank.open(BankConfig(path=str(tmp_path)), FakeEmbedder())  # a dead process holds nothing
+    bank = await ExperienceBank.open(
+        BankConfig(path=str(tmp_path)), FakeEmbedder()
+    )  # the lock of a dead process is free
     assert bank.get(added[0]) is not None
     assert all(bank.get(id) for id in steps[-2]["added"][2:])
     assert await bank.verify() == []

@@ -1,4 +1,4 @@
-"""Counters on their way to the store, and who may write."""
+"""Writing of counters, read-only banks, other event loops, and a responsive event loop."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ async def test_counters_are_written_within_the_flush_interval(open_bank: Any, ap
     assert (await stored(bank))[a].uses == 1 and (await stored(bank))[b].uses == 0
 
 
-async def test_a_failing_flush_is_counted_logged_once_and_made_up_for(
+async def test_a_failing_flush_is_counted_logged_once_and_repeated(
     open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bank = await open_bank(flush_seconds=0.02)
@@ -101,7 +101,7 @@ def test_another_event_loop_gets_a_clear_error(tmp_path: Path) -> None:
     second.close()
 
 
-async def test_the_event_loop_runs_on_while_many_ask(open_bank: Any, apply: Any) -> None:
+async def test_the_event_loop_stays_responsive_during_many_queries(open_bank: Any, apply: Any) -> None:
     bank = await open_bank()
     for call in range(20):
         await apply(bank, *(Add(title=f"t{call}-{n}", content="x") for n in range(100)), call_id=f"c{call}")
@@ -117,4 +117,4 @@ async def test_the_event_loop_runs_on_while_many_ask(open_bank: Any, apply: Any)
     watcher = asyncio.create_task(watch())
     await asyncio.gather(*(bank.retrieve(f"question {n}") for n in range(1024)))
     watcher.cancel()
-    assert len(stalls) > 20  # one at least between any two of the 64 micro-batches, but for the slowness of a timer
+    assert len(stalls) > 20  # ideally one per micro-batch, of which there are 64; timers are slow

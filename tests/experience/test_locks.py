@@ -1,4 +1,4 @@
-"""Readers and writers under random cancellation."""
+"""The readers-writer lock under random cancellation, and its order."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ import random
 from verl_comprl.experience.locks import ReadWriteLock
 
 
-async def test_writers_are_alone_and_cancellation_leaves_the_lock_free() -> None:
+async def test_writers_are_exclusive_and_cancellation_leaves_the_lock_free() -> None:
     rng = random.Random(0)
     lock, readers, writers, most_readers = ReadWriteLock(), 0, 0, 0
 

@@ -1,4 +1,4 @@
-"""Things that happen at the same time, by the names that issue trackers give them."""
+"""Races between concurrent operations, named as in issue trackers."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from verl_comprl.experience import Add, Update
 async def test_duplicates_from_check_then_insert_across_a_model_call(
     open_bank: Any, apply: Any, embedder: FakeEmbedder
 ) -> None:
-    """All writers embed at the same time, so each would find the bank empty if it looked before."""
+    """All writers embed at the same time; checked before the embedding, each would find the bank empty."""
     bank = await open_bank(dedup_similarity=0.999)
     embed, waiting, gate = embedder.embed_documents, 0, asyncio.Event()
 
@@ -33,7 +33,7 @@ async def test_duplicates_from_check_then_insert_across_a_model_call(
 
 
 async def test_lost_counter_updates(open_bank: Any, apply: Any) -> None:
-    """Counts from many askers, amid flushes, rewrites and other writes, all reach the store."""
+    """Counts of many concurrent queries, with flushes, rewrites and other writes, all reach the store."""
     bank = await open_bank(flush_seconds=0.002, scope="task")
     (a,) = (await apply(bank, Add(title="lamp", content="light it"), call_id="made", task="light")).new_ids
     found = 0

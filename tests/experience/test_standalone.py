@@ -1,4 +1,4 @@
-"""The bank by itself: what it loads, and the example that its documentation shows."""
+"""The bank without verl: the libraries it imports, and the example in its documentation."""
 
 import os
 import re

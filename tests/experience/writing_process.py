@@ -1,4 +1,4 @@
-"""Run by tests: changes the bank in argv[1] without end, and prints what was acknowledged, one JSON object a line."""
+"""Script for tests: writes to the bank in argv[1] until killed, and prints each acknowledged write as a JSON line."""
 
 import asyncio
 import itertools

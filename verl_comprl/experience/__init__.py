@@ -1,4 +1,4 @@
-"""The experience bank: usable without verl, Ray or training. Importing it loads no model library."""
+"""Public API of the experience bank. Importing it loads neither verl nor Ray nor any model library."""
 
 from verl_comprl.experience.bank import ExperienceBank
 from verl_comprl.experience.config import BankConfig

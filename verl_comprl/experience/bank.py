@@ -1,7 +1,8 @@
-"""The experience bank: entries that can be found by meaning, changed by an extractor's operations, saved and restored.
+"""The experience bank: stores entries, retrieves them by meaning, and applies the extractor's operations to them.
 
-Owns what is written and what a query finds. How a change reaches memory and store is ``ledger``, the meaning of
-operations ``changes``, the ranking ``retrieval``. Knows nothing of models, queues or training. One event loop.
+Owns the public methods and what they decide. Changes reach memory and store through ``ledger``, operations are
+interpreted in ``updates.planning``, queries are answered in ``retrieval.retriever``. Knows nothing of models, queues or
+training. A bank belongs to one event loop.
 """
 
 import time
@@ -37,7 +38,7 @@ from verl_comprl.experience.updates.sanitize import Tokenizer, cap_tokens, sanit
 
 
 class ExperienceBank:
-    """The bank ``M``. Reads never see half of a write; no lock is held while anything is embedded."""
+    """The bank ``M`` of the paper. A read never sees half of a write; no lock is held while texts are embedded."""
 
     def __init__(
         self,
@@ -72,10 +73,9 @@ class ExperienceBank:
 
         Args:
             config: Where it lives and how it answers.
-            embedder: None opens a bank that exists for everything that needs no embedding.
-            tokenizer: Of the model that will read the entries: it measures ``config.max_content_tokens``.
-            read_only: Change nothing, neither now nor later. A server's bank can so be read beside the run that
-                writes it.
+            embedder: None opens an existing bank for everything that needs no embedding.
+            tokenizer: Tokenizer of the model that reads the entries; counts ``config.max_content_tokens``.
+            read_only: Refuse every write. This way other processes can open a server's bank while a run writes it.
 
         Raises:
             StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
@@ -104,7 +104,7 @@ class ExperienceBank:
         return self._ledger.store.embedding
 
     def get(self, id: str) -> Experience | None:
-        """Return an entry with its counters as of now, or None if it is not, or no longer, in the bank."""
+        """Return an entry with its current counters, or None if the bank does not hold it."""
         return self._table.by_id.get(id)
 
     def entries(self) -> list[Experience]:
@@ -112,9 +112,9 @@ class ExperienceBank:
         return list(self._table.by_id.values())
 
     def partitions(self) -> list[list[Experience]]:
-        """Return the entries by task: what a merge may take together, each group independent of the others.
+        """Return the entries grouped by task; each group can be merged independently of the others.
 
-        Without those in quarantine: merged with others, their text would be found again.
+        Quarantined entries are left out: merged with others, their text would be retrieved again.
         """
         groups: dict[str, list[Experience]] = {}
         for entry in self._table.by_id.values():
@@ -137,23 +137,24 @@ class ExperienceBank:
         source_trajectory: str = "",
         source_success: bool | None = None,
     ) -> ApplyReport:
-        """Carry out the operations of one extractor call, once: the same call again changes nothing.
+        """Apply the operations of one extractor call. A call that was applied before changes nothing.
 
-        A cancelled caller does not interrupt a write that has begun.
+        Cancelling the caller does not stop a write that has started.
 
         Args:
-            operations: What the extractor answered; invalid ones are rejected and counted.
+            operations: The parsed answer of the extractor; invalid operations are rejected and counted.
             call_id: Generation record of the call; becomes ``record_id`` of the entries it writes.
-            listed: Ids of the entries the prompt listed, which the operations' 1-based indices mean.
-            task: Task of the episode; "" for a merge, whose entries inherit what their parents share.
-            environment: Likewise.
+            listed: Ids of the entries in the prompt, in its order; operations refer to them by 1-based index.
+            task: Task of the episode; "" for a merge, whose entries inherit the task that their parents share.
+            environment: Environment of the episode; "" for a merge, likewise.
             step: Training step.
-            weight_version: Extractor weights that answered.
-            source_trajectory: The episode.
-            source_success: Its outcome.
+            weight_version: Version of the extractor weights that wrote the answer.
+            source_trajectory: Id of the episode.
+            source_success: Outcome of the episode.
 
         Raises:
-            StoreError: If the store failed. Nothing has changed then, nor if the embedder raises, which is passed on.
+            StoreError: If the store failed. Readers then still see the old entries, and the call can be repeated. An
+                exception of the embedder is passed on; nothing has changed then.
         """
         clean = [cleaned(operation, self._clean) for operation in operations]
         texts = {
@@ -164,6 +165,8 @@ class ExperienceBank:
         vectors = dict(zip(texts, await self._embedder.embed_documents(list(texts.values())), strict=True))
 
         async def write() -> ApplyReport:
+            # Whether the call is known, and which texts are near-copies, is decided in here, as the only writer. Calls
+            # embed at the same time: checked before that, two of them would each find nothing of the other.
             entries = self._table.by_id
             if call_id in self._table.applied:
                 written = tuple(id for id in texts if id in entries)
@@ -203,9 +206,10 @@ class ExperienceBank:
                 new_vectors = np.array([vectors[entry.id] for entry in changes.new], dtype=np.float32)
                 await self._ledger.change(changes.new, new_vectors, changes.removed)
             for id, votes in changes.upvotes.items():
-                self._table.count(id, upvotes=entries[id].upvotes + votes)
+                self._table.set_counters(id, upvotes=entries[id].upvotes + votes)
             for id, votes in changes.downvotes.items():
-                self._table.count(id, downvotes=entries[id].downvotes + votes)
+                self._table.set_counters(id, downvotes=entries[id].downvotes + votes)
+            # Only now: a call whose write failed must not count as applied, or repeating it would change nothing.
             self._table.applied[call_id] = None
             self._statistics.count_operations(changes.report)
             return changes.report
@@ -213,22 +217,22 @@ class ExperienceBank:
         return await self._ledger.write(write)
 
     def record_outcome(self, ids: Iterable[str], success: bool) -> None:
-        """Count one use of every entry of ``ids`` that is still there, and its success."""
+        """Count one use of each entry in ``ids``, and whether it was a success; unknown ids are ignored."""
         for id in ids:
             if (entry := self.get(id)) is not None:
-                self._table.count(id, uses=entry.uses + 1, successes=entry.successes + success)
+                self._table.set_counters(id, uses=entry.uses + 1, successes=entry.successes + success)
 
     def record_training(self, record_ids: Iterable[str], step: int) -> None:
-        """Count one CISPO sample of each generation record with the entries that it wrote."""
+        """Count one CISPO sample for every entry that the given generation records wrote."""
         for record_id in record_ids:
             for id in self._table.written_by(record_id):
-                self._table.count(id, trainings=self._table.by_id[id].trainings + 1, last_trained_step=step)
+                self._table.set_counters(id, trainings=self._table.by_id[id].trainings + 1, last_trained_step=step)
 
     async def retire(self, free_outcomes: Mapping[str, Collection[bool]]) -> list[str]:
-        """Quarantine entries whose record is worse than no experience, and return their ids.
+        """Quarantine entries whose success rate is worse than that of no experience, and return their ids.
 
         Args:
-            free_outcomes: Latest outcomes of the free half, by task; entries of other tasks are left alone.
+            free_outcomes: Latest outcomes of rollouts without experience, by task; entries of other tasks are kept.
         """
         reasons = bad_records(
             self._table.by_id.values(),
@@ -241,11 +245,11 @@ class ExperienceBank:
         return list(reasons)
 
     async def quarantine(self, ids: Iterable[str], reason: str) -> None:
-        """Keep entries from being retrieved. Unknown ids are ignored."""
+        """Exclude entries from retrieval without removing them. Unknown ids are ignored."""
         await self._quarantine(dict.fromkeys(ids, reason))
 
     async def release(self, ids: Iterable[str]) -> None:
-        """Let quarantined entries be retrieved again."""
+        """Make quarantined entries retrievable again."""
         await self._quarantine(dict.fromkeys(ids, ""))
 
     async def delete(self, ids: Iterable[str]) -> int:
@@ -279,17 +283,18 @@ class ExperienceBank:
         at_random: Random | None = None,
         evaluation_id: str = "",
     ) -> Retrieval:
-        """Return the entry that Eq. 6 puts first for ``query``; never raises.
+        """Return the entry that Eq. 6 ranks first for ``query``; never raises.
 
         Args:
-            query: Text; sanitised and cut like a content.
-            task: Looked at if the scope is ``task``.
-            environment: Looked at if the scope is ``environment``.
-            read_only: Leave all counters alone (evaluation).
+            query: Text; sanitised and cut like the content of an entry.
+            task: Used if the configured scope is ``task``.
+            environment: Used if the configured scope is ``environment``.
+            read_only: Change no counters (evaluation).
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
-            at_random: Draws any entry of the scope instead (exploration).
-            evaluation_id: Name of an evaluation; retrievals count only for later queries of the same name (Eq. 6).
+            at_random: Draw an entry of the scope with this generator instead of ranking (exploration).
+            evaluation_id: Name of an evaluation, used with ``read_only``: its retrievals count in Eq. 6, but only for
+                its own later queries.
         """
         start = time.perf_counter()
         entry, status = await self._retriever.retrieve(
@@ -307,7 +312,7 @@ class ExperienceBank:
         return Retrieval(status, entry, seconds)
 
     async def search(self, query: str, limit: int = 10) -> list[tuple[Experience, float]]:
-        """Return the entries most similar to ``query`` with their cosine similarities, for people; counts nothing.
+        """Return the entries most similar to ``query`` with their cosine similarities, for inspection; counts nothing.
 
         Raises:
             StoreError: If the store failed. What the embedder raises is passed on.
@@ -315,7 +320,7 @@ class ExperienceBank:
         return await self._retriever.search(query, limit)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the size and what was counted since opening: see ``BankStatistics.as_dict``."""
+        """Return the size and the counts since opening; see ``BankStatistics.as_dict``."""
         return {
             "size": len(self),
             "quarantined": len(self._table.quarantined),
@@ -325,7 +330,7 @@ class ExperienceBank:
         }
 
     async def verify(self) -> list[str]:
-        """Compare memory and store entry by entry; return what is wrong, in words.
+        """Compare memory and store entry by entry; return the differences, one line each.
 
         Raises:
             StoreError: If the store cannot be read at all.
@@ -344,19 +349,19 @@ class ExperienceBank:
             content = cap_tokens(content, self._tokenizer, self._config.max_content_tokens)
         return title, content
 
-    # ---- moving and closing ----
+    # ---- snapshots and closing ----
 
     async def save(self, folder: str | Path) -> None:
-        """Write a consistent snapshot of the bank to ``folder``, replacing one that is there.
+        """Write a consistent snapshot of the bank to ``folder``, replacing an older one.
 
         Raises:
             StoreError: If the store cannot give the vectors.
-            SnapshotError: If the folder holds anything else.
+            SnapshotError: If the folder holds other files, or cannot be written.
         """
         await save_snapshot(self._ledger, Path(folder))
 
     async def restore(self, folder: str | Path) -> None:
-        """Replace the content of the bank by a snapshot, all of it or nothing.
+        """Replace the content of the bank by a snapshot, completely or not at all.
 
         Raises:
             SnapshotError: If the snapshot is incomplete, damaged, or was made with another embedder or schema.
@@ -365,10 +370,10 @@ class ExperienceBank:
         await restore_snapshot(self._ledger, Path(folder))
 
     async def add_snapshot(self, folder: str | Path, *, reembed: bool = False) -> ImportReport:
-        """Add the entries of a snapshot that are missing; their texts are sanitised like any other.
+        """Add the entries of a snapshot that the bank does not hold; their texts are sanitised.
 
         Args:
-            folder: What ``save`` wrote, here or elsewhere.
+            folder: A snapshot that ``save`` wrote, of this bank or another.
             reembed: Embed the texts with this bank's embedder instead of taking the snapshot's vectors.
 
         Raises:
@@ -384,20 +389,20 @@ class ExperienceBank:
         )
 
     async def reembed(self, embedder: Embedder) -> None:
-        """Give every entry a vector of another embedder, which the bank uses from then on.
+        """Embed every entry again with another embedder, which the bank uses from then on.
 
         Raises:
-            StoreError: If the store failed; the bank stays as it was. What the embedder raises is passed on.
+            StoreError: If the store failed; the bank is unchanged. What the embedder raises is passed on.
         """
         await reembed(self._ledger, embedder)
         self._embedder = embedder
         self._retriever.use(embedder)
 
     async def flush(self) -> None:
-        """Write the counters and make everything durable; the engine may hold the process for a few 100 ms."""
+        """Write the counters and make everything durable; the engine may block the process for some 100 ms."""
         await self._ledger.flush()
 
     async def close(self) -> None:
-        """Finish what is under way, write the counters and let go of the storage."""
+        """Wait for pending queries and writes, write the counters and close the store."""
         await self._retriever.drain()
         await self._ledger.close()

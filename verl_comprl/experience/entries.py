@@ -1,6 +1,6 @@
-"""The entries of an open bank, in memory: text, provenance, and counters that run ahead of the store.
+"""In-memory table of the entries of an open bank, with counters that are newer than the store's.
 
-Owns lookups and counting. When entries change, and how that reaches the store, is ``ledger``.
+Owns lookups and counting. When entries change, and how a change reaches the store, is decided in ``ledger``.
 """
 
 import time
@@ -14,18 +14,18 @@ from verl_comprl.experience.updates.planning import CLOCK_STEP
 
 
 class EntryTable:
-    """Entries by id, oldest first, and the extractor calls that are known to have been applied."""
+    """Entries by id, oldest first, and the extractor calls that were already applied."""
 
     def __init__(self, entries: Iterable[Experience], max_calls: int) -> None:
-        """Take over ``entries``; of the applied calls, the last ``max_calls`` are remembered."""
+        """Hold ``entries``, and remember the last ``max_calls`` applied calls."""
         self._max_calls = max_calls
-        self.adopt(entries)
+        self.replace_all(entries)
 
-    def adopt(self, entries: Iterable[Experience]) -> None:
-        """Replace the content."""
+    def replace_all(self, entries: Iterable[Experience]) -> None:
+        """Replace all entries."""
         self.by_id: dict[str, Experience] = {}
         self._records: dict[str, set[str]] = {}
-        self._uncounted: set[str] = set()  # entries whose counters the store does not have yet
+        self._unwritten: set[str] = set()  # entries whose counters the store does not have yet
         self.quarantined: frozenset[str] = frozenset()
         # Entries carry the call that wrote them, so a reopened bank still knows the calls whose text it holds.
         self.applied: LRUCache[str, None] = LRUCache(self._max_calls)
@@ -33,16 +33,16 @@ class EntryTable:
         self.sort()
 
     def sort(self) -> None:
-        """Bring the entries into the order of their creation."""
+        """Sort the entries by creation time."""
         self.by_id = {
             entry.id: entry for entry in sorted(self.by_id.values(), key=lambda entry: (entry.created_at, entry.id))
         }
 
     def change(self, new: Sequence[Experience], removed: Collection[str]) -> None:
-        """Remove entries and put new ones at the end."""
+        """Remove entries and append new ones."""
         for id in removed:
             entry = self.by_id.pop(id)
-            self._uncounted.discard(id)
+            self._unwritten.discard(id)
             if len(ids := self._records[entry.record_id]) > 1:
                 ids.remove(id)
             else:
@@ -56,34 +56,37 @@ class EntryTable:
             self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
 
     def rewritten(self, changes: Mapping[str, Mapping[str, Any]]) -> list[Experience]:
-        """Return entries as they will be with ``changes`` of their fields, by id."""
+        """Return copies of entries with ``changes`` applied, which are new field values by id."""
         return [self.by_id[id].model_copy(update=dict(fields)) for id, fields in changes.items()]
 
     def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Change fields of entries; what has been counted since ``rewritten`` stays."""
+        """Apply ``changes`` to the current entries, so that what was counted since ``rewritten`` is kept."""
         self.by_id.update({entry.id: entry for entry in self.rewritten(changes)})
         self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
 
-    def count(self, id: str, **counters: Any) -> Experience:
-        """Set counters of an entry and return it as it is now."""
+    def set_counters(self, id: str, **counters: Any) -> Experience:
+        """Set counters of an entry, mark it as unwritten, and return the updated entry."""
         self.by_id[id] = entry = self.by_id[id].model_copy(update=counters)
-        self._uncounted.add(id)
+        self._unwritten.add(id)
         return entry
 
     def written_by(self, record_id: str) -> list[str]:
-        """Return the entries that a generation record wrote."""
+        """Return the ids of the entries that a generation record wrote."""
         return sorted(self._records.get(record_id, ())) if record_id else []
 
-    def take_uncounted(self) -> list[Experience]:
-        """Return the entries whose counters changed since the last call; they count as written from now on."""
-        taken, self._uncounted = self._uncounted, set()
+    def take_unwritten(self) -> list[Experience]:
+        """Return the entries whose counters changed since the last call, and mark them as written."""
+        taken, self._unwritten = self._unwritten, set()
         return [self.by_id[id] for id in taken]
 
-    def give_back(self, entries: Iterable[Experience]) -> None:
-        """Undo ``take_uncounted`` for entries that could not be written."""
-        self._uncounted.update(entry.id for entry in entries if entry.id in self.by_id)
+    def mark_unwritten(self, entries: Iterable[Experience]) -> None:
+        """Undo ``take_unwritten`` for entries that could not be written."""
+        self._unwritten.update(entry.id for entry in entries if entry.id in self.by_id)
 
     def now(self) -> float:
-        """Return the time in seconds, later than every entry's creation: entries keep their order when reopened."""
+        """Return a creation time for a new entry: the current time, but always after that of the newest entry.
+
+        Entries are sorted by creation time when a bank is opened; a clock that was set back must not reorder them.
+        """
         newest = next(reversed(self.by_id.values())).created_at if self.by_id else 0.0
         return max(time.time(), newest + CLOCK_STEP)

@@ -1,6 +1,6 @@
-"""The one path by which a bank changes: memory and store together, one writer at a time, readers never in between.
+"""Applies changes of the entries to memory and store together, with one writer at a time.
 
-Owns locks, the order of writes and the periodic writing of counters. What is written is the bank's decision.
+Owns the locks, the order of writes and the periodic writing of counters. What to change is decided in ``bank``.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 async def load_repaired(store: ExperienceStore, *, read_only: bool) -> list[Experience]:
-    """Return the entries of a store, without those whose replacement is there too.
+    """Load the entries of a store, without those that another entry names as its parent.
 
-    A process that died between the two halves of a replacement left both; the old ones are deleted here.
+    A process killed in the middle of a replacement leaves old and new entries; the old ones are deleted here.
     """
     entries = await store.load()
     replaced = {parent for entry in entries for parent in entry.parents}
@@ -36,18 +36,18 @@ async def load_repaired(store: ExperienceStore, *, read_only: bool) -> list[Expe
 
 
 class Ledger:
-    """Entries and their store. One event loop.
+    """The entries in memory and their store, changed together. Belongs to one event loop.
 
-    Writers queue for a lock of their own, where they can plan at leisure; readers are held off only while a plan is
-    carried out, which is a call or two to the store and never to a model.
+    There are two locks. A writer plans its change under the writer lock, while readers continue. Readers are blocked
+    only while the change is carried out, which takes one or two calls of the store and no call of a model.
     """
 
     def __init__(self, store: ExperienceStore, table: EntryTable, *, flush_seconds: float, read_only: bool) -> None:
-        """Take over an open store and its entries, and write counters every ``flush_seconds`` from now on."""
+        """Take ownership of an open store and its entries; unless read-only, write counters every ``flush_seconds``."""
         self.store = store
         self.table = table
         self.version = 0
-        """Grows with every change of what a search can find."""
+        """Incremented by every change that can alter the result of a search."""
         self.flush_failures = 0
         self._read_only = read_only
         self._loop = asyncio.get_running_loop()
@@ -57,12 +57,12 @@ class Ledger:
         self._flusher = None if read_only else asyncio.create_task(self._flush_periodically(flush_seconds))
 
     def reading(self) -> AbstractAsyncContextManager[None]:
-        """Hold off changes while store and memory are read together."""
+        """Block changes while memory and store are read together."""
         self._check_loop()
         return self._visible.read()
 
     async def write(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run ``work`` as the only writer. A cancelled caller does not interrupt it.
+        """Run ``work`` as the only writer. Cancelling the caller does not stop it.
 
         Raises:
             StoreError: If the bank was opened read-only, or in another event loop.
@@ -78,16 +78,19 @@ class Ledger:
         task = asyncio.create_task(locked())
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
-        # Shielded: a write that stopped half way would let readers in between its halves.
+        # Shielded: cancelled between its two store calls, a write would leave memory and store different.
         return await asyncio.shield(task)
 
-    # What follows is called by the work that `write` runs.
+    # The methods below are called by the work that `write` runs.
 
     async def change(self, new: Sequence[Experience], vectors: np.ndarray, removed: Sequence[str]) -> None:
-        """Add and remove entries, so that every reader sees all of it or nothing.
+        """Add and remove entries; a reader sees the whole change or none of it.
 
-        If the store fails on the way, readers keep the old state; the same change can be made again.
+        If the store fails in between, readers keep the old state and the same change can be repeated.
         """
+        # New entries first: a process that dies in between leaves both, and `load_repaired` removes what was replaced.
+        # The other order could lose a text whose replacement was never stored. Removals without a replacement are not
+        # carried out after such a crash. Memory last, so that a store that fails changes nothing for readers.
         async with self._visible.write():
             if new:
                 await self.store.upsert(new, vectors)
@@ -97,34 +100,38 @@ class Ledger:
             self.version += 1
 
     async def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Change fields of entries, but for texts and counters; counting goes on meanwhile."""
+        """Change fields of entries other than texts and counters; counting continues meanwhile."""
         async with self._visible.write():
             await self.store.update(self.table.rewritten(changes))
+            # Applied again, to the entries of this moment: putting the ones sent to the store into memory would undo
+            # what was counted while the store wrote them.
             self.table.rewrite(changes)
             self.version += 1
 
     async def replace_all(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
-        """Replace the content, all of it or nothing."""
+        """Replace all entries, or none if the store fails."""
         async with self._visible.write():
             await self.store.replace_all(entries, vectors)
-            self.table.adopt(entries)
+            self.table.replace_all(entries)
             self.version += 1
 
     async def replace_vectors(self, vectors: Mapping[str, np.ndarray], embedding: dict[str, Any]) -> None:
-        """Give every entry another vector, all of them or none; counting goes on meanwhile."""
+        """Give every entry a new vector, or none if the store fails; counting continues meanwhile."""
         async with self._visible.write():
             entries = list(self.table.by_id.values())
             rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])
+            # Counters that move during this call are still marked as unwritten and follow with the next flush.
             await self.store.replace_all(entries, rows, embedding)
             self.version += 1
 
     async def write_counters(self) -> None:
-        """Bring the store up to date; what cannot be written stays to be written."""
-        batch = self.table.take_uncounted()
+        """Write the counters that the store does not have yet; if it fails, they stay marked as unwritten."""
+        # Taken before the await: an entry counted while the store writes is marked again, and written the next time.
+        batch = self.table.take_unwritten()
         try:
             await self.store.update(batch)
         except BaseException:
-            self.table.give_back(batch)
+            self.table.mark_unwritten(batch)
             raise
 
     async def flush(self) -> None:
@@ -137,7 +144,7 @@ class Ledger:
         await self.write(write)
 
     async def close(self) -> None:
-        """Finish what is under way, write the counters and let go of the store."""
+        """Wait for pending writes, write the counters and close the store."""
         if self._flusher is not None:
             self._flusher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -151,11 +158,11 @@ class Ledger:
     async def _flush_periodically(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            try:  # also if there is nothing to write: a store may have to say that its writer is alive
+            try:  # even with nothing to write: a server store renews its writer's lease in `update`
                 await self.write(self.write_counters)
             except StoreError:
                 if not self.flush_failures:
-                    _log.exception("counters of the bank could not be written; they stay in memory and are tried again")
+                    _log.exception("counters of the bank could not be written; they stay in memory and are retried")
                 self.flush_failures += 1
 
     def _check_loop(self) -> None:

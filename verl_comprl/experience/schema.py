@@ -1,6 +1,6 @@
-"""The records that travel between actor, extractor and bank; typed, versioned, JSON in and out.
+"""Records exchanged between actor, extractor and bank: entries, operations, distillation requests.
 
-Owns the shape of the data. How an answer becomes operations is ``operations``, where entries are kept is ``store``.
+Owns the shape of the data. Answers are parsed into operations in ``updates.parsing``, entries are kept in ``store``.
 """
 
 import uuid
@@ -14,7 +14,7 @@ _NAMESPACE = uuid.UUID("8b1d6a52-5f0e-4a53-9a55-0d6f3f6f6c11")
 
 
 def derive_id(*parts: str | int) -> str:
-    """Return the UUID5 of ``parts``: the same call again gives the same id, which makes a repeated write harmless."""
+    """Return the UUID5 of ``parts``. Equal parts give equal ids, so that writing the same entry twice is harmless."""
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
 
 
@@ -23,7 +23,7 @@ class _Record(BaseModel):
 
 
 class Outcome(BaseModel):
-    """How an episode ended: ``success`` is what utilities are made of, ``score`` is logged."""
+    """Outcome of an episode: ``success`` determines the utility of its experience, ``score`` is only logged."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,7 +34,7 @@ class Outcome(BaseModel):
 class Experience(_Record):
     """One entry ``m`` of the bank, with its provenance and its counters.
 
-    The counters are the persisted values; while a bank is open the bank's own are ahead of them.
+    While a bank is open, the counters of its entries in memory are newer than those in the store.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -49,7 +49,7 @@ class Experience(_Record):
     created_at: float = 0.0
     """Seconds since the epoch."""
     weight_version: int = 0
-    """Extractor weights that wrote the text."""
+    """Version of the extractor weights that wrote the text."""
     source_trajectory: str = ""
     source_success: bool | None = None
     parents: tuple[str, ...] = ()
@@ -65,11 +65,11 @@ class Experience(_Record):
     upvotes: int = 0
     downvotes: int = 0
     quarantined: str = ""
-    """Why the entry is never retrieved; empty for one that may be."""
+    """Reason for which the entry is excluded from retrieval; empty if it is not."""
 
     @property
     def text(self) -> str:
-        """What is embedded and what an actor reads."""
+        """The text that is embedded and that an actor reads."""
         return f"{self.title}\n{self.content}" if self.title else self.content
 
     @property
@@ -96,34 +96,34 @@ class Update(_Record):
 
 
 class Upvote(_Record):
-    """An optional opinion: the listed entries helped."""
+    """Optional vote: the listed entries helped."""
 
     operation: Literal["upvote"] = "upvote"
     ids: tuple[int, ...]
 
 
 class Downvote(_Record):
-    """An optional opinion: the listed entries misled."""
+    """Optional vote: the listed entries misled."""
 
     operation: Literal["downvote"] = "downvote"
     ids: tuple[int, ...]
 
 
 class Return(_Record):
-    """Nothing to learn."""
+    """Change nothing: there was nothing to learn from the episode."""
 
     operation: Literal["return"] = "return"
 
 
 class Retain(_Record):
-    """Merge: keep entries as they are."""
+    """Merge pass: keep the listed entries as they are."""
 
     operation: Literal["retain"] = "retain"
     ids: tuple[int, ...]
 
 
 class Merge(_Record):
-    """Merge: replace the listed entries by one new entry."""
+    """Merge pass: replace the listed entries by one new entry."""
 
     operation: Literal["merge"] = "merge"
     ids: tuple[int, ...]
@@ -132,21 +132,21 @@ class Merge(_Record):
 
 
 class Discard(_Record):
-    """Merge: remove entries."""
+    """Merge pass: remove the listed entries."""
 
     operation: Literal["discard"] = "discard"
     ids: tuple[int, ...]
 
 
 class Turn(_Record):
-    """One decision of the actor: what it saw and what it wrote (tool calls and injected experience stripped)."""
+    """One step of the actor: observation and response, without tool calls and injected experience."""
 
     observation: str
     response: str
 
 
 class DistillationRequest(_Record):
-    """``(τ, g, o, m)`` of a finished episode; ``id`` is the episode's and makes a second delivery harmless."""
+    """``(τ, g, o, m)`` of a finished episode. ``id`` is the episode's, by which a second delivery is recognised."""
 
     id: str
     task: str

@@ -1,6 +1,6 @@
-"""What the bank counts about itself, for logs.
+"""Statistics of an open bank for logs: retrievals, latencies, operations.
 
-Owns the numbers since the bank was opened; the counters of single entries are the entries' own.
+Owns the numbers since the bank was opened; the counters of single entries are fields of the entries.
 """
 
 from collections import Counter, deque
@@ -38,12 +38,12 @@ class BankStatistics:
         self._seconds: deque[float] = deque(maxlen=_WINDOW)
 
     def count_retrieval(self, status: Status, seconds: float) -> None:
-        """Take one retrieval into account."""
+        """Count one retrieval."""
         self._statuses[status] += 1
         self._seconds.append(seconds)
 
     def count_operations(self, report: ApplyReport) -> None:
-        """Take one applied call into account."""
+        """Count the operations of one applied call."""
         self._operations.update({name: getattr(report, name) for name in _OPERATIONS})
         self._rejections.update(report.rejections)
 

@@ -149,7 +149,7 @@ def test_a_foreign_text_cannot_steer_the_terminal(comprl_bank: Run, folder: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "--where", "colour=red"], "no field 'colour'; there are content, "),
+        (["list", "--where", "colour=red"], "no field 'colour'; the fields are content, "),
         (["list", "--sort", "colour"], "--sort 'colour' is no field; there are content, "),
         (["show", "zz"], "no entry has id 'zz'"),
         (["stats", "--collection", "c"], "--collection belongs to --url"),

@@ -1,4 +1,4 @@
-"""Which embedder the settings mean, and the one that works without a network."""
+"""Differences between embedders, and the built-in model."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ async def test_builtin_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-async def test_prompts_go_before_the_text_and_into_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prompts_are_prepended_and_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     plain = SentenceTransformerEmbedder("builtin", device="cpu")
     prompted = await make_embedder("builtin", device="cpu", query_prompt="find: ", document_prompt="lesson: ")

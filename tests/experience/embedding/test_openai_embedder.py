@@ -1,4 +1,4 @@
-"""The embedder behind an endpoint, against a real HTTP server: what is sent, what is accepted, what goes wrong."""
+"""The embedder for OpenAI-compatible endpoints, against a local HTTP server: requests, answers, failures."""
 
 import asyncio
 import json
@@ -94,14 +94,14 @@ async def test_no_more_requests_at_once_than_allowed(endpoint: Endpoint) -> None
     assert endpoint.most_in_flight == 3
 
 
-async def test_passing_failures_are_tried_again(endpoint: Endpoint) -> None:
+async def test_transient_failures_are_retried(endpoint: Endpoint) -> None:
     embedder = await connect(endpoint)
     endpoint.statuses = [429, 503]
     assert (await embedder.embed_queries(["a"])).shape == (1, 64)
     assert len(endpoint.requests) == 3
 
 
-async def test_lasting_failures_are_passed_on(endpoint: Endpoint) -> None:
+async def test_persistent_failures_are_raised(endpoint: Endpoint) -> None:
     embedder = await connect(endpoint, timeout=0.1)
     endpoint.statuses = [500] * 9
     with pytest.raises(APIStatusError):
@@ -114,13 +114,13 @@ async def test_lasting_failures_are_passed_on(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows[1:], "answered 1 vectors to 2 texts"),
-        (lambda rows: [rows[0], rows[0]], "numbered them wrongly"),
+        (lambda rows: rows[1:], "returned 1 vectors for 2 texts"),
+        (lambda rows: [rows[0], rows[0]], "or with wrong indices"),
         (lambda rows: [rows[0], {**rows[1], "embedding": [0.0] * 64}], "zero or not finite"),
-        (lambda rows: [{**row, "embedding": row["embedding"][:9]} for row in rows], "9 dimensions, earlier with 64"),
+        (lambda rows: [{**row, "embedding": row["embedding"][:9]} for row in rows], "9 dimensions, earlier 64"),
     ],
 )
-async def test_answers_that_cannot_be_used(
+async def test_unusable_answers_are_refused(
     endpoint: Endpoint, change: Callable[[list[Any]], list[Any]], message: str
 ) -> None:
     embedder = await connect(endpoint)

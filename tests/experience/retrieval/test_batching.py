@@ -33,14 +33,14 @@ async def test_a_failure_reaches_its_batch_only_and_a_cancelled_query_is_not_run
     results = await asyncio.gather(*map(batcher.submit, range(4)), return_exceptions=True)
     assert [type(result) for result in results] == [ValueError, ValueError, int, int]
 
-    impatient = asyncio.create_task(batcher.submit(8))
+    cancelled = asyncio.create_task(batcher.submit(8))
     await asyncio.sleep(0)
-    impatient.cancel()
+    cancelled.cancel()
     await batcher.drain()
-    assert impatient.cancelled() and 8 not in seen
+    assert cancelled.cancelled() and 8 not in seen
 
 
-async def test_a_result_too_few_is_an_error_not_a_hang() -> None:
+async def test_a_missing_result_is_an_error_and_not_a_hang() -> None:
     async def run(queries: list[int]) -> list[int]:
         return queries[:-1]
 

@@ -1,4 +1,4 @@
-"""Retrieving at random, and evaluations whose retrievals count among themselves only."""
+"""Random retrieval, and evaluations whose retrievals count only within the evaluation."""
 
 from collections import Counter
 from random import Random
@@ -12,7 +12,7 @@ async def filled(bank: Any, apply: Any, count: int = 6) -> list[str]:
     return list((await apply(bank, *[Add(title=f"lesson {n}", content="walk east") for n in range(count)])).new_ids)
 
 
-async def test_a_random_retrieval_reaches_every_entry_alike(open_bank: Any, apply: Any) -> None:
+async def test_a_random_retrieval_is_uniform(open_bank: Any, apply: Any) -> None:
     bank = await open_bank(retrieval_pool=2)
     ids = await filled(bank, apply)
     random = Random(0)
@@ -22,9 +22,7 @@ async def test_a_random_retrieval_reaches_every_entry_alike(open_bank: Any, appl
     assert {id: bank.get(id).retrievals for id in ids} == drawn
 
 
-async def test_a_random_retrieval_keeps_to_the_scope_and_leaves_out_quarantined_entries(
-    open_bank: Any, apply: Any
-) -> None:
+async def test_a_random_retrieval_respects_scope_and_quarantine(open_bank: Any, apply: Any) -> None:
     bank = await open_bank(scope="task")
     a, b = await filled(bank, apply, 2)
     (other,) = (await apply(bank, Add(title="other", content="x"), call_id="other", task="dig", step=9)).new_ids
@@ -42,16 +40,16 @@ async def test_an_evaluation_spreads_over_entries_as_training_does(open_bank: An
     await filled(bank, apply)
     await filled(twin, apply)
     titles = lambda found: [retrieval.entry.title for retrieval in found]  # noqa: E731
-    rehearsed = [await bank.retrieve("lesson", read_only=True, evaluation_id="step 1") for _ in range(24)]
+    evaluated = [await bank.retrieve("lesson", read_only=True, evaluation_id="step 1") for _ in range(24)]
     counted = [await twin.retrieve("lesson") for _ in range(24)]
-    assert titles(rehearsed) == titles(counted) and len(set(titles(counted))) > 1
-    # Another evaluation begins as the first one did; a plain read-only retrieval always finds the same.
+    assert titles(evaluated) == titles(counted) and len(set(titles(counted))) > 1
+    # Another evaluation starts like the first one; a plain read-only retrieval always finds the same.
     again = [await bank.retrieve("lesson", read_only=True, evaluation_id="step 2") for _ in range(24)]
-    assert titles(again) == titles(rehearsed)
+    assert titles(again) == titles(evaluated)
     assert len(set(titles([await bank.retrieve("lesson", read_only=True) for _ in range(8)]))) == 1
 
 
-async def test_a_rehearsal_changes_nothing(bank: Any, apply: Any) -> None:
+async def test_an_evaluation_changes_nothing(bank: Any, apply: Any) -> None:
     await filled(bank, apply)
     before, content = bank.entries(), entries_checksum(bank.entries())
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Query vectors: computed once for everybody who asks, whenever they ask."""
+"""The query cache: one embedding per text, shared by concurrent callers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ async def test_concurrent_identical_queries_cost_one_embedding() -> None:
     assert np.array_equal(results[1], expected)
 
 
-async def test_an_impatient_caller_does_not_take_the_vector_from_the_others() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_embedding_for_others() -> None:
     embedder = SlowEmbedder()
     cache = QueryCache(embedder)
-    impatient = asyncio.create_task(cache.embed(["a"]))
-    patient = asyncio.create_task(cache.embed(["a"]))
+    cancelled = asyncio.create_task(cache.embed(["a"]))
+    other = asyncio.create_task(cache.embed(["a"]))
     await asyncio.sleep(0)
-    impatient.cancel()
-    assert (await patient).shape == (1, 64)
+    cancelled.cancel()
+    assert (await other).shape == (1, 64)
     assert embedder.query_calls == [["a"]]
 
 
@@ -53,7 +53,7 @@ async def test_a_batch_larger_than_the_cache() -> None:
     assert np.array_equal(await cache.embed(texts), await FakeEmbedder().embed_queries(texts))
 
 
-async def test_what_is_counted() -> None:
+async def test_counts_of_embedded_shared_and_cached_texts() -> None:
     embedder = SlowEmbedder()
     cache = QueryCache(embedder)
     await asyncio.gather(*(cache.embed(["a"]) for _ in range(8)))
@@ -62,7 +62,7 @@ async def test_what_is_counted() -> None:
     assert cache.counts == {"embedded": 2, "shared": 8, "hits": 1}
 
 
-async def test_a_known_vector_needs_no_turn_of_the_event_loop() -> None:
+async def test_a_cached_vector_is_returned_without_waiting() -> None:
     cache = QueryCache(FakeEmbedder())
     await cache.embed(["a"])
     step = cache.embed(["a"])

@@ -1,4 +1,4 @@
-"""Eq. 6 by hand."""
+"""The ranking of Eq. 6 compared with scores calculated by hand."""
 
 import math
 from typing import Any

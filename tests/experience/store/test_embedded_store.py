@@ -1,4 +1,4 @@
-"""The embedded engine behind the store: who may open it, what it refuses, what a crash leaves."""
+"""The embedded store: errors of the engine, replacement, other embedders, crashes, forks."""
 
 import os
 from pathlib import Path
@@ -50,7 +50,7 @@ async def test_replace_all_is_all_or_nothing(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_another_embedder_or_schema_is_refused_and_the_folder_let_go(tmp_path: Path) -> None:
+async def test_another_embedder_or_schema_is_refused_and_the_folder_released(tmp_path: Path) -> None:
     config = BankConfig(path=str(tmp_path))
     await (await ExperienceBank.open(config, FakeEmbedder())).close()
     with pytest.raises(StoreError, match="another embedder: model was 'fake', is 'other'"):
@@ -65,7 +65,7 @@ async def test_another_embedder_or_schema_is_refused_and_the_folder_let_go(tmp_p
         await ExperienceBank.open(config, FakeEmbedder())
 
 
-async def test_a_replacement_cut_in_the_middle_is_completed_at_opening(tmp_path: Path) -> None:
+async def test_an_interrupted_replacement_is_completed_at_opening(tmp_path: Path) -> None:
     config = BankConfig(path=str(tmp_path))
     bank = await ExperienceBank.open(config, FakeEmbedder())
     call = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}

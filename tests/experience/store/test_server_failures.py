@@ -1,4 +1,4 @@
-"""What goes wrong with servers, failure mode by failure mode (those of the Qdrant notes are named)."""
+"""Failure modes of a Qdrant server and its client, one test each."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ async def test_creation_race(double: QdrantDouble, config: BankConfig) -> None:
 
 
 async def test_index_race_and_missing_index(double: QdrantDouble, config: BankConfig) -> None:
-    """Indexes that somebody lost are made again at the next opening."""
+    """Missing indexes are created again at the next opening."""
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
     collection = double.collections[f"{config.collection}.v1"]
     assert set(collection["indexes"]) == {"task", "environment", "created_step"}
@@ -83,7 +83,7 @@ async def test_index_race_and_missing_index(double: QdrantDouble, config: BankCo
     await store.close()
 
 
-async def test_an_index_that_does_not_come_is_an_error(double: QdrantDouble, config: BankConfig) -> None:
+async def test_an_index_that_is_not_created_is_an_error(double: QdrantDouble, config: BankConfig) -> None:
     double.faults.ignore_indexes = True
     with pytest.raises(StoreError, match="has no index on task, environment, created_step"):
         await ServerStore.open(config, embedding=IDENTITY)
@@ -95,12 +95,12 @@ async def test_429_with_retry_after(double: QdrantDouble, store: ServerStore) ->
     started = time.monotonic()
     assert len((await store.search(SEARCH))[0]) == 3
     assert 1.0 <= time.monotonic() - started < 4
-    double.faults.responses = [(429, {"Retry-After": "3600"})]  # that is a server that is down
+    double.faults.responses = [(429, {"Retry-After": "3600"})]  # longer than any wait: the server counts as down
     with pytest.raises(StoreError, match="provoked"):
         await store.search(SEARCH)
 
 
-async def test_5xx_is_tried_again_and_4xx_is_not(double: QdrantDouble, store: ServerStore) -> None:
+async def test_5xx_is_retried_and_4xx_is_not(double: QdrantDouble, store: ServerStore) -> None:
     double.faults.responses = [(503, {}), (500, {})]
     await store.upsert(entries(3), vectors(3))
     assert await store.count() == 3
@@ -116,7 +116,7 @@ async def test_5xx_is_tried_again_and_4xx_is_not(double: QdrantDouble, store: Se
     assert not double.faults.responses
 
 
-async def test_creation_is_not_repeated(double: QdrantDouble, config: BankConfig) -> None:
+async def test_creation_is_not_retried(double: QdrantDouble, config: BankConfig) -> None:
     double.faults.only = f"{config.collection}.v1"
     double.faults.responses = [(500, {})]
     with pytest.raises(StoreError, match="500"):
@@ -139,7 +139,7 @@ async def test_timeouts(double: QdrantDouble) -> None:
 
 
 async def test_pool_exhaustion_under_fan_out(double: QdrantDouble) -> None:
-    """More askers than connections wait for their turn; nobody is turned away."""
+    """Searches that find no free connection wait; none fails."""
     config = BankConfig(url=double.url, collection="busy", max_in_flight=4, attempts=1)
     store = await ServerStore.open(config, embedding=IDENTITY)
     await store.upsert(entries(10), vectors(10))
@@ -182,16 +182,16 @@ async def test_errors_are_not_turned_into_no_memories(double: QdrantDouble, conf
     await bank.close()
 
 
-async def test_a_server_that_is_not_there(double: QdrantDouble, config: BankConfig) -> None:
+async def test_an_unreachable_server(double: QdrantDouble, config: BankConfig) -> None:
     double.stop()
     with pytest.raises(StoreError, match=f"{config.collection} on {config.url}: ConnectError"):
         await ServerStore.open(config, embedding=IDENTITY)
     double.start()
 
 
-async def test_a_write_that_was_only_taken_note_of_is_an_error(double: QdrantDouble, store: ServerStore) -> None:
+async def test_a_write_that_is_only_acknowledged_is_an_error(double: QdrantDouble, store: ServerStore) -> None:
     double.faults.status = "acknowledged"
-    with pytest.raises(StoreError, match="not completed but acknowledged"):
+    with pytest.raises(StoreError, match="is acknowledged, not completed"):
         await store.upsert(entries(1), vectors(1))
     double.faults.status = "completed"
 
@@ -229,7 +229,7 @@ async def test_stale_lock(double: QdrantDouble, config: BankConfig, host: str, a
         await (await ServerStore.open(config, embedding=IDENTITY)).close()
 
 
-async def test_the_writer_says_that_it_is_alive(
+async def test_the_writer_renews_its_lease(
     double: QdrantDouble, config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = double.collections[f"{config.collection}.v1"]["metadata"]
@@ -241,7 +241,7 @@ async def test_the_writer_says_that_it_is_alive(
     assert metadata["writer"]["seen_at"] > first
 
 
-async def test_an_idle_bank_keeps_its_place(double: QdrantDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_bank_renews_its_lease(double: QdrantDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verl_comprl.experience.store.server_collection._RENEW_SECONDS", 0.0)
     config = BankConfig(url=double.url, collection=f"idle-{uuid.uuid4().hex}", flush_seconds=0.02)
     bank = await ExperienceBank.open(config, FakeEmbedder())
@@ -252,17 +252,17 @@ async def test_an_idle_bank_keeps_its_place(double: QdrantDouble, monkeypatch: p
     await bank.close()
 
 
-async def test_a_collection_that_is_no_bank(double: QdrantDouble, config: BankConfig) -> None:
+async def test_a_collection_that_is_not_a_bank(double: QdrantDouble, config: BankConfig) -> None:
     client = AsyncQdrantClient(url=double.url, check_compatibility=False)
     from qdrant_client import models
 
     shape = models.VectorParams(size=8, distance=models.Distance.DOT)
     await client.create_collection(config.collection, vectors_config=shape)
-    with pytest.raises(StoreError, match="is a collection that is not an experience bank; choose another"):
+    with pytest.raises(StoreError, match="is a collection, not an experience bank; choose another name"):
         await ServerStore.open(config, embedding=IDENTITY)
     await client.create_collection("bare", vectors_config=shape)
     double.aliases["aliased"] = "bare"
-    with pytest.raises(StoreError, match="is not an experience bank: it says neither schema nor embedding"):
+    with pytest.raises(StoreError, match="is not an experience bank: it names no schema or no embedder"):
         await ServerStore.open(BankConfig(url=double.url, collection="aliased"), embedding=IDENTITY)
     await client.close()
 
@@ -278,7 +278,7 @@ async def test_the_api_key_comes_from_the_environment(
 
 
 @pytest.mark.parametrize("stage", ["create_next", "_upsert", "switch_to"])
-async def test_a_replacement_that_is_cut_leaves_the_old_content(
+async def test_an_interrupted_replacement_leaves_the_old_content(
     double: QdrantDouble, config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     await store.upsert(entries(5), vectors(5))
@@ -288,7 +288,7 @@ async def test_a_replacement_that_is_cut_leaves_the_old_content(
 
     with monkeypatch.context() as patch:
         patch.setattr(ServerStore if stage == "_upsert" else ServerCollection, stage, crash)
-        patch.setattr(ServerCollection, "drop", crash)  # nor can anything be cleared away
+        patch.setattr(ServerCollection, "drop", crash)  # nor can the new collection be deleted
         with pytest.raises(StoreError, match="crash"):
             await store.replace_all(entries(2), vectors(2))
     assert await store.count() == 5
@@ -300,10 +300,10 @@ async def test_a_replacement_that_is_cut_leaves_the_old_content(
     await again.close()
 
 
-async def test_an_incomplete_copy_is_noticed(
+async def test_an_incomplete_copy_is_detected(
     config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshot silently incomplete: the count is compared before the old content goes."""
+    """The number of copied entries is compared before the old content is deleted."""
     await store.upsert(entries(5), vectors(5))
     upsert = ServerStore._upsert
 

@@ -1,4 +1,4 @@
-"""One suite for every place where a bank can live: the same calls, the same results.
+"""Contract of all stores: the same calls give the same results.
 
 The embedded engine, qdrant-client's local mode, the real client against a REST double over the engine, and a real
 server where ``QDRANT_URL`` names one.
@@ -52,7 +52,7 @@ def double() -> Iterator[QdrantDouble]:
 
 
 class LocalMode(AsyncQdrantClient):
-    """The client's local mode; it forgets everything when it is closed, so it is not, and it knows no indexes."""
+    """The client's local mode. Closing it would delete its content, so it stays open; it only records indexes."""
 
     async def close(self, *_: Any, **__: Any) -> None:
         pass
@@ -205,7 +205,7 @@ async def test_update_keeps_vectors_and_makes_no_entry(open_store: Open) -> None
     assert np.array_equal(await store.vectors([made(2)[1].id]), vectors(2)[1:])
 
 
-async def test_what_has_vanished_is_deleted_in_silence_and_has_no_vector(open_store: Open) -> None:
+async def test_deleting_unknown_ids_is_silent_and_they_have_no_vector(open_store: Open) -> None:
     store = await open_store()
     await store.upsert(made(3), vectors(3))
     await store.delete([derive_id("unknown"), made(1)[0].id])
@@ -275,12 +275,12 @@ async def test_another_embedder_is_refused_whatever_its_dimension(open_store: Op
     await open_store()
 
 
-async def test_a_store_that_is_not_there_is_not_made_without_an_embedder(open_store: Open) -> None:
+async def test_a_missing_store_is_not_created_without_an_embedder(open_store: Open) -> None:
     with pytest.raises(StoreError, match=r"does not exist|is not an experience bank"):
         await open_store(embedding=None)
 
 
-async def test_a_closed_store_says_so(open_store: Open) -> None:
+async def test_a_closed_store_raises(open_store: Open) -> None:
     store = await open_store()
     await store.close()
     for call in (store.load(), store.upsert(made(1), vectors(1)), store.search([SearchRequest(vectors(1)[0], 1)])):

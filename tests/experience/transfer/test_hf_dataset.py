@@ -1,4 +1,4 @@
-"""A snapshot is a dataset folder: the datasets library and the hub take it as it is."""
+"""Snapshots as Hugging Face datasets: loading, the card, downloads from the hub."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "bank"
 
 
-def test_load_dataset_takes_the_folder(folder: Path, tmp_path: Path) -> None:
+def test_load_dataset_reads_the_folder(folder: Path, tmp_path: Path) -> None:
     import datasets
 
     loaded = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
@@ -38,7 +38,7 @@ def test_load_dataset_takes_the_folder(folder: Path, tmp_path: Path) -> None:
     assert features["source_success"].dtype == "bool" and features["parents"].feature.dtype == "string"
 
 
-def test_the_card_says_what_it_is_and_warns(folder: Path) -> None:
+def test_the_card_describes_the_bank_and_warns(folder: Path) -> None:
     text = (folder / "README.md").read_text()
     assert "2 entries (1 quarantined) of 2 tasks in 1 environments" in text
     assert '"model": "a/b"' in text and "schema version (1)" in text and "untrusted" in text
@@ -50,7 +50,7 @@ def test_the_card_may_be_edited(folder: Path) -> None:
 
 
 def test_reading_a_snapshot_leaves_no_thread_behind(folder: Path) -> None:
-    # One that still holds the file's bytes when Python exits aborts the process: 3 of 400 times before.
+    # A thread that still holds the file's bytes when Python exits aborts the process; this happened in 3 of 400 runs.
     program = """if True:
         import os, sys
         from pathlib import Path
@@ -71,7 +71,7 @@ def test_reading_a_snapshot_leaves_no_thread_behind(folder: Path) -> None:
     assert done.stdout == "0\n"
 
 
-def test_a_snapshot_comes_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_downloaded_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     asked = []

@@ -1,4 +1,4 @@
-"""Conditions against what Python says of the same entries."""
+"""Conditions compared with the same conditions in Python."""
 
 from collections.abc import Callable
 
@@ -46,12 +46,12 @@ def picked(*conditions: str) -> str:
         ("source_success=False", lambda e: e.source_success is False),
     ],
 )
-def test_a_condition_is_what_python_says(condition: str, python: Callable[[Experience], bool]) -> None:
+def test_a_condition_selects_what_python_selects(condition: str, python: Callable[[Experience], bool]) -> None:
     expected = "".join(entry.id for entry in ENTRIES if python(entry))
     assert picked(condition) == expected != "1234"
 
 
-def test_conditions_must_all_be_met_and_none_is_always() -> None:
+def test_all_conditions_must_be_met_and_no_condition_is_always_met() -> None:
     assert picked("task=minihack", "uses>1") == "1"
     assert picked() == "1234"
 
@@ -68,7 +68,7 @@ def test_conditions_must_all_be_met_and_none_is_always() -> None:
         ("source_success!=true", "134"),
     ],
 )
-def test_what_has_no_value_meets_only_unequal(condition: str, expected: str) -> None:
+def test_a_missing_value_meets_only_unequal(condition: str, expected: str) -> None:
     assert picked(condition) == expected
 
 
@@ -90,11 +90,11 @@ def test_every_field_of_an_entry_can_be_named() -> None:
         ("uses<nan", "needs a number, got 'nan'"),
         ("success_rate~1", "success_rate is a number"),
         ("source_success=1", "needs true or false, got '1'"),
-        ("colour=red", "no field 'colour'; there are .*content, .*success_rate"),
+        ("colour=red", "no field 'colour'; the fields are .*content, .*success_rate"),
         ("__class__=x", "no field '__class__'"),
         ("model_dump=x", "no field 'model_dump'"),
     ],
 )
-def test_what_is_no_condition_is_refused(condition: str, message: str) -> None:
+def test_invalid_conditions_are_refused(condition: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_where([condition])

@@ -1,4 +1,4 @@
-"""Saving and restoring a bank, and what is refused."""
+"""Snapshots: saving and restoring, damage, forgery, full disks and crashes."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_bit_comes_back_and_equal_content_gives_equal_files(tmp_path: Path) -> None:
+def test_a_round_trip_is_exact_and_equal_content_gives_equal_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_snapshot(tmp_path / "new" / name, ENTRIES, VECTORS, EMBEDDING)
     assert content(tmp_path / "new" / "one") == content(tmp_path / "new" / "two")
@@ -104,7 +104,7 @@ async def test_damage_is_found_and_the_bank_left_alone(
 
 
 def forge(folder: Path, name: str, data: bytes) -> None:
-    """Replace a file and its checksum, as somebody who means harm would."""
+    """Replace a file and its checksum, as an attacker would."""
     (folder / name).write_bytes(data)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["sha256"][name] = hashlib.sha256(data).hexdigest()
@@ -128,7 +128,7 @@ def test_vectors_that_would_spoil_every_search_are_refused(tmp_path: Path, vecto
         read_snapshot(tmp_path / "snapshot", None)
 
 
-def test_rows_that_are_no_entries_are_refused(tmp_path: Path) -> None:
+def test_rows_that_are_not_entries_are_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -155,12 +155,12 @@ async def test_another_embedder_is_refused(bank: Any, apply: Any, tmp_path: Path
     await other.close()
 
 
-@pytest.mark.parametrize("stranger", ["mine.txt", "data/mine.txt", ".git"])
-async def test_a_folder_with_other_files_is_not_overwritten(bank: Any, tmp_path: Path, stranger: str) -> None:
+@pytest.mark.parametrize("foreign", ["mine.txt", "data/mine.txt", ".git"])
+async def test_a_folder_with_other_files_is_not_overwritten(bank: Any, tmp_path: Path, foreign: str) -> None:
     await bank.save(tmp_path / "snapshot")
-    (tmp_path / "snapshot" / stranger).write_text("keep")
+    (tmp_path / "snapshot" / foreign).write_text("keep")
     before = content(tmp_path / "snapshot")
-    with pytest.raises(SnapshotError, match=f"holds other files \\({stranger}\\)"):
+    with pytest.raises(SnapshotError, match=f"holds other files \\({foreign}\\)"):
         await bank.save(tmp_path / "snapshot")
     assert content(tmp_path / "snapshot") == before
 
@@ -188,10 +188,10 @@ def test_disk_full_in_mid_write_leaves_the_old_snapshot(
 
 
 @pytest.mark.parametrize("renames", [1, 2])
-def test_a_crash_while_one_takes_the_place_of_the_other(
+def test_a_crash_during_a_replacement_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """After the old snapshot has stepped aside, and after the new one has come: the next reader and writer manage."""
+    """After each of the two renames, the next reader and writer find a complete snapshot."""
 
     class Crash(BaseException):
         pass
@@ -217,7 +217,7 @@ def test_a_crash_while_one_takes_the_place_of_the_other(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_snapshot_that_cannot_take_its_place_gives_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_replacement_restores_the_old_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, rename = tmp_path / "snapshot", Path.rename
     write_snapshot(folder, ENTRIES, VECTORS, EMBEDDING)
 

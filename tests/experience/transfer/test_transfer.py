@@ -1,4 +1,4 @@
-"""Adding a snapshot to a bank, and embedding a bank anew."""
+"""Adding a snapshot to a bank, re-embedding a bank, and a bank without an embedder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ def lesson(word: str) -> Add:
     return Add(title=word, content=f"about {word}")
 
 
-async def test_what_is_missing_is_added_in_the_order_of_creation(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+async def test_missing_entries_are_added_in_order_of_creation(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     source = await open_bank("source")
     ids = (await apply(source, *map(lesson, ("a", "b", "c")))).new_ids
     source.record_outcome([ids[1]], success=True)
@@ -93,7 +93,7 @@ class WideEmbedder(FakeEmbedder):
         return await super().embed_documents(texts)
 
 
-async def test_reembedding_takes_along_what_comes_in_meanwhile(open_bank: Any, apply: Any, tmp_path: Path) -> None:
+async def test_reembedding_includes_entries_added_meanwhile(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     bank = await open_bank()
     await apply(bank, *map(lesson, ("a", "b")))
     embedder = WideEmbedder()
@@ -112,7 +112,7 @@ async def test_reembedding_takes_along_what_comes_in_meanwhile(open_bank: Any, a
     await reopened.close()
 
 
-async def test_reembedding_that_fails_leaves_the_bank_as_it_was(bank: Any, apply: Any) -> None:
+async def test_a_failed_reembedding_changes_nothing(bank: Any, apply: Any) -> None:
     await apply(bank, lesson("a"))
     embedder = WideEmbedder()
     embedder.failure = ConnectionError("gone")

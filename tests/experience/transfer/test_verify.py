@@ -1,4 +1,4 @@
-"""Every kind of damage that ``verify`` names."""
+"""Every kind of difference that ``verify`` reports."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -40,21 +40,21 @@ async def count_ahead(store: Any, a: Experience, b: Experience) -> None:
     [
         (lose, "1 entries not in the store"),
         (invent, "1 entries only in the store: 0000"),
-        (rewrite, "1 entries other text or provenance in the store than in memory"),
+        (rewrite, "1 entries with other text or provenance in the store than in memory"),
         (stretch, "1 entries without a normalised vector"),
-        (half_replace, "1 entries replaced, but still there"),
+        (half_replace, "1 entries replaced by another entry, but still in the store"),
         (count_ahead, "1 entries with higher counters in the store than in memory"),
     ],
 )
-async def test_damage_is_named(bank: Any, apply: Any, damage: Damage, problem: str) -> None:
+async def test_differences_are_reported(bank: Any, apply: Any, damage: Damage, problem: str) -> None:
     await apply(bank, Add(title="a", content="x"), Add(title="b", content="y"))
-    await bank.retrieve("a")  # counters ahead in memory are no damage
+    await bank.retrieve("a")  # newer counters in memory are no difference
     assert await bank.verify() == []
     await damage(bank._ledger.store, *bank.entries())
     assert any(line.startswith(problem) for line in await bank.verify())
 
 
-async def test_a_count_that_differs_is_named(bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_different_count_is_reported(bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     await apply(bank, Add(title="a", content="x"))
 
     async def count() -> int:

@@ -1,4 +1,4 @@
-"""The periodic merge against a scripted merger."""
+"""The chunks of the periodic merge, and a pass with scripted answers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +21,15 @@ def test_chunks_of_five_without_carry() -> None:
     assert [len(merge.next_chunk()) for _ in range(4)] == [5, 5, 2, 0]
 
 
-def test_output_is_carried_newest_first_kept_and_bounded() -> None:
+def test_only_the_newest_survivors_are_carried() -> None:
     merge, entries = MergePass(made(20)), made(20)
     first = merge.next_chunk()
     assert contents(merge.next_chunk(first[3:])) == ["c3", "c4", "c5", "c6", "c7", "c8", "c9"]
-    third = merge.next_chunk(entries[:8])  # eight survivors: the last five go on
+    third = merge.next_chunk(entries[:8])  # eight survivors: the last five are carried
     assert contents(third) == ["c3", "c4", "c5", "c6", "c7", "c10", "c11", "c12", "c13", "c14"]
 
 
-def test_a_last_single_entry_needs_company() -> None:
+def test_a_single_last_entry_is_not_merged_alone() -> None:
     merge = MergePass(made(6))
     first = merge.next_chunk()
     assert contents(merge.next_chunk(first[:1])) == ["c0", "c5"]
@@ -66,7 +66,7 @@ async def test_pass_over_a_bank(bank: Any, apply: Any) -> None:
             report = await apply(bank, *operations, call_id=f"m{len(seen)}", listed=listed)
             survivors = [bank.get(id) for id in report.surviving_ids]
 
-    # 5 merged into 1; that one and the next 5 kept by the failure; of the last 2 one discarded.
+    # 5 are merged into 1; this one and the next 5 stay, as their merge fails; 1 of the last 2 is discarded.
     assert seen == [5, 6, 2]
     assert sorted(entry.title for entry in bank.entries()) == sorted(["all", *[f"lesson {n}" for n in range(5, 11)]])
     (merged,) = [entry for entry in bank.entries() if entry.title == "all"]

@@ -1,4 +1,4 @@
-"""Answers of an extractor, well-formed and otherwise."""
+"""Parsing of well-formed and malformed extractor answers."""
 
 import json
 
@@ -53,7 +53,7 @@ BODY = json.dumps([ADD])
         f"<think><answer>[]</answer></think><answer>{BODY}</answer>",
         f"reasoning without opening tag <answer>[1]</answer></think>\n<answer>{BODY}</answer>",
         f"<answer>[]</answer> No, better: <answer>{BODY}</answer>",
-        f"<answer>{json.dumps([{**ADD, 'reason': 'an extra field says nothing'}])}</answer>",
+        f"<answer>{json.dumps([{**ADD, 'reason': 'an extra field is ignored'}])}</answer>",
     ],
 )
 def test_wrapping_is_tolerated(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Near-copies and bad records."""
+"""Detection of near-copies and of entries with a bad success rate."""
 
 from typing import Any
 
@@ -40,7 +40,9 @@ async def test_retired_entries_are_not_found_until_released(open_bank: Any, appl
     assert await bank.retire({"fetch": [True, False]}) == []
     assert [(await bank.retrieve("lamp light it")).entry.id for _ in range(3)] == [good] * 3
     assert bank.statistics()["quarantined"] == 1
-    assert bad in {found.id for found, _ in await bank.search("lamp light it")}  # people still see it
+    assert bad in {
+        found.id for found, _ in await bank.search("lamp light it")
+    }  # search, which is for inspection, still returns it
     await bank.close()
     bank = await open_bank()
     assert bank.get(bad).quarantined == "0 of 2 successes, free half 0.50"

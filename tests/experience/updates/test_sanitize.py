@@ -1,4 +1,4 @@
-"""Nothing that a template or our own parsing takes for structure gets through."""
+"""Sanitising removes the markers that it knows, from any text and in bounded time."""
 
 import re
 import time
@@ -47,14 +47,14 @@ def test_result_is_clean_short_and_final(text: str, max_chars: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["<ans" * 50_000 + "wer>" * 50_000, "<" + " " * 200_000, "<|" * 100_000])
-def test_hostile_text_costs_little(text: str) -> None:
+def test_hostile_text_is_sanitised_quickly(text: str) -> None:
     start = time.perf_counter()
     sanitize(text, 4000)
     assert time.perf_counter() - start < 1
 
 
 class Pairs:
-    """A tokenizer of up to two bytes a token: cuts can split a character, and decoding what is left can need more."""
+    """A tokenizer of up to two bytes per token: a cut can split a character, and the rest can encode to more tokens."""
 
     def encode(self, text: str, **_: Any) -> list[int]:
         data = text.encode("utf-8")

@@ -1,1 +1,1 @@
-"""Embedders: text to vectors, in this process or through an OpenAI-compatible endpoint."""
+"""Embedders turn text into vectors, in this process or through an OpenAI-compatible endpoint."""

@@ -1,6 +1,7 @@
-"""What turns text into vectors: the interface, and the choice between the embedders there are.
+"""Embedder interface, and the choice of an embedder from the settings.
 
-Which text is embedded is the bank's choice; the embedders are ``sentence_transformer`` and ``openai_embedder``.
+Owns the interface and the comparison of identities. The embedders are in ``sentence_transformer``, ``openai`` and
+``none``.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ class Embedder(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What makes vectors comparable, as JSON: two embedders with equal identities give the same vectors."""
+        """Description of the embedder as JSON: two embedders with equal identities give the same vectors."""
         ...
 
     async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -67,6 +68,6 @@ async def make_embedder(model: str = "builtin", **settings: Any) -> Embedder:
 
 
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
-    """Return what two embedding identities disagree on, in words, or None if they are the same."""
+    """Return a description of how two embedder identities differ, or None if they are equal."""
     keys = [key for key in stored | current if stored.get(key) != current.get(key)]
     return ", ".join(f"{key} was {stored.get(key)!r}, is {current.get(key)!r}" for key in keys) or None

@@ -1,4 +1,4 @@
-"""A bank without an embedder: everything works that needs no new vector."""
+"""Placeholder embedder for a bank that is opened without one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,22 +7,22 @@ import numpy as np
 
 
 class NoEmbedder:
-    """Stands for the embedder that made a bank's vectors, and refuses to embed."""
+    """Has the identity of the embedder that made a bank's vectors, and refuses to embed."""
 
     def __init__(self, identity: dict[str, Any]) -> None:
-        """Claim the identity that the bank was built with."""
+        """Take the identity that the bank was built with."""
         self.identity = identity
         self.dimension: int = identity["dimension"]
 
     async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Refuse."""
+        """Refuse any text; see ``embed_documents``."""
         return await self.embed_documents(texts)
 
     async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
         """Refuse any text.
 
         Raises:
-            RuntimeError: Always, but for no text at all.
+            RuntimeError: If there is any text.
         """
         if texts:
             raise RuntimeError(f"the bank was opened without an embedder; it was built with {self.identity}")

@@ -1,6 +1,6 @@
-"""The embedder behind an OpenAI-compatible endpoint: vLLM, TEI, Ollama, OpenAI itself.
+"""Embedder that calls an OpenAI-compatible endpoint: vLLM, TEI, Ollama, OpenAI.
 
-Owns requests and what is checked of an answer. Retries, with backoff and Retry-After, are the client's.
+Owns the requests and the checks of their answers. Retries, with backoff and Retry-After, are the client library's.
 """
 
 import asyncio
@@ -11,14 +11,15 @@ from typing import Any, Self
 import numpy as np
 from openai import AsyncOpenAI, OpenAIError
 
-_KEYLESS = "none"
-"""The client insists on a key, local servers ask for none."""
+_NO_KEY = "none"
+"""Used without ``OPENAI_API_KEY``: the client requires a key, local servers do not."""
 
 
 class OpenAIEmbedder:
-    """Vectors from ``POST <url>/embeddings``, L2-normalised here, for the endpoint may not.
+    """Vectors from ``POST <url>/embeddings``, L2-normalised here because not every endpoint does it.
 
-    Which weights answer is not known: the identity is what the model is called, so a name must keep its weights.
+    An endpoint does not tell which weights it serves. The identity holds the model's name instead, so the endpoint must
+    not serve other weights under the same name later.
     """
 
     def __init__(
@@ -58,22 +59,22 @@ class OpenAIEmbedder:
         timeout: float = 30.0,
         max_in_flight: int = 8,
     ) -> Self:
-        """Connect, and ask for one vector to learn the dimension.
+        """Connect, and request one vector to learn the dimension.
 
         Args:
             url: Up to and with the version: ``http://127.0.0.1:8000/v1``. The key is taken from the environment
                 variable ``OPENAI_API_KEY``.
-            model: As the endpoint calls it.
-            query_prompt: Put before every query: what the model's card asks for.
-            document_prompt: Likewise before every entry.
+            model: Name of the model at the endpoint.
+            query_prompt: Put before every query; the model's card says which.
+            document_prompt: Put before every entry, likewise.
             batch_size: Texts per request.
             timeout: Seconds for one request; failed ones are tried twice more.
             max_in_flight: Requests at the same time.
 
         Raises:
-            ValueError: If the endpoint does not give a vector.
+            ValueError: If the endpoint does not return a vector.
         """
-        client = AsyncOpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or _KEYLESS, timeout=timeout)
+        client = AsyncOpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or _NO_KEY, timeout=timeout)
         embedder = cls(
             client,
             model,
@@ -112,19 +113,17 @@ class OpenAIEmbedder:
         batches = [prompted[start : start + self._batch_size] for start in range(0, len(texts), self._batch_size)]
         vectors = np.concatenate(await asyncio.gather(*map(self._request, batches)))
         if vectors.shape[1] != self.dimension:
-            raise ValueError(f"the endpoint answered with {vectors.shape[1]} dimensions, earlier with {self.dimension}")
+            raise ValueError(f"the endpoint returned {vectors.shape[1]} dimensions, earlier {self.dimension}")
         return vectors
 
     async def _request(self, texts: list[str]) -> np.ndarray:
         async with self._in_flight:
             answer = await self._client.embeddings.create(input=texts, model=self._model, encoding_format="float")
-        rows = sorted(answer.data, key=lambda row: row.index)  # the order is not promised, the index is
+        rows = sorted(answer.data, key=lambda row: row.index)  # the order is not guaranteed, the index is
         if [row.index for row in rows] != list(range(len(texts))):
-            raise ValueError(
-                f"the endpoint answered {len(rows)} vectors to {len(texts)} texts or numbered them wrongly"
-            )
+            raise ValueError(f"the endpoint returned {len(rows)} vectors for {len(texts)} texts, or with wrong indices")
         vectors = np.array([row.embedding for row in rows], dtype=np.float32)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(norms).all() and norms.all()):
-            raise ValueError("the endpoint answered with a vector that is zero or not finite")
+            raise ValueError("the endpoint returned a vector that is zero or not finite")
         return vectors / norms

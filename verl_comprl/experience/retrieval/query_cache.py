@@ -1,4 +1,4 @@
-"""Query vectors, kept by text: the K rollouts of one prompt ask the same, often at the same time."""
+"""Cache of query vectors by text: the K rollouts of a prompt send the same query, often at the same time."""
 
 import asyncio
 from collections import Counter
@@ -11,21 +11,22 @@ from verl_comprl.experience.embedding.base import Embedder
 
 
 class QueryCache:
-    """The query vectors of an embedder. Asked for while it is being computed, a vector is computed once."""
+    """LRU cache in front of an embedder. A vector requested while it is being computed is not computed again."""
 
     def __init__(self, embedder: Embedder, size: int = 4096) -> None:
-        """Keep at most ``size`` texts."""
+        """Keep the vectors of at most ``size`` texts."""
         self._embedder = embedder
         self._vectors: LRUCache[str, np.ndarray] = LRUCache(size)
-        self._under_way: dict[str, asyncio.Task[dict[str, np.ndarray]]] = {}
+        self._in_progress: dict[str, asyncio.Task[dict[str, np.ndarray]]] = {}
         self.counts: Counter[str] = Counter(embedded=0, hits=0, shared=0)
-        """Texts given to the embedder, found here, and shared with an embedding that was under way."""
+        """Texts given to the embedder, found in the cache, and shared with an embedding in progress."""
 
     async def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of ``texts``, shape ``(len(texts), dimension)``, embedding only those not yet asked for.
+        """Return the vectors of ``texts``, shape ``(len(texts), dimension)``, embedding only those that are new.
 
-        A failure reaches everybody who waits for the call and is not remembered.
+        A failure is raised to every caller that waits for the embedding, and is not cached.
         """
+        # Collected here and not read back from the cache: a batch larger than the cache evicts its own vectors.
         found: dict[str, np.ndarray] = {}
         missing: dict[str, None] = {}
         waiting: list[asyncio.Task[dict[str, np.ndarray]]] = []
@@ -35,16 +36,16 @@ class QueryCache:
                 self.counts["hits"] += 1
             elif text in missing:
                 self.counts["shared"] += 1
-            elif task := self._under_way.get(text):
+            elif task := self._in_progress.get(text):
                 self.counts["shared"] += 1
                 waiting.append(task)
             else:
                 missing[text] = None
         if missing:
             task = asyncio.create_task(self._embed(list(missing)))
-            self._under_way.update(dict.fromkeys(missing, task))
+            self._in_progress.update(dict.fromkeys(missing, task))
             waiting.append(task)
-        # Shielded: one impatient caller must not take the vector from the others.
+        # Shielded: a caller that is cancelled must not cancel the embedding that others wait for.
         for vectors in await asyncio.gather(*map(asyncio.shield, waiting)):
             found |= vectors
         return np.stack([found[text] for text in texts])
@@ -57,4 +58,4 @@ class QueryCache:
             return vectors
         finally:
             for text in texts:
-                del self._under_way[text]
+                del self._in_progress[text]

@@ -1,4 +1,4 @@
-"""The ranking of Eq. 6: similarity, how often an entry was retrieved, and when last. A pure function."""
+"""Ranking of candidate entries (Eq. 6 of the paper): similarity rank, minus penalties for frequency and recency."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,8 +20,9 @@ def diversified_rank(
 
     Args:
         candidates: Ids, most similar first.
-        history: Of an id, ``c(m)``, how often it was retrieved, and when last, in seconds; 0 for never.
-        now: The time, in the same seconds.
+        history: Returns the retrieval count ``c(m)`` of an id, and the time of its last retrieval in seconds, 0 for
+            never.
+        now: Current time on the same clock.
         lam: ``λ``, the weight of the counts.
         recency: Age in seconds below which a retrieval is recent.
         k: Number of ids wanted.
@@ -32,7 +33,7 @@ def diversified_rank(
     best: list[tuple[float, int]] = []
     for position, id in enumerate(candidates):
         if len(best) == k and 1 - position <= best[-1][0]:
-            break  # the terms only lower a score: nobody further down can do better
+            break  # penalties only lower a score: no later candidate can reach a better one
         count, last_retrieved_at = history(id)
         recent = last_retrieved_at > 0 and now - last_retrieved_at < recency
         score = 1 - position - lam * math.log1p(count) - recent

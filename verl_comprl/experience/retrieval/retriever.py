@@ -1,7 +1,7 @@
-"""From a query to one entry: embed, search, choose.
+"""Answers a query with one entry: embeds the query, searches the store, and ranks the hits (Eq. 6).
 
-Owns the path of a retrieval and what is kept between two of them. Ranking and micro-batches are ``retrieval``'s,
-vectors by text ``query_cache``'s.
+Owns the steps of a retrieval and the cache of search results. The formula is in ``ranking``, micro-batching in
+``batching``, the cache of query vectors in ``query_cache``.
 """
 
 import logging
@@ -34,7 +34,10 @@ _MAX_EVALUATIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """The answer to a query: an entry, nothing in the scope, or a failure of store or embedder (``degraded``)."""
+    """Result of a retrieval.
+
+    ``status`` is ``found``, ``nothing`` (no entry in the scope) or ``degraded`` (the store or the embedder failed).
+    """
 
     status: Status
     entry: Experience | None
@@ -50,7 +53,7 @@ class _Query(NamedTuple):
 
 
 class Retriever:
-    """Queries in micro-batches, each answered as of one moment of the bank."""
+    """Answers queries in micro-batches; each micro-batch sees one consistent state of the bank."""
 
     def __init__(self, config: BankConfig, embedder: Embedder, ledger: Ledger) -> None:
         """Search the entries of ``ledger``."""
@@ -58,7 +61,9 @@ class Retriever:
         self._ledger = ledger
         self._batcher = MicroBatcher(self._answer, max_batch=config.max_batch, max_wait_ms=config.max_wait_ms)
         self._clean = lru_cache(_MAX_POOLS)(lambda text: sanitize(text, config.max_content_chars))
-        # Most similar entries by query, as of a version: the rollouts of one prompt ask the same at the same time.
+        # Most similar entries by query, since the rollouts of a prompt send the same one. Valid for one version of the
+        # ledger only: any change can add a more similar entry or remove one of these. Counts move without a new
+        # version, so Eq. 6 ranks a pool again for every query.
         self._pools: dict[_Query, list[str]] = {}
         self._pools_version = 0
         self._degraded_logged = False
@@ -66,7 +71,7 @@ class Retriever:
         self.use(embedder)
 
     def use(self, embedder: Embedder) -> None:
-        """Embed queries with ``embedder`` from now on."""
+        """Switch to ``embedder``, and drop the query vectors of the previous one."""
         self.queries = QueryCache(embedder)
 
     async def retrieve(
@@ -80,16 +85,16 @@ class Retriever:
         at_random: Random | None = None,
         evaluation_id: str = "",
     ) -> tuple[Experience | None, Status]:
-        """Return the entry that Eq. 6 puts first, and how that went; never raises.
+        """Return the entry that Eq. 6 ranks first, and the status; never raises.
 
         Args:
             text: The query.
             scope: Task and environment an entry must have; None for any.
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
-            count: Whether the retrieval counts.
-            at_random: Draw any entry instead of searching.
-            evaluation_id: Retrievals of the same name count among themselves.
+            count: Whether to update the retrieval counters of the entry.
+            at_random: Draw an entry of the scope with this generator instead of searching.
+            evaluation_id: Evaluation whose earlier retrievals count in Eq. 6, in addition to the counters.
         """
         if not self._ledger.table.by_id:
             return None, "nothing"
@@ -99,9 +104,9 @@ class Retriever:
                 entry = self._sample(query, at_random, count)
             else:
                 entry = await self._batcher.submit((query, count, evaluation_id))
-        except Exception:  # whatever store or embedder raise, an actor goes on without experience
+        except Exception:  # whatever the store or the embedder raises, the rollout continues without experience
             if not self._degraded_logged:
-                _log.exception("retrieval is degraded: actors get no experience; further failures are only counted")
+                _log.exception("retrieval is degraded: rollouts get no experience; further failures are only counted")
                 self._degraded_logged = True
             return None, "degraded"
         return entry, "found" if entry else "nothing"
@@ -115,21 +120,22 @@ class Retriever:
             return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
 
     async def drain(self) -> None:
-        """Wait until every query so far has its answer."""
+        """Wait until every query submitted so far has its answer."""
         await self._batcher.drain()
 
-    def _known_pool(self, query: _Query) -> list[str] | None:
+    def _cached_pool(self, query: _Query) -> list[str] | None:
         if self._pools_version != self._ledger.version or len(self._pools) > _MAX_POOLS:
             self._pools.clear()
             self._pools_version = self._ledger.version
         return self._pools.get(query)
 
     async def _answer(self, queries: list[tuple[_Query, bool, str]]) -> list[Experience | None]:
-        """Answer a micro-batch: embed, then search and choose under the read lock; identical queries once."""
+        """Answer a micro-batch: embed, then search and choose under the read lock; identical queries share a search."""
         distinct = list(dict.fromkeys(query for query, *_ in queries))
+        # Before the lock: a slow embedder must not block writers.
         vectors = dict(zip(distinct, await self.queries.embed([query.text for query in distinct]), strict=True))
         async with self._ledger.reading():
-            pools = {query: self._known_pool(query) for query in distinct}
+            pools = {query: self._cached_pool(query) for query in distinct}
             unknown = [query for query, pool in pools.items() if pool is None]
             requests = [
                 SearchRequest(
@@ -142,17 +148,20 @@ class Retriever:
                 )
                 for query in unknown
             ]
+            # A store can hold entries that memory does not, after a write that failed half way: those are no answers.
             for query, hits in zip(unknown, await self._ledger.store.search(requests), strict=True):
                 self._pools[query] = pools[query] = [hit.id for hit in hits if hit.id in self._ledger.table.by_id]
             return [self._choose(pools[query] or [], count, evaluation_id) for query, count, evaluation_id in queries]
 
     def _sample(self, query: _Query, random: Random, count: bool) -> Experience | None:
-        """Draw an entry of the query's scope, each as likely as any other."""
+        """Draw an entry that ``query`` could find, uniformly at random."""
         entries = [entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)]
         return self._count_retrieval(random.choice(entries), time.time(), count) if entries else None
 
     def _choose(self, pool: Sequence[str], count: bool, evaluation_id: str) -> Experience | None:
-        """Choose by Eq. 6; no await, so that a count moves before the next query looks at it."""
+        """Choose an entry of the pool by Eq. 6 and, with ``count``, count its retrieval."""
+        # No await in here: the count must change before the next query is ranked, or the identical queries of a group,
+        # which share a batch and a pool, would all get the same entry.
         by_id = self._ledger.table.by_id
         now = time.time()
         evaluated = self._evaluations.setdefault(evaluation_id, Counter()) if evaluation_id else Counter()
@@ -169,11 +178,11 @@ class Retriever:
     def _count_retrieval(self, entry: Experience, now: float, count: bool) -> Experience:
         if not count:
             return entry
-        return self._ledger.table.count(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)
+        return self._ledger.table.set_counters(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)
 
 
 def _may_answer(entry: Experience, query: _Query) -> bool:
-    """Whether a search for ``query`` could find ``entry``."""
+    """Return whether a search for ``query`` could find ``entry``; has to agree with the filters of the stores."""
     return (
         not entry.quarantined
         and entry.id not in query.exclude

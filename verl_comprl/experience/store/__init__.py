@@ -1,4 +1,4 @@
-"""Which store a bank's configuration asks for."""
+"""Stores for entries and their vectors: Qdrant's embedded engine or a Qdrant server, opened by ``open_store``."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, rea
     """Open the Qdrant server's collection or the embedded engine's folder that ``config`` names.
 
     Args:
-        config: Its ``url`` decides.
-        identity: Of the embedder; None opens what exists.
-        read_only: A server's bank is opened beside its writer.
+        config: With ``url`` the bank is on the server, else in the folder ``path``.
+        identity: Identity of the embedder; None opens an existing bank only.
+        read_only: Open a server's bank without becoming its writer. The embedded engine has no such mode.
 
     Raises:
         StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.

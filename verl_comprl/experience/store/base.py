@@ -1,6 +1,7 @@
-"""What the bank asks of the place where entries and their vectors are kept, and the one error such a place raises.
+"""Store interface and StoreError.
 
-Owns the interface only. Ranking, counters, locks and the write order live above it, in ``bank``.
+Owns what a bank requires of the place that keeps its entries and vectors. Ranking is in ``retrieval``; counters, locks
+and the order of writes are in ``ledger``.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +15,7 @@ from verl_comprl.experience.schema import Experience
 
 
 class StoreError(RuntimeError):
-    """The store failed or refused; whatever it raised itself is the cause."""
+    """The store failed or refused; the exception of the engine or client, if any, is the cause."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class SearchRequest:
         vector: Shape ``(dimension,)``, L2-normalised.
         limit: Number of entries wanted.
         task: Only entries with exactly this task; None for any.
-        environment: Likewise.
+        environment: Only entries with exactly this environment; None for any.
         max_step: Only entries created at this step or before; None for any.
         exclude: Ids not to return.
     """
@@ -46,7 +47,7 @@ class Hit(NamedTuple):
 
 
 def check_vectors(vectors: np.ndarray, *, count: int, dimension: int) -> np.ndarray:
-    """Return ``vectors`` as float32 after checking what an engine would take silently or refuse cryptically.
+    """Return ``vectors`` as float32, after checks that engines skip or answer with an obscure error.
 
     Args:
         vectors: Shape ``(count, dimension)``.
@@ -65,7 +66,7 @@ def check_vectors(vectors: np.ndarray, *, count: int, dimension: int) -> np.ndar
     return vectors
 
 
-def stacked(ids: Sequence[str], found: dict[str, Any], dimension: int) -> np.ndarray:
+def stack_rows(ids: Sequence[str], found: dict[str, Any], dimension: int) -> np.ndarray:
     """Return the vectors of ``ids`` in their order, shape ``(len(ids), dimension)`` float32.
 
     Raises:
@@ -80,10 +81,10 @@ def stacked(ids: Sequence[str], found: dict[str, Any], dimension: int) -> np.nda
 class ExperienceStore(ABC):
     """Entries with one L2-normalised vector each. Every method raises ``StoreError`` and nothing else.
 
-    A write that has returned survives the death of the process. One writer at a time; searches may run beside it.
+    A write that has returned survives the death of the process. One writer at a time; searches may run concurrently.
 
     Attributes:
-        embedding: Identity of the embedder whose vectors are kept; stored with them, compared at every opening.
+        embedding: Identity of the embedder that made the vectors; stored with them, compared at every opening.
         dimension: Length of a vector.
     """
 
@@ -108,11 +109,11 @@ class ExperienceStore(ABC):
 
     @abstractmethod
     async def update(self, entries: Sequence[Experience]) -> None:
-        """Rewrite entries whose text, and so whose vector, has not changed; ids that are not there are ignored."""
+        """Rewrite entries and keep their vectors, for changes that leave the text alone; unknown ids are ignored."""
 
     @abstractmethod
     async def delete(self, ids: Sequence[str]) -> None:
-        """Remove entries; ids that are not there are ignored."""
+        """Remove entries; unknown ids are ignored."""
 
     @abstractmethod
     async def vectors(self, ids: Sequence[str]) -> np.ndarray:
@@ -122,12 +123,12 @@ class ExperienceStore(ABC):
     async def replace_all(
         self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
     ) -> None:
-        """Put these entries in the place of all others; a crash leaves either the old or the new content.
+        """Replace all entries by these; after a crash the store holds either the old or the new content.
 
         Args:
             entries: The new content.
             vectors: Shape ``(len(entries), dimension)``; another dimension than before needs another ``embedding``.
-            embedding: Identity of the embedder that made the vectors, with its ``dimension``; None for the same.
+            embedding: Identity of the embedder that made the vectors, with its ``dimension``; None if it is the same.
         """
 
     @abstractmethod
@@ -136,4 +137,4 @@ class ExperienceStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Flush and let go of the storage; closing twice is allowed."""
+        """Flush and release the storage; closing twice is allowed."""

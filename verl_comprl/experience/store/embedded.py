@@ -1,7 +1,7 @@
-"""The experience store on Qdrant's embedded engine: one folder, one process, no server.
+"""Experience store on Qdrant's embedded engine: one folder, one process, no server.
 
-Owns the folder, its identity file and every call into the engine. The engine holds the GIL in updates and flushes, so
-calls are small and run in worker threads. Nothing is said here about which entry is best: see ``retrieval``.
+Owns the folder, its identity file and every call into the engine. The engine holds the GIL during updates and flushes,
+so these are made in small batches in a worker thread. Ranking is in ``retrieval``.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import numpy as np
 import qdrant_edge as edge
 
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
-from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stacked
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
 from verl_comprl.experience.store.folder import FolderLock, write_atomically
 from verl_comprl.experience.store.payload import (
     INTEGER_FIELDS,
@@ -35,9 +35,9 @@ T = TypeVar("T")
 _WRITE_BATCH = 32
 _READ_BATCH = 256
 _EXACT_BELOW = 4096
-"""Entries below which a full scan takes less than a quarter of a millisecond."""
+"""Number of entries below which every vector is compared exactly; that takes less than a quarter of a millisecond."""
 _TURN_SECONDS = 0.002
-"""How long searches may keep the event loop to themselves."""
+"""Time of searching after which other tasks of the event loop run."""
 _COARSE = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=4.0))
 _EXACT = edge.SearchParams(exact=True)
 
@@ -45,22 +45,23 @@ _EXACT = edge.SearchParams(exact=True)
 class EmbeddedStore(ExperienceStore):
     """Embedded Qdrant. Layout of the folder: ``lock``, ``bank.json`` (identity, name of the live shard), ``shard-<n>``.
 
-    Vectors are compared by dot product: they arrive normalised, and unlike with cosine the engine keeps every bit.
-    Large banks are scanned in 4-bit codes first and the best candidates scored exactly, which is five times as fast
-    and needs no index that would have to be rebuilt while the bank serves (``benchmarks/retrieval.py``).
+    Vectors are compared by dot product: they are normalised already, and for cosine the engine would normalise them
+    again and change bits. Large banks are scanned with vectors quantised to 4 bits and the best candidates are scored
+    again exactly. That is five times as fast, and there is no index to rebuild while the bank answers queries
+    (``benchmarks/retrieval.py``).
     """
 
     def __init__(self, folder: Path, embedding: dict[str, Any] | None) -> None:
-        """Use ``open``; this takes the folder but opens no shard yet."""
+        """Use ``open``. This locks the folder and opens no shard yet."""
         self._folder = folder
         self._wanted = embedding
         self._lock = FolderLock(folder)
         self._pid = os.getpid()
-        # One writer, and one for long reads beside it: the engine reads while it writes.
+        # A thread for writes and one for long reads: the engine can read while it writes.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-writer")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-reader")
         self._searching = asyncio.Lock()
-        self._params: edge.SearchParams | None = None  # of the number of entries; None until it is counted again
+        self._params: edge.SearchParams | None = None  # depends on the number of entries; None after a write
         self._closed = False
         self._shard: edge.EdgeShard
         self._shard_number = 0
@@ -70,8 +71,8 @@ class EmbeddedStore(ExperienceStore):
         """Open the bank folder ``path``, or create it.
 
         Args:
-            path: Folder; taken exclusively until ``close``.
-            embedding: Identity of the embedder, ``dimension`` among it; stored at creation, compared at every later
+            path: Folder; locked until ``close``.
+            embedding: Identity of the embedder, with its ``dimension``; stored at creation, compared at every later
                 opening. None opens an existing bank with the identity it has.
 
         Raises:
@@ -112,8 +113,9 @@ class EmbeddedStore(ExperienceStore):
         if self._params is None:
             self._params = _EXACT if self._shard.count(edge.CountRequest(exact=False)) < _EXACT_BELOW else _COARSE
         found: list[list[Hit]] = []
-        # In the loop's own thread: a search takes less than handing it to another thread under load, where the two
-        # fight for the GIL (p99 with 1,024 askers: 100 instead of 135 ms). Everybody else gets a turn in between.
+        # In the event loop's own thread: under load, handing a search to another thread takes longer than the search,
+        # because the two compete for the GIL (p99 of 1,024 concurrent queries: 100 instead of 135 ms). Other tasks run
+        # every few milliseconds; without the lock each of several searches would take such a turn before they do.
         async with self._searching:
             started = time.perf_counter()
             for request, vector in zip(requests, vectors, strict=True):
@@ -132,7 +134,7 @@ class EmbeddedStore(ExperienceStore):
         def write(batch: Sequence[Experience]) -> None:
             there = {str(record.id) for record in self._shard.retrieve([entry.id for entry in batch], False, False)}
             for entry in batch:
-                if entry.id in there:  # the engine refuses an id that has vanished
+                if entry.id in there:  # the engine refuses an unknown id
                     self._shard.update(edge.UpdateOperation.set_payload([entry.id], to_payload(entry)))
 
         for start in range(0, len(entries), _WRITE_BATCH):
@@ -148,7 +150,7 @@ class EmbeddedStore(ExperienceStore):
         for start in range(0, len(ids), _READ_BATCH):
             batch: list[int | UUID | str] = list(ids[start : start + _READ_BATCH])
             found.update(await self._read(lambda batch=batch: _vectors(self._shard.retrieve(batch, False, True))))
-        return stacked(ids, found, self.dimension)
+        return stack_rows(ids, found, self.dimension)
 
     async def replace_all(
         self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
@@ -233,7 +235,7 @@ class EmbeddedStore(ExperienceStore):
         for start in range(0, len(entries), _WRITE_BATCH):
             await self._write(lambda start=start: write(start))
 
-    # Everything below runs in a worker thread.
+    # The methods below are called in a worker thread.
 
     def _shard_path(self, number: int) -> Path:
         return self._folder / f"shard-{number}"
@@ -249,6 +251,7 @@ class EmbeddedStore(ExperienceStore):
         elif self._wanted is not None:
             self.embedding = as_json(self._wanted)
             self.dimension = self.embedding["dimension"]
+            # The identity last: after a crash before it there is no bank.json, and the next opening starts again here.
             shutil.rmtree(self._shard_path(0), ignore_errors=True)
             self._shard = self._create_shard(0, self.dimension)
             self._write_identity(0)
@@ -266,7 +269,7 @@ class EmbeddedStore(ExperienceStore):
             distance=edge.Distance.Dot,
             quantization_config=edge.TurboQuantQuantizationConfig(bits=edge.TurboQuantBitSize.Bits4),
         )
-        # One thread: there is one segment, and handing a search to a second thread costs more than it saves.
+        # One thread: the shard has one segment, and handing a search to a second thread costs more than it saves.
         config = edge.EdgeConfig(vectors=vectors, max_search_threads=1)
         shard = edge.EdgeShard.create(str(self._shard_path(number)), config)
         kinds = dict.fromkeys(KEYWORD_FIELDS, edge.PayloadSchemaType.Keyword)
@@ -277,6 +280,8 @@ class EmbeddedStore(ExperienceStore):
     def _switch(self, number: int, fresh: edge.EdgeShard, embedding: dict[str, Any]) -> None:
         old, old_number, old_embedding = self._shard, self._shard_number, self.embedding
         self.embedding = embedding
+        # bank.json names the live shard, so the atomic write of this file is the switch: a crash before it leaves the
+        # old shard live, a crash after it the new one, and `_open_shard` removes the other.
         try:
             self._write_identity(number)
         except BaseException:

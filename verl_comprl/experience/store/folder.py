@@ -1,6 +1,6 @@
-"""The folder an embedded bank lives in: who holds it, and files that are either old or new but never half.
+"""Folder lock and atomic file replacement.
 
-Owns the lock file and atomic writing. What the files contain is up to ``embedded_store`` and ``snapshot``.
+Owns the lock file and the writing of files. Their content is decided in ``embedded`` and ``transfer.snapshot``.
 """
 
 import fcntl
@@ -11,13 +11,13 @@ from verl_comprl.experience.store.base import StoreError
 
 
 class FolderLock:
-    """Exclusive hold on a folder, by ``flock``: the kernel ends it with the process, so it is never stale."""
+    """Exclusive lock on a folder by ``flock``; the kernel releases it when the process and all its forks have ended."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, creating it if needed.
+        """Lock the folder, creating it if needed.
 
         Raises:
-            StoreError: If this or another process holds it, or it cannot be created.
+            StoreError: If it is locked, by this process or another, or cannot be created.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ class FolderLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let go of the folder."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
@@ -48,13 +48,14 @@ def write_atomically(path: Path, data: bytes) -> None:
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()
+        # Before the rename: after a power loss the new name could otherwise refer to data that was never written.
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable what was created, renamed or removed in ``folder``."""
+    """Make creations, renames and removals in ``folder`` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""How an entry lies in a Qdrant point, and what a collection of them says about itself.
+"""Maps an entry to a Qdrant payload and back, and checks the metadata of a collection.
 
-Owns the payload format that both stores share, so that a bank can move between them.
+Owns the payload format, which both stores share.
 """
 
 import json
@@ -14,12 +14,12 @@ from verl_comprl.experience.store.base import StoreError
 
 KEYWORD_FIELDS = ("task", "environment")
 INTEGER_FIELDS = ("created_step",)
-"""What a search can filter by; every collection has an index on each."""
+"""Fields that a search can filter by; every collection has an index on each."""
 
 
 def to_payload(entry: Experience) -> dict[str, Any]:
     """Return the payload of an entry's point."""
-    # The entry as one JSON string: as separate fields the engine rounds the last bit of times.
+    # The entry as one JSON string: in separate fields the engine would round the last bit of times.
     filters = {field: getattr(entry, field) for field in (*KEYWORD_FIELDS, *INTEGER_FIELDS)}
     return {**filters, "entry": entry.model_dump_json()}
 
@@ -28,7 +28,7 @@ def from_payload(id: Any, payload: dict[str, Any] | None) -> Experience:
     """Return the entry of a point.
 
     Raises:
-        StoreError: If it holds none that this release reads.
+        StoreError: If the payload holds no entry that this release can read.
     """
     try:
         return Experience.model_validate_json((payload or {})["entry"])
@@ -37,31 +37,31 @@ def from_payload(id: Any, payload: dict[str, Any] | None) -> Experience:
 
 
 def as_json(embedding: dict[str, Any]) -> dict[str, Any]:
-    """Return an embedding identity as it looks after it was stored, so that it can be compared with a stored one."""
+    """Return an embedder identity as it is read back from a store, for comparison with a stored one."""
     return json.loads(json.dumps(embedding))
 
 
 def verified_embedding(where: str, stored: Any, wanted: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the embedding identity of a collection after checking that its content can be used.
+    """Return the embedder identity of a collection, after checking that its content can be used.
 
     Args:
-        where: The bank, for messages.
-        stored: ``{"schema_version", "embedding"}`` as the collection has it.
+        where: Name of the bank in messages.
+        stored: Metadata of the collection, ``{"schema_version", "embedding"}``.
         wanted: Identity of the embedder that will search; None accepts any.
 
     Raises:
-        StoreError: If the collection is not a bank, or has another schema or embedding.
+        StoreError: If the collection is not a bank, or has another schema or embedder.
     """
     try:
         version, embedding = stored["schema_version"], stored["embedding"]
         embedding["dimension"]
     except (KeyError, TypeError):
-        raise StoreError(f"{where} is not an experience bank: it says neither schema nor embedding") from None
+        raise StoreError(f"{where} is not an experience bank: it names no schema or no embedder") from None
     if version != SCHEMA_VERSION:
         raise StoreError(f"{where} has schema version {version}, this release reads {SCHEMA_VERSION}")
     if wanted is not None and (difference := embedding_difference(embedding, as_json(wanted))) is not None:
         raise StoreError(
             f"{where} was built with another embedder: {difference}; use that embedder, "
-            "choose another bank, or embed it anew: comprl bank reembed"
+            "choose another bank, or embed it again with `comprl bank reembed`"
         )
     return embedding

@@ -1,6 +1,7 @@
-"""The experience store on a Qdrant server, over REST.
+"""Experience store on a Qdrant server, over REST.
 
-Owns entries and searches. How calls are made is ``server_client``'s, the collection itself ``server_collection``'s.
+Owns entries and searches. How calls are made is in ``server_client``, the collection and its writer in
+``server_collection``.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from qdrant_client import AsyncQdrantClient, models
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stacked
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
 from verl_comprl.experience.store.payload import as_json, from_payload, to_payload, verified_embedding
 from verl_comprl.experience.store.server_client import ServerClient
 from verl_comprl.experience.store.server_collection import ServerCollection
@@ -22,7 +23,7 @@ _READ_BATCH = 256
 
 
 class ServerStore(ExperienceStore):
-    """A collection on a server, written by one process at a time and read by any number."""
+    """A collection on a server, with one writer, which holds a lease, and any number of readers."""
 
     def __init__(self, client: ServerClient, collection: ServerCollection, *, read_only: bool) -> None:
         """Use ``open``."""
@@ -43,14 +44,14 @@ class ServerStore(ExperienceStore):
 
         Args:
             config: Where the bank is. The API key is taken from the environment variable ``QDRANT_API_KEY``.
-            embedding: Identity of the embedder, ``dimension`` among it; stored at creation, compared at every later
+            embedding: Identity of the embedder, with its ``dimension``; stored at creation, compared at every later
                 opening. None opens an existing bank with the identity it has.
             read_only: Create nothing, do not become the writer, refuse to write.
-            client: Another client than that of ``config.url``.
+            client: Used instead of a client of ``config.url``.
 
         Raises:
             StoreError: If the server cannot be reached, another process writes the bank, it was built with another
-                embedder or schema, or it does not exist and is not to be created.
+                embedder or schema, or it does not exist and must not be created.
         """
         connection = ServerClient(config, client)
         store = cls(connection, ServerCollection(connection, config.collection), read_only=read_only)
@@ -70,7 +71,7 @@ class ServerStore(ExperienceStore):
         self.embedding = verified_embedding(self._client.name, metadata, wanted)
         self.dimension = self.embedding["dimension"]
         if not self._read_only:
-            await self._collection.take(metadata)
+            await self._collection.take_lease(metadata)
             await self._collection.ensure_indexes()
 
     async def load(self) -> list[Experience]:
@@ -112,7 +113,7 @@ class ServerStore(ExperienceStore):
         for start in range(0, len(entries), _WRITE_BATCH):
             operations: list[Any] = [
                 models.SetPayloadOperation(
-                    # By filter, not by id: a server refuses the whole batch for an id that has vanished.
+                    # By filter, not by id: for an id that is not there a server answers 404.
                     set_payload=models.SetPayload(
                         payload=to_payload(entry),
                         filter=models.Filter(must=[models.HasIdCondition(has_id=[entry.id])]),
@@ -143,7 +144,7 @@ class ServerStore(ExperienceStore):
                 lambda client, batch=batch: client.retrieve(self._name, batch, with_payload=False, with_vectors=True)
             )
             found.update((str(record.id), record.vector) for record in records)
-        return stacked(ids, found, self.dimension)
+        return stack_rows(ids, found, self.dimension)
 
     async def replace_all(
         self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
@@ -154,18 +155,19 @@ class ServerStore(ExperienceStore):
         name = await self._collection.create_next(identity)
         try:
             await self._upsert(name, entries, vectors)
+            # Counted before the switch: an incomplete copy must not replace the old content.
             written = (await self._client.call(lambda client: client.count(name, exact=True))).count
             if written != len(entries):
                 raise StoreError(f"{self._client.name}: {written} of {len(entries)} entries arrived in {name}")
         except BaseException:
-            with contextlib.suppress(StoreError):  # the next replacement clears away what cannot be dropped now
+            with contextlib.suppress(StoreError):  # the next replacement deletes what cannot be deleted now
                 await self._collection.drop(name)
             raise
         await self._collection.switch_to(name)
         self.embedding, self.dimension = identity, identity["dimension"]
 
     async def flush(self) -> None:
-        # A server makes every acknowledged write durable itself.
+        # The server itself makes every acknowledged write durable.
         await self._start_writing()
 
     async def close(self) -> None:
@@ -173,7 +175,7 @@ class ServerStore(ExperienceStore):
             return
         try:
             if not self._read_only:
-                await self._collection.release()
+                await self._collection.release_lease()
         finally:
             await self._client.close()
 
@@ -194,11 +196,11 @@ class ServerStore(ExperienceStore):
     async def _start_writing(self) -> None:
         if self._read_only:
             raise StoreError(f"{self._client.name} was opened read-only")
-        await self._collection.hold()
+        await self._collection.renew_lease()
 
     def _check(self, result: models.UpdateResult) -> None:
         if result.status != models.UpdateStatus.COMPLETED:
-            raise StoreError(f"{self._client.name}: a write was not completed but {result.status.value}")
+            raise StoreError(f"{self._client.name}: a write is {result.status.value}, not completed")
 
 
 def _filter(request: SearchRequest) -> models.Filter | None:

@@ -1,6 +1,6 @@
-"""One door to a Qdrant server: bounded, retried where a repetition is harmless, with one kind of error.
+"""Makes calls to a Qdrant server, with time limits, retries, limited concurrency, and StoreError for every failure.
 
-Owns how a call is made. Which calls there are is ``server_store``'s and ``server_collection``'s.
+Owns how a call is made. The calls themselves are in ``server`` and ``server_collection``.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from verl_comprl.experience.store.base import StoreError
 T = TypeVar("T")
 
 _LONGEST_WAIT = 10.0
-"""Seconds; a server that asks for more patience is taken for down."""
+"""Seconds; a server that asks for a longer wait counts as down."""
 
 
 class ServerClient:
-    """An ``AsyncQdrantClient`` with the bank's manners. Belongs to the event loop and process it was made in."""
+    """An ``AsyncQdrantClient`` with retries and one error type. Belongs to the event loop and process that made it."""
 
     def __init__(self, config: BankConfig, client: AsyncQdrantClient | None = None) -> None:
-        """Connect lazily to ``config.url``.
+        """Prepare calls to ``config.url``; the first one connects.
 
         Args:
             config: URL, time limit, number of attempts and of requests in flight.
-            client: Another client than that of ``config.url``: the contract suite runs the client's local mode.
+            client: Used instead of a client of ``config.url``: the contract suite passes one in local mode.
         """
         self.name = f"experience bank {config.collection} on {config.url}"
         self._client = client or AsyncQdrantClient(
@@ -48,19 +48,19 @@ class ServerClient:
         self.closed = False
 
     def __reduce__(self) -> NoReturn:
-        """Refuse: connections and locks do not travel."""
+        """Refuse: connections and locks cannot be sent to another process."""
         raise TypeError(f"the connection of {self.name} cannot be sent to another process; open it there")
 
     async def call(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
-        """Make an idempotent call, again if the server was busy, broken or out of reach.
+        """Make an idempotent call; repeat it if the server is busy, failing or unreachable.
 
         Raises:
-            StoreError: If it failed for good.
+            StoreError: If the last attempt failed, or the error is not one to retry.
         """
         return await self._guarded(lambda: self._repeated(work))
 
     async def call_once(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
-        """Make a call whose repetition could do harm.
+        """Make a call that must not be repeated.
 
         Raises:
             StoreError: If it failed.
@@ -74,7 +74,7 @@ class ServerClient:
 
     async def _repeated(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
         attempts = stamina.retry_context(
-            on=_worth_another_try,
+            on=_should_retry,
             attempts=self._attempts,
             timeout=None,
             wait_initial=0.05,
@@ -98,12 +98,12 @@ class ServerClient:
                 return await work()
         except StoreError:
             raise
-        except Exception as error:  # the client lets through what httpx, pydantic and the local mode raise
-            raise StoreError(f"{self.name}: {_in_a_line(error)}") from error
+        except Exception as error:  # the client passes on exceptions of httpx, of pydantic and of its local mode
+            raise StoreError(f"{self.name}: {_one_line(error)}") from error
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Return the HTTP status that an error of the client stands for, also behind a ``StoreError``."""
+    """Return the HTTP status of a client's error, or of the one that caused a ``StoreError``; None without one."""
     if isinstance(error, StoreError):
         error = error.__cause__
     if isinstance(error, ResourceExhaustedResponse):
@@ -111,15 +111,15 @@ def status_of(error: BaseException | None) -> int | None:
     return error.status_code if isinstance(error, UnexpectedResponse) else None
 
 
-def _worth_another_try(error: Exception) -> bool | float:
-    """Return whether to try again, or after how many seconds."""
+def _should_retry(error: Exception) -> bool | float:
+    """Return whether to retry, or after how many seconds."""
     if isinstance(error, ResourceExhaustedResponse):
         return float(error.retry_after_s) if error.retry_after_s <= _LONGEST_WAIT else False
     status = status_of(error)
     return status in (408, 429) or status >= 500 if status else isinstance(error, ResponseHandlingException)
 
 
-def _in_a_line(error: Any) -> str:
+def _one_line(error: Any) -> str:
     source = getattr(error, "source", error)
     text = " ".join(str(source).split()) or type(source).__name__
     return text if source is error else f"{type(source).__name__}: {text}"

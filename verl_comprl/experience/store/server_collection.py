@@ -1,9 +1,10 @@
-"""The collection of a bank on a Qdrant server: its name, what it says about itself, its indexes, and who may write.
+"""The Qdrant collection of a bank: alias, metadata, indexes, replacement, and the lease of its writer.
 
-Owns creation, verification and replacement; entries and searches are ``server_store``'s.
+Owns the collection as a whole; entries and searches are in ``server``.
 
-A bank's name is an alias; the collection behind it is ``<name>.v<n>``, so that other content, or vectors of another
-embedder, can be put in its place at one stroke.
+A bank's name is an alias of the collection ``<name>.v<n>``. A server can neither exchange the whole content of a
+collection in one step nor change the size of its vectors. A replacement therefore fills the next collection completely
+and then moves the alias to it.
 """
 
 import asyncio
@@ -21,18 +22,18 @@ from verl_comprl.experience.store.payload import INTEGER_FIELDS, KEYWORD_FIELDS
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 
 LEASE_SECONDS = 30.0
-"""How long a writer that has not been seen is believed to be alive."""
+"""Seconds since its last renewal for which a writer counts as alive."""
 _RENEW_SECONDS = 10.0
 _READABLE_SECONDS = 5.0
-"""How long a collection that another process has just created may stay unreadable."""
+"""Seconds for which a collection that another process has just created may be unreadable."""
 _WRITER = "writer"
 
 
 class ServerCollection:
-    """The collection behind an alias."""
+    """The collection behind an alias, named ``physical``."""
 
     def __init__(self, client: ServerClient, name: str) -> None:
-        """Name the alias; ``find`` or ``create`` says which collection it is."""
+        """Use the alias ``name``; ``find`` or ``create`` sets the collection behind it."""
         self._client = client
         self._alias = name
         self.physical = ""
@@ -40,22 +41,22 @@ class ServerCollection:
         self._renewed_at = 0.0
 
     async def find(self) -> dict[str, Any] | None:
-        """Return the metadata of the alias's collection, None if there is no such alias.
+        """Return the metadata of the collection behind the alias, or None if there is no such alias.
 
         Raises:
-            StoreError: If the name is a collection of its own, or the server failed.
+            StoreError: If the name is a collection instead of an alias, or the server failed.
         """
         aliases = (await self._client.call(lambda client: client.get_aliases())).aliases
         found = [alias.collection_name for alias in aliases if alias.alias_name == self._alias]
         if not found:
             if await self._client.call(lambda client: client.collection_exists(self._alias)):
-                raise StoreError(f"{self._client.name} is a collection that is not an experience bank; choose another")
+                raise StoreError(f"{self._client.name} is a collection, not an experience bank; choose another name")
             return None
         (self.physical,) = found
         return await self._metadata()
 
     async def create(self, embedding: dict[str, Any]) -> dict[str, Any]:
-        """Create the first collection and the alias, or take what another process creates at this moment.
+        """Create the first collection and the alias, or use the collection that another process is just creating.
 
         Returns:
             The metadata of the collection, which may be another process's.
@@ -71,7 +72,7 @@ class ServerCollection:
         return await self._metadata()
 
     async def create_next(self, embedding: dict[str, Any]) -> str:
-        """Create the collection that will follow this one, without what a crash may have left of it."""
+        """Create the next collection, after deleting what a crash may have left under its name."""
         number = int(self.physical.rpartition(".v")[2]) + 1
         name = f"{self._alias}.v{number}"
         await self._client.call(lambda client: client.delete_collection(name))
@@ -80,12 +81,15 @@ class ServerCollection:
         return name
 
     async def switch_to(self, name: str) -> None:
-        """Let the alias mean another collection and delete the one it meant."""
+        """Point the alias to another collection and delete the previous one."""
         old = self.physical
+        # The alias decides which content counts: a crash before this call leaves the old content, a crash after it the
+        # new one, and in both cases a collection that nothing refers to.
         await self._point_alias(name, old)
         self.physical = name
+        # The lease is in the metadata of the collection, so the new one has none yet.
         self._renewed_at = 0.0
-        await self.hold()
+        await self.renew_lease()
         await self._client.call(lambda client: client.delete_collection(old))
 
     async def drop(self, name: str) -> None:
@@ -96,13 +100,15 @@ class ServerCollection:
         """Create the payload indexes that are missing; filters are slow, or refused, without them."""
         await self._ensure_indexes(self.physical)
 
-    # ---- who may write ----
+    # ---- the lease of the writer ----
 
-    async def take(self, metadata: dict[str, Any]) -> None:
-        """Become the writer.
+    async def take_lease(self, metadata: dict[str, Any]) -> None:
+        """Become the writer, unless ``metadata`` names another one that counts as alive.
+
+        The lease is read and then written, not in one step: it does not stop processes that open at the same moment.
 
         Raises:
-            StoreError: If another one is at work.
+            StoreError: If there is another writer.
         """
         writer = metadata.get(_WRITER) or {}
         seen = time.time() - writer.get("seen_at", 0.0)
@@ -112,24 +118,24 @@ class ServerCollection:
                 f"(seen {seen:.0f} s ago); close that run, or choose another comprl.bank.collection. "
                 f"If it died, it can be opened in {LEASE_SECONDS - seen:.0f} s"
             )
-        await self.hold()
+        await self.renew_lease()
 
-    async def hold(self) -> None:
-        """Say that the writer is alive, if it has not done so for a while."""
+    async def renew_lease(self) -> None:
+        """Record that the writer is alive, unless that was done less than ``_RENEW_SECONDS`` ago."""
         if time.monotonic() - self._renewed_at < _RENEW_SECONDS and self._renewed_at:
             return
         writer = {"id": self._id, "host": socket.gethostname(), "pid": os.getpid(), "seen_at": time.time()}
         await self._set_metadata({_WRITER: writer})
         self._renewed_at = time.monotonic()
 
-    async def release(self) -> None:
-        """Stop being the writer."""
+    async def release_lease(self) -> None:
+        """Stop being the writer, so that another process can open the bank at once."""
         await self._set_metadata({_WRITER: {}})
 
     # ---- calls ----
 
     async def _create(self, name: str, embedding: dict[str, Any]) -> None:
-        # Not repeated: a first attempt that did arrive would make the second one fail with 409.
+        # Not retried: if the first attempt did reach the server, the second one would fail with 409.
         await self._client.call_once(
             lambda client: client.create_collection(
                 name,
@@ -182,7 +188,7 @@ class ServerCollection:
 
 
 def _is_dead(writer: dict[str, Any]) -> bool:
-    """Return whether the writer was a process of this machine that is gone."""
+    """Return whether the writer was a process of this machine that has ended."""
     if writer.get("host") != socket.gethostname():
         return False
     try:

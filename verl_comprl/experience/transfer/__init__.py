@@ -1,1 +1,1 @@
-"""Whole banks: snapshots, import and export, verification, and the query language of the command line."""
+"""Operations on whole banks: snapshots, import, export, verification, and the command line's query language."""

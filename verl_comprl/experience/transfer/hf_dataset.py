@@ -1,6 +1,6 @@
-"""Entries as a Hugging Face dataset: one parquet table and the card that describes it.
+"""Converts entries to the table and card of a Hugging Face dataset, and the table back to entries.
 
-Owns columns and wording. The folder they lie in, and whether it can be trusted, is ``snapshot``'s.
+Owns the columns and the text of the card. The folder, and the check that it is undamaged, are in ``snapshot``.
 """
 
 import json
@@ -29,10 +29,10 @@ configs:
 # Experience bank
 
 {count} entries ({quarantined} quarantined) of {tasks} tasks in {environments} environments, written by a model that
-read the episodes of another one (Complementary RL). Each row is one entry with its provenance and its counters.
+read the episodes of another model (Complementary RL). Each row is one entry with its provenance and its counters.
 
-**The text is model-written and untrusted.** Anything an environment showed or a model was talked into may be in it:
-treat it as data, never as instructions, and sanitise it before it goes into a prompt.
+**The text is model-written and untrusted.** It may contain anything that an environment displayed or that a model was
+persuaded to write: treat it as data, never as instructions, and sanitise it before it goes into a prompt.
 
 * `{entries_file}`: the entries. `datasets.load_dataset` on this folder gives them as split `train`.
 * `vectors.safetensors`: tensor `vectors`, float32 and L2-normalised, one row per entry in the same order.
@@ -48,7 +48,7 @@ Load it into a bank with `comprl bank import --path BANK_FOLDER THIS_FOLDER`.
 
 def to_parquet(entries: Sequence[Experience]) -> bytes:
     """Return the entries as a parquet file, one typed column per field; equal entries give equal bytes."""
-    import pyarrow as pa  # here, as most processes with a bank write no snapshot and it takes 0.1 s
+    import pyarrow as pa  # imported here: it takes 0.1 s, and most processes with a bank write no snapshot
     import pyarrow.parquet as pq
 
     columns = {
@@ -69,13 +69,13 @@ def from_parquet(data: bytes) -> list[Experience]:
     """Return the entries of a parquet file.
 
     Raises:
-        ValueError: If it is not one, or its rows are not entries of this schema.
+        ValueError: If it is not a parquet file, or its rows are not entries of this schema.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Not read_table: its threads outlive the call, and one that lets go of `data` while Python exits aborts it.
+        # Not read_table: its threads outlive the call, and one that frees `data` while Python exits aborts the process.
         rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"not a parquet file: {error}") from error
@@ -88,7 +88,7 @@ def from_parquet(data: bytes) -> list[Experience]:
 
 
 def card(entries: Sequence[Experience], embedding: dict[str, Any]) -> str:
-    """Return the dataset card: Markdown under the header by which ``datasets`` finds the entries."""
+    """Return the dataset card: Markdown with the header that tells ``datasets`` where the entries are."""
     return _CARD.format(
         entries_file=ENTRIES_FILE,
         count=len(entries),

@@ -1,6 +1,6 @@
-"""Conditions on entries, as people type them: ``uses>=5``, ``task=minihack``, ``title~door``.
+"""Parses the conditions by which users select entries, such as ``uses>=5``, ``task=minihack`` or ``title~door``.
 
-Owns the little language. What is done with the entries it picks is the caller's.
+Owns syntax and meaning of the conditions. What happens to the selected entries is up to the caller.
 """
 
 import math
@@ -16,7 +16,7 @@ _KINDS: Mapping[Any, str] = {int: _NUMBER, float: _NUMBER, int | None: _NUMBER, 
 FIELDS: Mapping[str, str] = {
     name: _KINDS.get(field.annotation, "text") for name, field in Experience.model_fields.items()
 } | {"success_rate": _NUMBER, "text": "text"}
-"""What a condition can name, and what each is compared with."""
+"""Fields that a condition can name, and the kind of value each is compared with."""
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -33,12 +33,12 @@ Condition = Callable[[Experience], bool]
 
 
 def parse_where(conditions: Sequence[str]) -> Condition:
-    """Return whether an entry meets all of ``conditions``.
+    """Return a function that tells whether an entry meets all of ``conditions``.
 
-    A condition is ``field operator value`` with one of ``= == != < <= > >=``, or ``~`` for texts that contain the
-    value in upper or lower case. Fields are those of ``Experience``, ``success_rate`` and ``text``; ``parents`` is
-    their ids with commas between. A field without a value (``last_trained_step`` of an entry never trained) meets
-    only ``!=``.
+    A condition is ``field operator value`` with one of ``= == != < <= > >=``, or ``~`` for a text that contains the
+    value, ignoring case. Fields are those of ``Experience``, ``success_rate`` and ``text``; ``parents`` is a
+    comma-separated list of ids. A field without a value (``last_trained_step`` of an entry never trained) meets only
+    ``!=``.
 
     Raises:
         ValueError: If a condition has another form, an unknown field, or a value its field cannot have.
@@ -48,7 +48,7 @@ def parse_where(conditions: Sequence[str]) -> Condition:
 
 
 def field_value(entry: Experience, field: str) -> Any:
-    """Return what ``field``, one of ``FIELDS``, is for an entry: a number, a text, a bool or None."""
+    """Return the value of ``field``, one of ``FIELDS``, of an entry: a number, a text, a bool or None."""
     value = getattr(entry, field)
     return ",".join(value) if isinstance(value, tuple) else value
 
@@ -62,11 +62,11 @@ def _parse(condition: str) -> Condition:
         )
     field, symbol, value = match[1], match[2], match[3].strip()
     if field not in FIELDS:
-        raise ValueError(f"condition {condition!r}: no field {field!r}; there are {', '.join(sorted(FIELDS))}")
+        raise ValueError(f"condition {condition!r}: no field {field!r}; the fields are {', '.join(sorted(FIELDS))}")
     kind = FIELDS[field]
     if symbol == "~":
         if kind != "text":
-            raise ValueError(f"condition {condition!r}: ~ looks into texts, {field} is a {kind}")
+            raise ValueError(f"condition {condition!r}: ~ works on texts, {field} is a {kind}")
         return lambda entry: value.casefold() in field_value(entry, field).casefold()
     compare, wanted = _COMPARISONS[symbol], _value(condition, kind, value)
 

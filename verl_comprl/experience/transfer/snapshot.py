@@ -1,8 +1,8 @@
-"""The bank as a folder that can be moved, read, verified, and published as a Hugging Face dataset.
+"""Writes and reads snapshots: a whole bank as a folder with checksums, which is also a Hugging Face dataset.
 
 Owns the folder: ``README.md``, ``data/entries.parquet``, ``vectors.safetensors`` (tensor ``vectors``, rows in the order
-of the entries) and ``manifest.json``, written last. One that does not fit its manifest is refused. What the entries
-look like as a dataset is ``dataset``'s.
+of the entries) and ``manifest.json``, written last. A folder that does not match its manifest is refused. The table's
+columns and the card are in ``hf_dataset``.
 """
 
 import hashlib
@@ -29,11 +29,11 @@ _OWN = {_CARD, ENTRIES_FILE, _VECTORS, _MANIFEST}
 
 
 class SnapshotError(ValueError):
-    """A snapshot is incomplete, damaged, cannot be written, or is of another kind than asked for."""
+    """A snapshot is missing, incomplete or damaged, cannot be written, or belongs to another embedder or schema."""
 
 
 class Snapshot(NamedTuple):
-    """Entries, their vectors (shape ``(count, dimension)``, float32), and the identity of the embedder behind them."""
+    """Entries, their vectors (shape ``(count, dimension)``, float32), and the identity of their embedder."""
 
     entries: list[Experience]
     vectors: np.ndarray
@@ -41,25 +41,25 @@ class Snapshot(NamedTuple):
 
 
 def write_snapshot(folder: Path, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any]) -> None:
-    """Write a snapshot to ``folder``; one that is there already is replaced only once the new one is complete.
+    """Write a snapshot to ``folder``; an existing one is replaced only when the new one is complete.
 
     Args:
-        folder: Its parents are created.
-        entries: In the order to keep.
+        folder: Folder of the snapshot; its parents are created.
+        entries: The entries, in the order to keep.
         vectors: Shape ``(len(entries), dimension)``, float32.
-        embedding: Identity of the embedder, ``dimension`` among it.
+        embedding: Identity of the embedder, with its ``dimension``.
 
     Raises:
-        SnapshotError: If the folder holds anything that is not a snapshot's, or cannot be written (disk full); an
-            older snapshot is still there.
+        SnapshotError: If the folder holds other files than a snapshot's, or cannot be written (disk full); an older
+            snapshot is kept.
     """
     folder = folder.resolve()
-    building = _beside(folder, "building")
+    building = _sibling(folder, "building")
     try:
         _recover(folder)
-        if strangers := set(_files(folder)) - _OWN:
+        if foreign := set(_files(folder)) - _OWN:
             raise SnapshotError(
-                f"snapshot folder {folder} holds other files ({min(strangers)}); choose a folder of its own"
+                f"snapshot folder {folder} holds other files ({min(foreign)}); choose an empty or a new folder"
             )
         shutil.rmtree(building, ignore_errors=True)
         (building / ENTRIES_FILE).parent.mkdir(parents=True)
@@ -77,6 +77,7 @@ def write_snapshot(folder: Path, entries: Sequence[Experience], vectors: np.ndar
             "embedding": embedding,
             "sha256": checksums,
         }
+        # Last: a folder whose writing was interrupted has no manifest, and is refused as incomplete.
         write_atomically(building / _MANIFEST, json.dumps(manifest, indent=1).encode())
         _replace(folder, building)
     except OSError as error:
@@ -88,15 +89,15 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     """Return the content of a snapshot.
 
     Args:
-        folder: What ``write_snapshot`` wrote.
+        folder: A folder that ``write_snapshot`` wrote.
         embedding: Identity of the embedder that will search the vectors; None accepts any.
 
     Raises:
         SnapshotError: If anything is missing, damaged, or was made with another embedder or schema.
     """
     folder = folder.resolve()
-    aside = _beside(folder, "replaced")
-    place = aside if aside.exists() and not folder.exists() else folder  # a crash in _replace leaves it there
+    aside = _sibling(folder, "replaced")
+    place = aside if aside.exists() and not folder.exists() else folder  # a crash in `_replace` can leave it there
     try:
         manifest = json.loads((place / _MANIFEST).read_bytes())
         if manifest["schema_version"] != SCHEMA_VERSION:
@@ -120,14 +121,14 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         raise SnapshotError(
             f"snapshot {folder} should have {count} entries, has {len(entries)} and {len(vectors)} vectors"
         )
-    # Checksums only tell of accidents: one long vector would come first in every search.
+    # Checksums detect accidents, not forgery; and one vector that is too long would win every search.
     if vectors.shape != shape or vectors.dtype != np.float32 or not (abs(_lengths(vectors) - 1) < 1e-3).all():
         raise SnapshotError(f"snapshot {folder} has vectors that are not normalised float32 of shape {shape}")
     return Snapshot(entries, vectors, stored)
 
 
 def entries_checksum(entries: Sequence[Experience]) -> str:
-    """Return the SHA-256 of entries with all their counters: the one that a snapshot of them has in its manifest."""
+    """Return the SHA-256 of entries with all their counters, as it stands in the manifest of their snapshot."""
     return hashlib.sha256(to_parquet(entries)).hexdigest()
 
 
@@ -138,17 +139,17 @@ def snapshot_checksum(address: str) -> str:
         address: As for :func:`snapshot_folder`.
 
     Raises:
-        SnapshotError: If there is none.
+        SnapshotError: If there is no snapshot.
     """
     try:
         manifest = json.loads((snapshot_folder(address) / _MANIFEST).read_bytes())
         return manifest["sha256"][ENTRIES_FILE]
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise SnapshotError(f"{address} is no snapshot: {error!r}") from error
+        raise SnapshotError(f"{address} is not a snapshot: {error!r}") from error
 
 
 def snapshot_folder(address: str) -> Path:
-    """Return the folder of a snapshot: ``address`` itself, or where it lies if it is on the Hugging Face hub.
+    """Return the folder of a snapshot: ``address`` itself, or its download if it is on the Hugging Face hub.
 
     Raises:
         SnapshotError: See ``hub_folder``.
@@ -157,19 +158,19 @@ def snapshot_folder(address: str) -> Path:
 
 
 def hub_folder(address: str) -> Path:
-    """Download the snapshot ``hf://datasets/<user>/<name>`` from the Hugging Face hub; return where it lies.
+    """Download the snapshot ``hf://datasets/<user>/<name>`` from the Hugging Face hub and return its folder.
 
     Raises:
-        SnapshotError: If the address is another, or cannot be downloaded.
+        SnapshotError: If the address has another form, or the download fails.
     """
-    from huggingface_hub import snapshot_download  # here, as few need it and it takes 0.5 s
+    from huggingface_hub import snapshot_download  # imported here: it takes 0.5 s, and few processes need it
 
     repository = address.removeprefix(HUB_PREFIX)
     if repository == address or repository.count("/") != 1:
         raise SnapshotError(f"a snapshot on the hub is named {HUB_PREFIX}<user>/<name>, got {address!r}")
     try:
         return Path(snapshot_download(repository, repo_type="dataset", allow_patterns=sorted(_OWN)))
-    except (OSError, ValueError) as error:  # all that the hub's client raises derive from these
+    except (OSError, ValueError) as error:  # every exception of the hub's client derives from one of these
         reason = str(error).strip().split("\n")[0]
         raise SnapshotError(f"{address} could not be downloaded: {reason}") from error
 
@@ -184,21 +185,23 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
     return np.linalg.norm(vectors, axis=1)
 
 
-def _beside(folder: Path, purpose: str) -> Path:
+def _sibling(folder: Path, purpose: str) -> Path:
     return folder.with_name(f"{folder.name}.{purpose}")
 
 
 def _recover(folder: Path) -> None:
-    """Undo, or finish, a replacement that a crash interrupted."""
-    aside = _beside(folder, "replaced")
+    """Finish or undo a replacement that a crash interrupted."""
+    aside = _sibling(folder, "replaced")
     if not folder.exists() and aside.exists():
         aside.rename(folder)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _replace(folder: Path, new: Path) -> None:
-    """Put ``new`` in the place of ``folder``; at any moment one of the two is there or ``_recover`` can bring it."""
-    aside = _beside(folder, "replaced")
+    """Replace ``folder`` by ``new``."""
+    # Two renames, because a rename onto a folder that is not empty fails. After a crash between them the old snapshot
+    # is at `<name>.replaced`, where `read_snapshot` finds it and from where `_recover` moves it back.
+    aside = _sibling(folder, "replaced")
     if folder.exists():
         folder.rename(aside)
     try:

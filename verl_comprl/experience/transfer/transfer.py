@@ -1,6 +1,6 @@
-"""Whole banks on the move: saved, restored, added to another, embedded anew.
+"""Saves, restores, imports and re-embeds whole banks.
 
-Owns the steps; the format is ``snapshot``'s, the path of every write ``ledger``'s.
+Owns the steps. The file format is in ``snapshot``; every write goes through ``ledger``.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
 _BATCH = 256
-"""Texts or entries handled in one go: other work gets its turn in between."""
+"""Texts or entries per call, so that other tasks of the event loop run in between."""
 
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What became of the entries of an imported snapshot: numbers of entries.
+    """Result of importing a snapshot, in numbers of entries.
 
-    ``skipped`` were there already, or have been replaced by an entry that is; of ``rejected`` ones sanitising left
-    nothing; ``evicted`` entries, old or imported, left because the bank was full.
+    ``skipped``: already in the bank, or replaced by another entry. ``rejected``: without text after sanitising.
+    ``evicted``: removed because the bank was full, old and imported entries together.
     """
 
     added: int = 0
@@ -34,7 +34,8 @@ class ImportReport:
 
 
 async def save_snapshot(ledger: Ledger, folder: Path) -> None:
-    """Write the content to ``folder``, as of one moment."""
+    """Write a consistent snapshot to ``folder``."""
+    # Only the reading needs the lock: entries are immutable, and changes need not wait for the files.
     async with ledger.reading():
         entries = list(ledger.table.by_id.values())
         vectors = await ledger.store.vectors([entry.id for entry in entries])
@@ -42,7 +43,7 @@ async def save_snapshot(ledger: Ledger, folder: Path) -> None:
 
 
 async def restore_snapshot(ledger: Ledger, folder: Path) -> None:
-    """Put a snapshot in the place of the content."""
+    """Replace the content by a snapshot."""
     entries, vectors, *_ = await asyncio.to_thread(read_snapshot, folder, ledger.store.embedding)
     await ledger.write(lambda: ledger.replace_all(entries, vectors))
 
@@ -55,14 +56,14 @@ async def add_snapshot(
     clean: Callable[[str, str], tuple[str, str]],
     capacity: int,
 ) -> ImportReport:
-    """Add what is missing; see ``ExperienceBank.add_snapshot``.
+    """Add the entries that are missing; see ``ExperienceBank.add_snapshot``.
 
     Args:
-        ledger: Where to.
-        folder: Where from.
-        embedder: Makes new vectors; None takes those of the snapshot.
+        ledger: The bank to add to.
+        folder: The snapshot.
+        embedder: Embeds the texts; None takes the vectors of the snapshot.
         clean: Sanitises title and content.
-        capacity: Entries the bank may hold; the oldest leave first.
+        capacity: Maximum number of entries; the oldest are evicted first.
     """
     embedding = None if embedder else ledger.store.embedding
     entries, old_vectors, *_ = await asyncio.to_thread(read_snapshot, folder, embedding)
@@ -76,17 +77,18 @@ async def add_snapshot(
     vectors = await _embed(embedder, cleaned) if embedder else old_vectors[rows]
 
     async def write() -> ImportReport:
-        there = ledger.table.by_id
-        replaced = {parent for entry in (*there.values(), *cleaned) for parent in entry.parents}
-        wanted = [n for n, entry in enumerate(cleaned) if entry.id not in there and entry.id not in replaced]
+        existing = ledger.table.by_id
+        replaced = {parent for entry in (*existing.values(), *cleaned) for parent in entry.parents}
+        wanted = [n for n, entry in enumerate(cleaned) if entry.id not in existing and entry.id not in replaced]
         new = [cleaned[n] for n in wanted]
-        by_age = sorted((*there.values(), *new), key=lambda entry: (entry.created_at, entry.id))
+        by_age = sorted((*existing.values(), *new), key=lambda entry: (entry.created_at, entry.id))
         evicted = {entry.id for entry in by_age[: max(0, len(by_age) - capacity)]}
         kept = [n for n in wanted if cleaned[n].id not in evicted]
         for start in range(0, len(kept), _BATCH):
             batch = kept[start : start + _BATCH]
             await ledger.change([cleaned[n] for n in batch], vectors[batch], ())
-        await ledger.change((), vectors[:0], [id for id in there if id in evicted])
+        await ledger.change((), vectors[:0], [id for id in existing if id in evicted])
+        # Imported entries can be older than those of the bank, and eviction takes the first entries of the table.
         ledger.table.sort()
         return ImportReport(
             added=len(kept),
@@ -99,12 +101,12 @@ async def add_snapshot(
 
 
 async def reembed(ledger: Ledger, embedder: Embedder) -> None:
-    """Give every entry a vector of ``embedder`` and the store its identity."""
+    """Embed every entry with ``embedder`` and record its identity in the store."""
     vectors: dict[str, np.ndarray] = {}
 
     async def switch() -> bool:
         if any(id not in vectors for id in ledger.table.by_id):
-            return False  # came in while the others were being embedded; no lock is held across a model call
+            return False  # entries were added during the embedding, which holds no lock
         await ledger.replace_vectors(vectors, embedder.identity)
         return True
 

@@ -1,6 +1,6 @@
-"""Is a bank what it says it is?
+"""Checks that memory and store hold the same entries.
 
-Owns the comparison of memory and store, entry by entry. Damage to a snapshot is found by ``snapshot``.
+Owns the comparison, entry by entry. Damage to a snapshot is detected in ``snapshot``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ _COUNTERS = {
 
 
 async def find_problems(store: ExperienceStore, entries: Mapping[str, Experience]) -> list[str]:
-    """Return what is wrong, one line each; nothing if all is well. Counters may be ahead in memory.
+    """Return the differences, one line each; an empty list if there are none. Counters may be newer in memory.
 
     Args:
-        store: The store, not being written meanwhile.
-        entries: What the bank serves from.
+        store: The store, which must not be written during the call.
+        entries: The entries in memory, by id.
 
     Raises:
         StoreError: If the store cannot be read at all.
@@ -33,16 +33,16 @@ async def find_problems(store: ExperienceStore, entries: Mapping[str, Experience
     problems += _named("not in the store", [id for id in entries if id not in stored])
     both = [id for id in entries if id in stored]
     differ = [id for id in both if _facts(stored[id]) != _facts(entries[id])]
-    problems += _named("other text or provenance in the store than in memory", differ)
+    problems += _named("with other text or provenance in the store than in memory", differ)
     half = [parent for entry in stored.values() for parent in entry.parents if parent in stored]
-    problems += _named("replaced, but still there", half)
+    problems += _named("replaced by another entry, but still in the store", half)
     ahead = [id for id in both if stored[id].retrievals > entries[id].retrievals or stored[id].uses > entries[id].uses]
     problems += _named("with higher counters in the store than in memory", ahead)
     try:
         lengths = np.linalg.norm(await store.vectors(both), axis=1)
     except StoreError as error:
         return [*problems, str(error)]
-    # A NaN fails the comparison, too.
+    # Negated, so that NaN, which fails every comparison, is a problem too.
     problems += _named("without a normalised vector", [both[n] for n in np.flatnonzero(~(abs(lengths - 1) < 1e-3))])
     return problems
 

@@ -1,1 +1,1 @@
-"""From an extractor's answer to changes of the bank: parsing, sanitising, planning, merging, quality."""
+"""Turns an extractor's answer into changes of the bank: parsing, sanitising, planning, merging, quality checks."""

@@ -1,6 +1,6 @@
-"""The periodic merge: which entries the extractor sees together.
+"""Splits a bank into the chunks that the extractor merges periodically.
 
-Owns the chunking. The model call is the service's, the operations are applied by the bank.
+Owns the chunking. The extractor is called by the caller, operations are applied by ``bank``.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,9 @@ class MergePass:
             report = await bank.apply(parsed.operations, listed=[entry.id for entry in chunk], ...)
             survivors = [entry for id in report.surviving_ids if (entry := bank.get(id))] if parsed.format_ok else ()
 
-    An answer that cannot be parsed keeps the originals: nothing is applied, nothing is carried. At most ``chunk_size``
-    entries are carried, the newest: an extractor that retains everything would otherwise be shown the whole bank.
+    If an answer cannot be parsed, its chunk stays as it is: nothing is applied and nothing is carried. At most the
+    ``chunk_size`` newest survivors are carried: an extractor that retains everything would otherwise get ever longer
+    prompts.
     """
 
     def __init__(self, entries: Sequence[Experience], chunk_size: int = 5) -> None:
@@ -35,11 +36,11 @@ class MergePass:
         """Return the entries for the next call, at most ``2 * chunk_size``, carried ones first; empty at the end.
 
         Args:
-            survivors: What the previous chunk became (retained entries, then new ones); empty if it failed.
+            survivors: Entries that the previous chunk left (retained ones, then new ones); empty if it failed.
         """
         fresh = self._entries[self._position : self._position + self._chunk_size]
         self._position += self._chunk_size
         if not fresh:
             return []
         chunk = [*survivors[-self._chunk_size :], *fresh]
-        return chunk if len(chunk) > 1 else []  # a single entry has nothing to be merged with
+        return chunk if len(chunk) > 1 else []  # a single entry cannot be merged

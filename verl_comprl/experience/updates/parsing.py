@@ -1,6 +1,6 @@
-"""From an extractor's answer to operations: tolerant about the wrapping, strict about the content.
+"""Parses an extractor's answer into operations: tolerant of the text around them, strict about their content.
 
-Owns parsing. What an operation does to the bank is ``changes``, whether the text is safe to store is ``sanitize``.
+Owns parsing. The effect of an operation is decided in ``planning``, texts are made safe to store in ``sanitize``.
 """
 
 import json
@@ -19,10 +19,10 @@ _MERGE: Mapping[str, type[Operation]] = {"retain": Retain, "merge": Merge, "disc
 
 
 class ParseError(NamedTuple):
-    """One thing wrong with an answer.
+    """One error in an answer.
 
-    ``kind`` is one of: no_answer, bad_json, not_a_list, empty_list (nothing could be read); not_an_object,
-    unknown_operation, missing_field, bad_field, empty_text, bad_index, repeated_index, too_many (one operation).
+    ``kind`` is one of: no_answer, bad_json, not_a_list, empty_list (the whole answer is unusable); not_an_object,
+    unknown_operation, missing_field, bad_field, empty_text, bad_index, repeated_index, too_many (one operation is).
     """
 
     kind: str
@@ -31,19 +31,19 @@ class ParseError(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """The valid operations of an answer, and what was wrong with the rest."""
+    """The valid operations of an answer, and the errors of the others."""
 
     operations: tuple[Operation, ...]
     errors: tuple[ParseError, ...]
 
     @property
     def format_ok(self) -> bool:
-        """False if not one operation could be read: a format failure."""
+        """Whether at least one operation could be read; False is a format failure."""
         return bool(self.operations)
 
 
 def cleaned(operation: Operation, clean: Callable[[str, str], tuple[str, str]]) -> Operation:
-    """Return ``operation`` with ``clean(title, content)`` in the place of its texts, if it has any."""
+    """Return ``operation`` with its title and content replaced by ``clean(title, content)``, if it has them."""
     if not isinstance(operation, Add | Update | Merge):
         return operation
     title, content = clean(operation.title, operation.content)
@@ -51,7 +51,7 @@ def cleaned(operation: Operation, clean: Callable[[str, str], tuple[str, str]]) 
 
 
 def parse_answer(answer: str) -> str | None:
-    """Return what stands in the last ``<answer>...</answer>`` after the reasoning, or None if nothing does."""
+    """Return the text of the last ``<answer>...</answer>`` after the reasoning, or None if there is none."""
     _, thought, reply = answer.rpartition("</think>")
     if not thought and "<think>" in reply:
         return None  # cut off while still reasoning: an <answer> in there is a draft
@@ -61,12 +61,12 @@ def parse_answer(answer: str) -> str | None:
 
 
 def parse_distillation(answer: str, *, max_operations: int, listed: int, votes: bool = False) -> ParsedAnswer:
-    """Read the operations (add / update / return, and votes) on a finished episode.
+    """Parse the answer to a distillation request: add, update, return, and votes if allowed.
 
     Args:
         answer: The extractor's whole answer.
         max_operations: Valid operations beyond this number are reported and dropped.
-        listed: Number of entries that the prompt listed, which indices refer to.
+        listed: Number of entries listed in the prompt; valid indices are 1 to this number.
         votes: Whether upvote and downvote are allowed too; an entry may be voted on and updated by one answer.
     """
     allowed = {**_DISTILLATION, **_VOTES} if votes else _DISTILLATION
@@ -74,7 +74,7 @@ def parse_distillation(answer: str, *, max_operations: int, listed: int, votes: 
 
 
 def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
-    """Read the operations (retain / merge / discard) on a chunk of ``listed`` entries."""
+    """Parse the answer to a merge request on a chunk of ``listed`` entries: retain, merge, discard."""
     return _parse(answer, _MERGE, max_operations=listed, listed=listed)
 
 
@@ -111,7 +111,7 @@ def _read_list(answer: str) -> list[Any] | ParseError:
         return ParseError("bad_json", f"not valid JSON: {error}")
     if not isinstance(value, list):
         return ParseError("not_a_list", f"expected a JSON list, got a {type(value).__name__}")
-    return value or ParseError("empty_list", "the list holds no operation")
+    return value or ParseError("empty_list", "the list is empty")
 
 
 def _read_operation(
@@ -131,7 +131,7 @@ def _read_operation(
         error = _check_ids(item["ids"], listed, taken) if field == "ids" else _check_text(field, item[field])
         if error is not None:
             return error
-    # Fields that the operation does not have are left out: they say nothing.
+    # Unknown fields are dropped, not refused: models add some of their own, such as a reason.
     return model.model_validate({field: item[field] for field in fields})
 
 
@@ -142,6 +142,7 @@ def _check_text(field: str, value: Any) -> ParseError | None:
 
 
 def _check_ids(value: Any, listed: int, claimed: set[int]) -> ParseError | None:
+    # The exact type: JSON's true is a bool, which Python takes for an int.
     if not isinstance(value, list) or not all(type(index) is int for index in value):
         return ParseError("bad_field", f"'ids' must be a list of integers, got {str(value)[:40]!r}")
     if not value or any(not 1 <= index <= listed for index in value):

@@ -1,6 +1,6 @@
-"""What a list of operations does to the bank, decided before anything is written.
+"""Plans how an extractor's operations change the bank, before anything is written.
 
-Owns the meaning of the operations, as a pure function. Carrying it out is ``bank``.
+Owns the meaning of the operations, as a pure function. The plan is carried out by ``bank``.
 """
 
 from collections import Counter
@@ -24,16 +24,16 @@ from verl_comprl.experience.schema import (
 from verl_comprl.experience.updates.parsing import Operation
 
 CLOCK_STEP = 1e-6
-"""Seconds between the creation times of entries made at once: their order survives reopening the bank."""
+"""Seconds between the creation times of entries of one call, so that their order survives reopening the bank."""
 
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """What became of the operations of one extractor call; the numbers count operations.
+    """Result of applying the operations of one extractor call; the numbers count operations.
 
-    ``rejections`` has the reasons: ``vanished`` (a listed entry is not in the bank any more), ``bad_index``,
-    ``empty_text``, ``duplicate`` (means the same as an entry that is there). ``repeated`` marks a call that had been
-    applied before: nothing changed, the numbers are 0.
+    ``rejections`` counts them by reason: ``vanished`` (a listed entry is no longer in the bank), ``bad_index``,
+    ``empty_text``, ``duplicate`` (near-copy of another entry). ``repeated`` marks a call that was applied before:
+    nothing changed, the numbers are 0.
     """
 
     added: int = 0
@@ -47,16 +47,16 @@ class ApplyReport:
     rejected: int = 0
     rejections: Mapping[str, int] = field(default_factory=dict)
     evicted: int = 0
-    """Entries that left because the bank was full."""
+    """Entries removed because the bank was full."""
     new_ids: tuple[str, ...] = ()
     surviving_ids: tuple[str, ...] = ()
-    """What the listed entries became: those still there, then the new ones."""
+    """The listed entries that are still in the bank, then the new ones."""
     repeated: bool = False
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Entries to write, ids to remove, votes to count by id, and the report to give once that is done."""
+    """Entries to write, ids to remove, votes to count by id, and the report to return once that is done."""
 
     new: tuple[Experience, ...]
     removed: tuple[str, ...]
@@ -87,25 +87,28 @@ def plan_changes(
     capacity: int,
     duplicates: Collection[int] = (),
 ) -> Changes:
-    """Decide what ``operations`` do to ``entries``.
+    """Return the changes that ``operations`` make to ``entries``.
 
-    An operation whose listed entry has gone, also through an earlier operation of the same call, is rejected whole.
-    A new entry that replaces others takes their task and environment where the call names none and they agree.
+    An operation on an entry that is no longer in the bank is rejected as a whole, also if an earlier operation of the
+    same call removed the entry. A new entry that replaces others inherits their task and environment if the call names
+    none and they agree.
 
     Args:
         entries: The bank, oldest first.
         operations: With sanitised texts; the position in this list makes a new entry's id.
         call_id: The extractor call, recorded with its entries.
-        listed: Ids that the operations' 1-based indices mean.
-        provenance: Further fields of new entries, ``created_at`` being that of the first.
-        capacity: Entries the bank may hold; the oldest leave first.
-        duplicates: Positions of operations that are to be rejected as duplicates.
+        listed: Ids of the entries in the prompt; operations refer to them by 1-based index.
+        provenance: Further fields of new entries; ``created_at`` is that of the first.
+        capacity: Maximum number of entries; the oldest are evicted first.
+        duplicates: Positions of operations to reject as duplicates.
     """
     new: dict[str, Experience] = {}
     removed: dict[str, None] = {}
     counts: Counter[str] = Counter()
     rejections: Counter[str] = Counter()
     votes: dict[type[Operation], Counter[str]] = {Upvote: Counter(), Downvote: Counter()}
+    # Positions count rejected operations too: an id must not depend on what else the bank rejects, or the same call,
+    # repeated on a bank that has changed, would write other ids.
     for position, operation in enumerate(operations):
         indices: tuple[int, ...] = getattr(operation, "ids", ())
         if any(not 1 <= index <= len(listed) for index in indices):

@@ -1,6 +1,6 @@
-"""Which entries a bank is better off without: near-copies, and those with a bad record.
+"""Detects near-copies of entries, and entries with a lower success rate than no experience.
 
-Owns the two judgements. Whether they are asked for, and what follows, is the bank's.
+Owns the two criteria. Whether they are applied, and what follows, is decided in ``bank``.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,12 +18,12 @@ async def duplicates(
     threshold: float,
     scope: tuple[str | None, str | None],
 ) -> set[int]:
-    """Return the keys of the vectors that are near-copies of an entry in the store, or of an earlier one among them.
+    """Return the keys of the vectors that are near-copies of a stored entry, or of an earlier one of ``vectors``.
 
     Args:
         store: The entries to compare with.
         vectors: New vectors, L2-normalised, by position in their answer.
-        threshold: Cosine similarity from which on two texts mean the same; 0 asks nothing.
+        threshold: Cosine similarity from which two texts count as the same; 0 disables the check.
         scope: Task and environment that an entry must have to be compared; None for any.
     """
     if not threshold or not vectors:
@@ -43,13 +43,13 @@ async def duplicates(
 def bad_records(
     entries: Iterable[Experience], free_outcomes: Mapping[str, Collection[bool]], *, min_uses: int, margin: float
 ) -> dict[str, str]:
-    """Return the ids of entries that did worse than no experience, with the reason in words.
+    """Return the ids of entries with a lower success rate than rollouts without experience, each with the reason.
 
     Args:
         entries: The bank.
-        free_outcomes: Latest outcomes of the free half, by task.
-        min_uses: Uses, and outcomes of the free half, from which on they count; 0 judges nobody.
-        margin: How far below the free half a success rate must be.
+        free_outcomes: Latest outcomes of the free half (rollouts without experience), by task.
+        min_uses: Uses of an entry, and outcomes of its task's free half, needed to compare them; 0 disables the check.
+        margin: How far below the free half's success rate an entry's must be.
     """
     if not min_uses:
         return {}

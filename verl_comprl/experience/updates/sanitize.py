@@ -1,6 +1,7 @@
-"""Make text from models and environments safe to store and to put into a prompt.
+"""Removes control characters and structural markers from untrusted text, and cuts it to a number of tokens.
 
-Owns the removal of everything a chat template or our own parsing would take for structure. Lengths are the caller's.
+Owns the list of markers: those of chat templates of the form ``<|...|>``, tool tags, and our own tags. Markers of other
+forms, such as ``[INST]``, are not recognised. Callers choose the lengths.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
 _BAR = r"[|\uff5c]"  # some templates use the full-width bar
-# Template markers like <|im_end|>, tool tags and our own.
+# Template markers like <|im_end|>, tool tags and our own tags.
 _MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
 _HALF_MARKER = re.compile(rf"<{_BAR}|{_BAR}>")
 _KEPT_CONTROLS = "\n\t"
@@ -18,7 +19,7 @@ _CONTROLS = {"Cc", "Cf", "Cs"}
 
 
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
+    """The methods of a Hugging Face tokenizer that are used here."""
 
     def encode(self, text: str, **kwargs: Any) -> Sequence[int]:
         """Turn text into ids."""
@@ -38,21 +39,21 @@ def sanitize(text: str, max_chars: int) -> str:
             which bounds the work that nested markers can cause.
 
     Returns:
-        Text on which the function itself has nothing left to do; white space at the ends is stripped.
+        Text that sanitising again would not change, without white space at its ends.
     """
     text = "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
     text = text[:max_chars]
-    # Until nothing changes: removing a marker can bring the halves of another one together.
+    # Until nothing changes: removing a marker can join the halves of another one.
     while (shorter := _MARKER.sub("", text)) != text or (shorter := _HALF_MARKER.sub("", text)) != text:
         text = shorter
     return text.strip()
 
 
 def cap_tokens(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-    """Return ``text``, or its beginning of at most ``max_tokens`` tokens, sanitised again: a cut can make a marker."""
+    """Return ``text`` cut to at most ``max_tokens`` tokens, and then sanitised again: a cut can form a marker."""
     ids, kept = tokenizer.encode(text, add_special_tokens=False), max_tokens
     while len(ids) > max_tokens:
-        # What decodes from n ids can encode to more, where the cut split a word; then a few more have to go.
+        # Text decoded from n ids can encode to more than n if the cut split a word: try again with one id fewer.
         text = sanitize(tokenizer.decode(ids[:kept]).rstrip("\ufffd"), len(text))
         ids, kept = tokenizer.encode(text, add_special_tokens=False), kept - 1
     return text
