@@ -49,7 +49,7 @@ def test_the_bank_can_be_read_beside_the_run(folder, interrupted):
     stats, verified, refused = interrupted.beside
     assert stats.returncode == 0, stats.stderr
     assert json.loads(stats.stdout)["embedding"]["model"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert verified.returncode == 0 and "nothing wrong" in verified.stdout, verified.stderr
+    assert verified.returncode == 0 and "no problems found" in verified.stdout, verified.stderr
     assert refused.returncode == 2 and "is already open in process" in refused.stderr
     assert not (folder / "run" / "bank" / "manager.json").exists()
 
