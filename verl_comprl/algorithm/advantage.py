@@ -1,7 +1,8 @@
-"""Subgroup GRPO (Eq. 4, 5): advantages within each half of a prompt's rollouts, and the weights of the halves.
+"""Subgroup GRPO (Eq. 4, 5): advantages computed separately for a prompt's rollouts with and without experience.
 
-The guided half has retrieved experience in its context, the free half has none. Owns the baseline, the normalisation,
-the weights, and their division among several outputs of a rollout. ``rollout.guidance`` decides which are guided.
+The guided half of the rollouts has retrieved experience in context, the free half has none. Owns the baseline, the
+normalisation, the weights, and their division among several outputs of a rollout. ``rollout.guidance`` decides which
+rollouts are guided.
 """
 
 from collections.abc import Hashable, Sequence

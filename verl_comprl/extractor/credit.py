@@ -1,7 +1,7 @@
-"""Turns outcomes of episodes into rewards of the generation records whose text the episodes used.
+"""Turns outcomes of episodes into rewards for the extractor calls whose texts the episodes used.
 
-An outcome rewards every record that the episode read. With ``relative``, the mean outcome of the free half of the same
-prompt is the baseline. It is known only when those rollouts have ended, so a use waits here until then.
+An outcome rewards the generation record of every text that the episode used. With ``relative``, the mean outcome of the
+free half of the same prompt is the baseline. It is known only once those rollouts have ended; a use waits until then.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Record of one extractor call with all that training on it needs later, and the parquet file of such records.
+"""Record of one extractor call, with everything needed to train on it later, and the parquet file of such records.
 
 Owns the record and its file format. A run keeps one record per bank entry, tens of thousands, so tokens are stored as
 plain 32-bit arrays in memory and on disk.

@@ -1,4 +1,4 @@
-"""Columns of an actor batch that the method needs, and the weight of each rollout output in Eq. 5.
+"""The columns of verl's actor batch that the method needs, and each rollout output's weight in Eq. 5.
 
 Most rollouts have one output, the episode. Further outputs are the judgement that the actor wrote as critic, and the
 episode without its experience (for self-distillation). Outputs of a rollout share its outcome and its weight in Eq. 5.

@@ -1,4 +1,4 @@
-"""Registers subgroup GRPO (Eq. 5) as verl's advantage estimator ``algorithm.adv_estimator=comprl_subgroup``.
+"""Registers ``algorithm.adv_estimator=comprl_subgroup``: subgroup GRPO (Eq. 5) as an advantage estimator of verl.
 
 verl passes an estimator the uid of each output's prompt and nothing else about the rollout. The uid therefore carries
 the half and the rollout: whoever builds the batch sets it to :func:`subgroup_uid`, as our trainer does.

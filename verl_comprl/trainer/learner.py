@@ -1,6 +1,6 @@
 """Background thread that trains the extractor: one CISPO step whenever the buffer holds a full batch.
 
-Its schedule is independent of the actor's steps, so that neither model waits for the other.
+Its schedule is independent of the actor's steps.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Registers verl's CISPO loss (Eq. 3) with clip metrics for each side as ``policy_loss.loss_mode=comprl_cispo``.
+"""Registers ``policy_loss.loss_mode=comprl_cispo``: verl's CISPO loss (Eq. 3) with clip metrics for each side.
 
 An extractor whose texts are used long after they were written drifts to one side; verl reports one number for both.
 """

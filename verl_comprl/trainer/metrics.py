@@ -1,4 +1,4 @@
-"""Metrics of an actor step, named ``comprl/…``: success, length, tool use and advantages of each half."""
+"""Metrics of an actor step, named ``comprl/…``, for rollouts with and without experience."""
 
 from collections.abc import Sequence
 
