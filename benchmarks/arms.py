@@ -1,8 +1,8 @@
-"""Arms against one another on the quickstart's environment and models: success over several seeds, and wall clock.
+"""Compares arms on the quickstart's environment and models: success over several seeds, and wall-clock time.
 
-Every run is a training run of its own from the same warm-started models, with the same tasks and the same number of
-episodes; they run one after the other. Evaluations use ``--tasks`` held-out tasks in each arm. A run whose folder holds
-a finished run already is not run again.
+Every arm and seed is a separate training run from the same warm-started models, with the same tasks and the same number
+of episodes; they run one after the other. Evaluations use ``--tasks`` held-out tasks. A run that has finished is not
+repeated.
 
     python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
     … [key=value …]
@@ -29,7 +29,7 @@ ENVIRONMENT = {
 
 
 def prepare(output: Path, tasks: int) -> None:
-    """Make models and tasks, once."""
+    """Create models and tasks, unless they exist."""
     command = [sys.executable, "-m", "recipes.quickstart_cpu.prepare", "--output", str(output / "models")]
     subprocess.run(command, cwd=ROOT, check=True)
     for split, count in (("train", TRAINING_TASKS), ("val", tasks)):
@@ -39,7 +39,7 @@ def prepare(output: Path, tasks: int) -> None:
 
 
 def train(output: Path, arm: str, seed: int, steps: int, overrides: list[str]) -> dict[str, Any]:
-    """Run one arm with one seed, unless it has been run; returns its evaluations and its wall clock in seconds."""
+    """Run one arm with one seed, unless it is finished; returns its evaluations and its wall-clock time in seconds."""
     folder = output / f"{arm}-{seed}"
     finished = folder / "finished.json"
     if not finished.exists():
@@ -70,7 +70,7 @@ def spread(values: list[float]) -> str:
 
 
 def row(arm: str, side: str, runs: list[dict[str, Any]]) -> list[str]:
-    """Return a line of the table: success with or without experience after every evaluation, and each seed's last."""
+    """Return a row of the table: success with or without experience in every evaluation, and each seed's last."""
     key = f"comprl/eval/success_{side}"
     evaluated = list(zip(*([line.get(key) for line in run["evaluations"]] for run in runs), strict=True))
     cells = [spread(list(values)) if None not in values else "-" for values in evaluated]
@@ -81,17 +81,19 @@ def row(arm: str, side: str, runs: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", nargs="+", default=["complementary", "baseline"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--tasks", type=int, default=128)
-    parser.add_argument("--output", type=Path, default=ROOT / "outputs" / "arms")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of every run's configuration")
+    parser.add_argument("--arms", nargs="+", default=["complementary", "baseline"], help="arms to compare")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="one run of each arm per seed")
+    parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
+    parser.add_argument("--tasks", type=int, default=128, help="held-out tasks of an evaluation (default: 128)")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "outputs" / "arms", help="folder of models, tasks and runs"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of every run's configuration")
     options = parser.parse_args()
     output = options.output.resolve()
     prepare(output, options.tasks)
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
-    for seed in options.seeds:  # arms alternate, so that whatever slows the machine down slows them all
+    for seed in options.seeds:  # arms alternate, so that other load on the machine affects all of them
         for arm in options.arms:
             results[arm].append(train(output, arm, seed, options.steps, options.overrides))
             print(f"{arm} seed {seed}: {results[arm][-1]['seconds']:.0f} s", flush=True)

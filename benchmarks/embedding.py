@@ -1,6 +1,7 @@
-"""What an embedding costs, and what the cache saves: a group of K=8 rollouts asks the same query at the same time.
+"""Measures the latency of query embeddings with and without the cache.
 
-Each row is the median of ``--rounds`` rounds with new texts; the last column compares with one query alone.
+A group of K=8 rollouts asks the same query at the same time. Each row is the median over ``--rounds`` rounds with new
+texts; the last column is the ratio to one query.
 
     python benchmarks/embedding.py [--model builtin] [--url URL] [--rounds 30] [--json]
 """
@@ -22,7 +23,7 @@ QUERY = "room {}: the stairs down are behind a locked door, a trap lies before i
 
 
 async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return one row per way of asking."""
+    """Return one row per request pattern."""
     embedder = await make_embedder(options.model, url=options.url)
     cache = QueryCache(embedder)
     numbers = itertools.count()
@@ -61,8 +62,8 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     return [
         await row("one query", 1, one),
-        await row("8 distinct, each by itself", GROUP, distinct),
-        await row("8 distinct, one batch", GROUP, batch),
+        await row("8 distinct, one call each", GROUP, distinct),
+        await row("8 distinct, one call", GROUP, batch),
         await row("8 identical, at the same time", GROUP, identical),
         await row("a known query", 1, cached),
     ]
@@ -70,10 +71,10 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Cost of embeddings with and without the cache.")
+    parser = argparse.ArgumentParser(description="Latency of query embeddings with and without the cache.")
     parser.add_argument("--model", default="builtin", help="sentence-transformers model (default: builtin)")
     parser.add_argument("--url", default="", help="OpenAI-compatible endpoint that serves the model")
-    parser.add_argument("--rounds", type=int, default=30, help="per row (default 30)")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds per row (default: 30)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
     rows = asyncio.run(measure(options))

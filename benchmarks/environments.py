@@ -1,8 +1,8 @@
-"""Speed and memory of every environment family: alone in a process, and 64 episodes at the same time in a host.
+"""Measures speed and memory of every environment family: one in a process, and 64 concurrent episodes in a host.
 
-Actions are random admissible ones (SWE-Bench: a few shell commands). ``stall`` is the longest that the event loop of
-the 64 episodes was kept from running. Memory is what an instance adds to its process (alone), or what a running
-episode costs the machine (host): processes share what they have not written to.
+Actions are random admissible ones (SWE-Bench: a few shell commands). ``stall`` is the longest time for which the event
+loop of the 64 episodes was blocked. Memory is what an instance adds to its process (one in a process), or the part of
+the machine's memory that a running episode takes (host): processes share pages that they have not written to.
 
     python benchmarks/environments.py [FAMILY …] [--seconds 5] [--parallel 64]
 """
@@ -26,10 +26,10 @@ from env_adapters.host import EnvironmentHost
 
 ROOT = Path(__file__).parents[1]
 PLAYER = ROOT / "tests" / "env_adapters"
-"""Where ``families`` lies, who plays at random; on the path of the measuring processes only."""
+"""Folder of the module ``families``, which plays at random; only the measuring processes have it on their path."""
 
-BARS = {"minihack": 5000, "sokoban": 50_000, "webshop": 1500, "alfworld": 200}
-"""Steps per second in one process that we ask for."""
+TARGETS = {"minihack": 5000, "sokoban": 50_000, "webshop": 1500, "alfworld": 200}
+"""Minimum steps per second in one process."""
 
 MEBIBYTE = 2**20
 INSTANCES = 4
@@ -72,7 +72,7 @@ def alone(family: str, seconds: float) -> dict[str, float]:
 
 
 async def together(family: str, parallel: int, seconds: float) -> dict[str, float]:
-    """Play many episodes at the same time; making them does not count, but for the stall."""
+    """Play many episodes concurrently; creating the environments counts for the stall only."""
     from families import FAMILIES, valid_message
 
     host = EnvironmentHost(max_idle=parallel)
@@ -104,7 +104,7 @@ async def together(family: str, parallel: int, seconds: float) -> dict[str, floa
                 steps += 1
 
     async with host.session(family, FAMILIES[family]) as session:
-        await session.reset(0)  # imports the family, which holds the interpreter's lock for a while, once
+        await session.reset(0)  # imports the family, which holds the interpreter's lock for a while
     watching = asyncio.create_task(watch())
     playing = [asyncio.create_task(episodes(number)) for number in range(parallel)]
     free = psutil.virtual_memory().available
@@ -121,7 +121,7 @@ async def together(family: str, parallel: int, seconds: float) -> dict[str, floa
 
 
 def measure(family: str, options: argparse.Namespace) -> list[str]:
-    """Return a family's row; each part in a process of its own."""
+    """Return a family's row; each part runs in a process of its own."""
     found: dict[str, Any] = {}
     for part in ("alone", "together"):
         command = [sys.executable, __file__, family, "--part", part, "--seconds", str(options.seconds)]
@@ -130,8 +130,8 @@ def measure(family: str, options: argparse.Namespace) -> list[str]:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found[part] = json.loads(done.stdout.splitlines()[-1])
     single, many = found["alone"], found["together"]
-    bar = BARS.get(family)
-    verdict = "" if bar is None else f" (bar {bar:,}{'' if single['steps'] >= bar else ', MISSED'})"
+    target = TARGETS.get(family)
+    verdict = "" if target is None else f" (target {target:,}{'' if single['steps'] >= target else ', MISSED'})"
     return [
         family,
         f"{single['steps']:,.0f}{verdict}",
@@ -147,8 +147,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", default=env_adapters.list_environments(), metavar="FAMILY")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--parallel", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each part (default: 5)")
+    parser.add_argument("--parallel", type=int, default=64, help="concurrent episodes in the host (default: 64)")
     parser.add_argument("--part", choices=("alone", "together"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part == "alone":

@@ -1,9 +1,9 @@
-"""How long a retrieval takes, and an addition, by size of the bank and number of concurrent askers.
+"""Measures the latency of retrievals and additions by size of the bank and number of concurrent clients (askers).
 
-Every asker asks again as soon as it has its answer. ``groups`` is how a run asks: K=8 rollouts of a prompt, the same
-query. ``distinct`` is the worst case: no two askers ever ask the same. No query comes twice, so nothing is answered
-from what an earlier one left. Vectors are precomputed, 384 dimensions, clustered like text; the last table embeds with
-the built-in model instead.
+Every client sends its next query as soon as it has an answer. ``groups`` is the workload of a run: the K=8 rollouts of
+a prompt send the same query. ``distinct`` is the worst case: no two clients send the same query. No query is repeated
+later, so caches do not help. Vectors are precomputed, with 384 dimensions and clusters as in text; the last table
+embeds with the built-in model instead.
 
     python benchmarks/retrieval.py [--sizes 1000 20000 100000] [--askers 1 128 1024] [--seconds 10] [--json]
 """
@@ -30,14 +30,14 @@ DIMENSION = 384
 QUERIES = 8192
 ADDITIONS = 300
 CALL = {"listed": (), "task": "task", "environment": "environment", "step": 0, "weight_version": 0}
-BARS = (
+TARGETS = (
     "p99 at most 100 ms for 1024 askers and 20000 entries; at least 2000/s at 20000; an addition at 100000 at most 1.5 "
     "times one at 1000"
 )
 
 
 class PrecomputedEmbedder:
-    """Vectors that cost nothing: a text is the number of its vector."""
+    """Embedder without cost: each text is the index of a given vector."""
 
     dimension = DIMENSION
 
@@ -85,7 +85,7 @@ async def filled_bank(folder: Path, size: int, embedder: Embedder) -> Experience
 
 
 async def ask(bank: ExperienceBank, askers: int, group: int, seconds: float, phrase: str) -> dict[str, float]:
-    """Let ``askers`` ask for ``seconds``; return p50 and p99 in ms, and queries per second."""
+    """Let ``askers`` clients send queries for ``seconds``; return p50 and p99 in ms, and queries per second."""
     latencies: list[float] = []
     started = time.perf_counter()
 
@@ -150,10 +150,10 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Latency of retrievals and additions.")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 20_000, 100_000])
-    parser.add_argument("--askers", type=int, nargs="+", default=[1, 128, 1024])
-    parser.add_argument("--seconds", type=float, default=10.0, help="per row (default 10)")
-    parser.add_argument("--no-embedding", action="store_true", help="leave out the table that embeds")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 20_000, 100_000], help="numbers of entries")
+    parser.add_argument("--askers", type=int, nargs="+", default=[1, 128, 1024], help="numbers of concurrent clients")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each row (default: 10)")
+    parser.add_argument("--no-embedding", action="store_true", help="skip the table with the built-in embedder")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     options = parser.parse_args()
     rows = asyncio.run(measure(options))
@@ -173,7 +173,7 @@ def main() -> None:
     for row in rows["additions"]:
         ratio = row["median_ms"] / rows["additions"][0]["median_ms"]
         print(f"{row['entries']:>8}{row['median_ms']:>11.2f}{row['iqr_ms']:>9.2f}{ratio:>8.2f}")
-    print(f"\nbars: {BARS}")
+    print(f"\ntargets: {TARGETS}")
 
 
 if __name__ == "__main__":

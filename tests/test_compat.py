@@ -1,4 +1,4 @@
-"""Which verl is accepted, and what is said about another one."""
+"""Check of the installed verl: accepted version, and the errors for any other."""
 
 import importlib.metadata
 import sys
@@ -15,14 +15,14 @@ def test_the_installed_verl_is_accepted() -> None:
     check_symbols()
 
 
-def test_another_verl_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_refused_with_the_command_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "version", lambda _: "0.7.2")
     with pytest.raises(IncompatibleVerlError) as caught:
         installed_verl()
     assert str(caught.value) == "verl 0.7.2 is installed, verl-comprl works with 0.9.1: pip install verl==0.9.1"
 
 
-def test_no_verl_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_verl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -31,7 +31,7 @@ def test_no_verl_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
         installed_verl()
 
 
-def test_missing_symbols_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_missing_symbol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "half_a_verl", ModuleType("half_a_verl"))
     symbols = ("verl.trainer.ppo.core_algos:register_adv_est", "half_a_verl:Trainer", "no_such_module_here:anything")
     monkeypatch.setattr(compat, "REQUIRED_SYMBOLS", symbols)

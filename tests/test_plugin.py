@@ -1,4 +1,4 @@
-"""What ``import verl`` gets from us, and the check of it."""
+"""Registration of the plugin with verl, and its verification."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_import_verl_registers_by_name_and_imports_next_to_nothing() -> None:
+def test_import_verl_registers_by_name_and_imports_almost_nothing() -> None:
     program = """
 import sys
 import verl
@@ -40,7 +40,7 @@ def test_all_names_are_registered() -> None:
     assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor_server"
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_registrations_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
@@ -54,22 +54,20 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "another_plugin"])
-def test_a_policy_that_keeps_the_workers_from_loading_the_plugin_is_found(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Here it is registered because somebody imported it; a worker has nothing but the entry point.
+def test_a_plugin_policy_that_excludes_us_is_an_error(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In this process an import has registered the plugin; a worker relies on the entry point alone.
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", policy)
     with pytest.raises(RuntimeError, match=f"VERL_USE_EXTERNAL_PLUGINS.*{policy}"):
         plugin.verify()
 
 
 @pytest.mark.parametrize("policy", ["auto", " AUTO ", "other, comprl"])
-def test_a_policy_that_loads_the_plugin_is_fine(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_policy_that_includes_us_is_accepted(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", policy)
     plugin.verify()
 
 
-def test_another_verl_registers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_registered_with_an_unsupported_verl(monkeypatch: pytest.MonkeyPatch) -> None:
     hooked = []
     monkeypatch.setattr(compat, "version", lambda _: "0.8.0")
     monkeypatch.setattr(plugin, "register_post_import_hook", lambda *hook: hooked.append(hook))
@@ -78,7 +76,7 @@ def test_another_verl_registers_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert hooked == []
 
 
-def test_a_registration_that_fails_is_the_cause_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_registration_is_the_cause_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verl.workers.rollout.replica", None)
     with pytest.raises(RuntimeError, match="registration of verl-comprl with verl failed") as caught:
         plugin.verify()

@@ -1,6 +1,6 @@
-"""Every verl symbol we build on, and the check that they are there.
+"""Checks at start-up that the installed verl is a supported version and has every symbol that we use.
 
-A plugin that meets another verl fails deep inside a worker; this turns it into one line at start.
+Otherwise an incompatible verl would fail deep inside a worker.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ REQUIRED_SYMBOLS = (
 
 
 class IncompatibleVerlError(RuntimeError):
-    """The installed verl is not one we were built for."""
+    """verl is missing, or its version is not supported."""
 
 
 def installed_verl() -> str:
@@ -52,10 +52,10 @@ def installed_verl() -> str:
 
 
 def check_symbols() -> None:
-    """Import every symbol we rely on; slow, for start-up and ``comprl doctor``.
+    """Import every verl symbol that we use; slow, so only for start-up and ``comprl doctor``.
 
     Raises:
-        IncompatibleVerlError: Naming the symbols that are missing and why.
+        IncompatibleVerlError: If symbols are missing; names each with the reason.
     """
     missing = []
     for symbol in REQUIRED_SYMBOLS:

@@ -1,8 +1,8 @@
-"""Everything verl-comprl registers with verl, by name.
+"""Registers verl-comprl's trainers, advantage estimator, loss, agent loop, extractor server and CPU platform with verl.
 
 verl loads this module through the entry point ``verl.plugins`` on every ``import verl``, in every process, so it must
-cost next to nothing: each registration waits until verl itself imports the registry it goes into. verl swallows an
-error of a plugin; :func:`verify` raises it, and our launcher and ``comprl doctor`` call that.
+import almost nothing: each registration waits until verl itself imports the registry it goes into. verl swallows errors
+of plugins; :func:`verify` raises them, and the launcher and ``comprl doctor`` call it.
 """
 
 import os
@@ -51,7 +51,7 @@ def _patch_process_groups(distributed: ModuleType) -> None:
 
 
 def register() -> None:
-    """Hook every registration to the import of its registry."""
+    """Hook every registration to the import of the registry it goes into."""
     installed_verl()
     register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
     register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
@@ -69,7 +69,7 @@ def verify() -> None:
     """Import verl's registries and check that all our names are in them.
 
     Raises:
-        RuntimeError: Naming what is missing; the cause of a failed registration is chained.
+        RuntimeError: If a name is missing, or a registration failed, which is then the cause of the error.
     """
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     if policy != "auto" and "comprl" not in (name.strip() for name in policy.split(",")):

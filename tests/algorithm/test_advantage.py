@@ -1,4 +1,4 @@
-"""Subgroup advantages against hand numbers, a plain second implementation and verl's GRPO."""
+"""Subgroup advantages against numbers worked out by hand, a plain second implementation, and verl's GRPO."""
 
 import statistics
 from collections import defaultdict
@@ -19,7 +19,7 @@ from verl_comprl.algorithm.advantage import (
 
 GUIDED, FREE = [True] * 4, [False] * 4
 
-# Quarters are exact in binary, so that equal and unequal rewards stay that in any order of summation.
+# Quarters are exact in binary, so sums of them do not depend on the order of summation.
 rollout = st.tuples(st.integers(-8, 8).map(lambda n: n / 4), st.sampled_from("pqr"), st.booleans())
 rollouts = st.lists(rollout, min_size=1, max_size=24)
 
@@ -88,7 +88,7 @@ def test_agrees_with_a_plain_implementation(rows: list[tuple[float, str, bool]],
 
 
 @given(rollouts, st.randoms())
-def test_follows_a_permutation_of_the_rollouts(rows: list[tuple[float, str, bool]], random: Any) -> None:
+def test_permuting_the_rollouts_permutes_the_result(rows: list[tuple[float, str, bool]], random: Any) -> None:
     order = list(range(len(rows)))
     random.shuffle(order)
     shuffled = [rows[position] for position in order]
@@ -111,12 +111,12 @@ def test_weights_sum_to_one_per_prompt_and_to_one_half_per_half(rows: list[tuple
 
 
 @given(rollouts, st.booleans())
-def test_agrees_with_the_grpo_of_verl_on_subgroups_of_two_and_more(
+def test_agrees_with_verls_grpo_on_subgroups_of_two_or_more(
     rows: list[tuple[float, str, bool]], norm_by_std: bool
 ) -> None:
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-    rows = rows + rows  # every subgroup has two members at least
+    rows = rows + rows  # gives every subgroup at least two members
     rewards, prompts, guided = unzip(rows)
     theirs, _ = compute_grpo_outcome_advantage(
         torch.tensor(rewards).unsqueeze(-1),
@@ -145,12 +145,12 @@ def test_an_array_gives_a_floating_array(given_type: str, expected: str) -> None
     assert advantages.tolist() == [0.5, -0.5]
 
 
-def test_no_rollouts_give_nothing() -> None:
+def test_no_rollouts_give_empty_arrays() -> None:
     assert subgroup_advantages(np.zeros(0), [], []).shape == (0,)
     assert subgroup_weights([], []).shape == (0,)
 
 
-def test_wrong_shapes_are_named() -> None:
+def test_wrong_shapes_are_named_in_the_error() -> None:
     with pytest.raises(ValueError, match=r"one-dimensional, got shape \(2, 1\)"):
         subgroup_advantages(np.zeros((2, 1)), ["p", "p"], [True, True])
     with pytest.raises(ValueError, match="got 3 rewards, 2 prompt ids, 1 guided"):
@@ -159,14 +159,16 @@ def test_wrong_shapes_are_named() -> None:
         subgroup_weights(["p", "p"], [True])
 
 
-def test_outputs_share_a_rollout_by_tokens() -> None:
+def test_shares_are_proportional_to_tokens() -> None:
     # p/0 has outputs of 3 and 1 tokens, p/1 one of 5; q/0 generated nothing
     shares = output_shares(["p/0", "p/1", "p/0", "q/0"], [3, 5, 1, 0])
     assert shares.tolist() == [0.75, 1.0, 0.25, 0.0]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.floats(-5, 5), min_size=1, max_size=4)), min_size=1))
-def test_shares_make_means_of_outputs_the_mean_of_the_rollout(outputs: list[tuple[str, list[float]]]) -> None:
+def test_means_of_outputs_weighted_by_shares_are_the_mean_over_the_rollout(
+    outputs: list[tuple[str, list[float]]],
+) -> None:
     rollouts, terms = zip(*outputs, strict=True)
     shares = output_shares(rollouts, [len(values) for values in terms])
     for rollout in set(rollouts):

@@ -1,4 +1,4 @@
-"""The Wilson interval against its definition, and by hand."""
+"""The Wilson interval against its definition and against numbers worked out by hand."""
 
 from math import sqrt
 
@@ -12,20 +12,20 @@ from verl_comprl.algorithm.interval import wilson_interval
 def test_by_hand() -> None:
     # z = 2, 8 of 16: centre (0.5 + 4/32) / (1 + 4/16) = 0.5, spread 2·√(0.25/16 + 4/1024) / 1.25 = 0.22361
     assert wilson_interval(8, 16, z=2) == pytest.approx((0.276393, 0.723607), abs=1e-6)
-    # None of n: from 0 to z² / (n + z²)
+    # 0 of n: from 0 to z² / (n + z²)
     assert wilson_interval(0, 12, z=2) == pytest.approx((0, 4 / 16))
     assert wilson_interval(12, 12, z=2) == pytest.approx((12 / 16, 1))
 
 
 @given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
-def test_the_ends_are_as_far_from_the_rate_as_the_definition_allows(case: tuple[int, int]) -> None:
+def test_the_bounds_meet_the_definition(case: tuple[int, int]) -> None:
     successes, count = case
     rate = successes / count
-    for end in wilson_interval(successes, count):
-        assert abs(rate - end) == pytest.approx(1.959964 * sqrt(end * (1 - end) / count), abs=1e-6)
+    for bound in wilson_interval(successes, count):
+        assert abs(rate - bound) == pytest.approx(1.959964 * sqrt(bound * (1 - bound) / count), abs=1e-6)
 
 
 @pytest.mark.parametrize(("successes", "count"), [(1, 0), (-1, 5), (6, 5)])
-def test_what_is_no_proportion(successes: int, count: int) -> None:
+def test_counts_out_of_range_are_refused(successes: int, count: int) -> None:
     with pytest.raises(ValueError, match=f"got {successes} of {count}"):
         wilson_interval(successes, count)

@@ -1,4 +1,4 @@
-"""CISPO (Eq. 3) against hand numbers, and the proof that verl's ``cispo`` computes it."""
+"""CISPO (Eq. 3) against numbers worked out by hand, and verl's ``cispo`` against it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def test_loss_and_metrics_by_hand(example: dict[str, torch.Tensor]) -> None:
 def test_gradient_is_the_clipped_coefficient_times_the_gradient_of_log_prob(example: dict[str, torch.Tensor]) -> None:
     loss, _ = cispo(example)
     loss.backward()
-    # −clip(ρ)·Â / 4: the clipped tokens keep theirs, and nothing flows through the ratio.
+    # −clip(ρ)·Â / 4: clipped tokens keep their gradient, and none flows through the ratio.
     expected = [[-1.05 * 2 / 4, -1.1 * 2 / 4, -0.9 * 2 / 4], [1 / 4, 0.0, 0.0]]
     torch.testing.assert_close(example["log_prob"].grad, torch.tensor(expected, dtype=torch.float64))
 
@@ -68,7 +68,7 @@ def test_padding_does_not_leak(example: dict[str, torch.Tensor], where: str, pad
         assert gradient is not None and gradient[~mask].tolist() == [0.0, 0.0]
 
 
-# ---- verl's cispo is Eq. 3 when it is given the generator's stored log-probs ----
+# ---- verl's cispo equals Eq. 3 when given the generator's stored log-probs ----
 
 token = st.tuples(st.floats(-6, -0.01), st.floats(-1.5, 1.5))  # stored log-prob, change since then
 response = st.tuples(st.floats(-2, 2), st.lists(token, min_size=1, max_size=6))
@@ -118,7 +118,7 @@ def verl_cispo(rows: dict[str, torch.Tensor], new: torch.Tensor, tokens: int, da
 
 @settings(deadline=None)
 @given(batches, st.sampled_from([1, 2]))
-def test_verl_computes_eq_3_also_over_micro_batches_and_ranks(batch: list[Any], data_parallel: int) -> None:
+def test_verl_computes_eq_3_for_any_micro_batches_and_ranks(batch: list[Any], data_parallel: int) -> None:
     rows = padded(batch)
     tokens = int(rows["mask"].sum())
     ours_at = rows["new"].clone().requires_grad_()

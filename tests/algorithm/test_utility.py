@@ -1,4 +1,4 @@
-"""Outcome to utility, Eq. 7 and the extractor's advantages, by hand."""
+"""Utilities, the weight of Eq. 7 and the extractor's advantages against numbers worked out by hand."""
 
 import math
 
@@ -48,13 +48,13 @@ def test_utilities_are_averaged_per_record_in_order_of_first_use() -> None:
     [
         (5, None, 0, 0.5, 1, 1.0),  # never trained
         (5, 5, 1, 0.5, 1, 0.0),  # 0 < 1
-        (6, 5, 1, 0.5, 1, 1 / math.sqrt(2)),  # 1 < 1 is false: the boundary trains
+        (6, 5, 1, 0.5, 1, 1 / math.sqrt(2)),  # 1 < 1 is false: at the boundary it is trained on
         (9, 5, 3, 0.5, 4, 0.5),  # 4 < 4 is false; 4^−½
         (8, 5, 3, 0.5, 4, 0.0),  # 3 < 4
         (5, 5, 8, 0.5, 0, 1 / 3),  # no cooldown; 9^−½
         (6, 5, 3, 0.0, 1, 1.0),  # α = 0: no decay
         (6, 5, 3, 1.0, 1, 0.25),  # α = 1
-        (6, 4, 1, 0.5, 2.5, 0.0),  # δ need not be whole
+        (6, 4, 1, 0.5, 2.5, 0.0),  # δ need not be an integer
     ],
 )
 def test_training_weight(step: int, last: int | None, count: int, alpha: float, cooldown: float, weight: float) -> None:
@@ -82,7 +82,7 @@ def test_gini_by_hand(counts: list[int], expected: float) -> None:
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=20))
-def test_gini_is_the_mean_difference(counts: list[int]) -> None:
+def test_gini_is_half_the_relative_mean_difference(counts: list[int]) -> None:
     mean = sum(counts) / len(counts)
     differences = sum(abs(a - b) for a in counts for b in counts)
     assert gini(counts) == pytest.approx(differences / (2 * len(counts) ** 2 * mean) if mean else 0.0)

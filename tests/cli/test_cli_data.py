@@ -1,4 +1,4 @@
-"""``comprl data``: rows that an episode can be played from, or one line of what is wrong."""
+"""``comprl data``: rows from which an episode can be played, or an error of one line."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def test_rows_are_written_and_can_be_played(tmp_path: Path, capsys: pytest.Captu
     environment.close()
 
 
-def test_the_same_command_gives_the_same_rows_and_another_seed_or_split_others(tmp_path: Path) -> None:
+def test_rows_depend_on_seed_and_split_only(tmp_path: Path) -> None:
     seeds = []
     for name, more in {"a": [], "b": [], "c": ["--seed", "1"], "d": ["--split", "val"]}.items():
         assert main(command(tmp_path / name, *more)) == 0
@@ -61,7 +61,7 @@ def test_a_bad_value_is_one_line_and_writes_nothing(
     assert not output.exists()
 
 
-def test_options_of_the_environment_are_given_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_the_environment_are_passed_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "train.parquet"
     given = ["data", "minihack", "-o", "variant=room", "--split", "val", "--count", "2", "--option", "max_turns=9"]
     assert main([*given, "--output", str(output)]) == 0
@@ -80,7 +80,7 @@ def test_options_of_the_environment_are_given_by_name(tmp_path: Path, capsys: py
         (["-o", "max_turns=many"], "max_turns must be a positive integer, got 'many'"),
     ],
 )
-def test_a_bad_option_is_one_line(
+def test_a_bad_option_is_an_error_of_one_line(
     tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command(tmp_path / "x", *more)) == 2
@@ -88,25 +88,27 @@ def test_a_bad_option_is_one_line(
     assert message in shown and shown.count("\n") == 1
 
 
-def test_an_environment_without_an_end_needs_a_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_with_unlimited_tasks_needs_a_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "minihack", "--variant", "room", "--split", "val", "--output", str(tmp_path / "x")]) == 2
     assert "needs --count" in capsys.readouterr().err
 
 
-def test_a_variant_that_is_needed_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_variant_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "train.parquet"
     assert main(["data", "minihack", "--split", "train", "--count", "1", "--output", str(output)]) == 2
     shown = capsys.readouterr().err
     assert "variant" in shown and shown.count("\n") == 1
 
 
-def test_an_unknown_environment_names_the_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_environment_lists_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(tmp_path / "x", environment="chess")) == 2
     shown = capsys.readouterr().err
     assert "unknown environment 'chess'; known:" in shown and "minihack" in shown
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_cannot_be_written_is_named_in_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert main(command(tmp_path / "file" / "train.parquet")) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err

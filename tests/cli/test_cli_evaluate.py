@@ -65,5 +65,7 @@ def test_a_bank_that_changed_is_an_error(tmp_path: Path, monkeypatch: Any) -> No
             "actor_rollout_ref": {"rollout": {"val_kwargs": {"temperature": 1.0, "top_p": 1.0, "top_k": -1}}},
         }
     )
-    with pytest.raises(evaluation_result.EvaluationError, match="changed its bank: entries of b were before, are aft"):
+    with pytest.raises(
+        evaluation_result.EvaluationError, match="changed its bank: the checksum of b was before, now it is aft"
+    ):
         evaluation_result.result(config, tmp_path, tmp_path)

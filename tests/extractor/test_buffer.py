@@ -1,4 +1,4 @@
-"""From uses to CISPO batches, by hand."""
+"""Training buffer: from uses to CISPO batches, against numbers worked out by hand."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ MakeRecord = Callable[..., GenerationRecord]
 
 @pytest.fixture
 def filled(make_record: MakeRecord) -> Callable[..., TrainingBuffer]:
-    """Return a maker of buffers that know records a, b and c."""
+    """Return a function that makes buffers with records a, b and c."""
 
     def make(batch_size: int, *, alpha: float = 0.5, cooldown: float = 1) -> TrainingBuffer:
         buffer = TrainingBuffer(batch_size, alpha=alpha, cooldown=cooldown)
@@ -49,7 +49,7 @@ def ids(batch: TrainingBatch) -> list[str]:
     return [record.id for record in batch.records]
 
 
-def test_two_steps_trained_one_after_the_other(filled: Callable[..., TrainingBuffer]) -> None:
+def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     # a: (1 − 1 + 1)/3 = 1/3, b: −1; mean −1/3; never trained, so w = 1
     assert use(buffer, 1, a=[1, -1, 1], b=[-1]) == 2
@@ -72,7 +72,7 @@ def test_two_steps_trained_one_after_the_other(filled: Callable[..., TrainingBuf
     assert counts(buffer, "a") == (2, 2)
 
 
-def test_two_steps_of_a_record_in_one_batch_count_one_after_the_other(filled: Callable[..., TrainingBuffer]) -> None:
+def test_two_samples_of_a_record_in_one_batch_are_weighted_in_order(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(4)
     use(buffer, 1, a=[1, -1, 1], b=[-1])
     assert buffer.next_batch() is None
@@ -81,12 +81,12 @@ def test_two_steps_of_a_record_in_one_batch_count_one_after_the_other(filled: Ca
     batch = full(buffer)
     assert ids(batch) == ["a", "b", "a", "b"]
     assert batch.advantages == pytest.approx([0.5, -0.8333333, -0.5892557, 0.8249579], abs=1e-7)
-    assert batch.records[0] == batch.records[2]  # the counts of the record as it is now
+    assert batch.records[0] == batch.records[2]  # both carry the counts before this update
     buffer.trained()
     assert counts(buffer, "a") == (2, 2)
 
 
-def test_a_sample_on_cooldown_weighs_nothing_and_does_not_prolong_the_cooldown(
+def test_a_sample_on_cooldown_has_weight_0_and_does_not_extend_the_cooldown(
     filled: Callable[..., TrainingBuffer],
 ) -> None:
     buffer = filled(2, cooldown=2)
@@ -99,7 +99,7 @@ def test_a_sample_on_cooldown_weighs_nothing_and_does_not_prolong_the_cooldown(
     assert weights == pytest.approx([1, 0, 1 / math.sqrt(2)])
 
 
-def test_oldest_first_and_the_surplus_stays(filled: Callable[..., TrainingBuffer]) -> None:
+def test_a_batch_takes_the_oldest_samples_and_the_others_stay(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     use(buffer, 1, c=[1])
     use(buffer, 2, b=[1], a=[-1])
@@ -110,12 +110,12 @@ def test_oldest_first_and_the_surplus_stays(filled: Callable[..., TrainingBuffer
     assert ids(full(buffer)) == ["a", "c"]
 
 
-def test_a_batch_is_removed_by_trained_only(filled: Callable[..., TrainingBuffer]) -> None:
+def test_only_trained_removes_a_batch(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     use(buffer, 1, a=[1], b=[-1])
     batch = full(buffer)
     assert full(buffer) == batch
-    use(buffer, 2, c=[1])  # comes in while the extractor is being trained
+    use(buffer, 2, c=[1])  # arrives while the extractor is being trained
     buffer.trained()
     assert len(buffer) == 1 and counts(buffer, "c") == (0, None)
     use(buffer, 3, a=[1])
@@ -128,9 +128,7 @@ def test_uses_of_unknown_records_are_refused(filled: Callable[..., TrainingBuffe
     assert buffer.collect(1) == 0 and buffer.next_batch() is None
 
 
-def test_a_record_that_comes_again_keeps_its_counts(
-    filled: Callable[..., TrainingBuffer], make_record: MakeRecord
-) -> None:
+def test_adding_a_known_record_keeps_its_counts(filled: Callable[..., TrainingBuffer], make_record: MakeRecord) -> None:
     buffer = filled(1)
     use(buffer, 1, a=[1])
     buffer.trained()
@@ -138,7 +136,7 @@ def test_a_record_that_comes_again_keeps_its_counts(
     assert buffer.record("a") == make_record("a", train_count=1, last_trained=1) and buffer.record_count == 3
 
 
-def test_forget_keeps_what_is_referred_to_and_what_was_until_lately(make_record: MakeRecord) -> None:
+def test_forget_keeps_records_that_are_or_recently_were_referred_to(make_record: MakeRecord) -> None:
     buffer = TrainingBuffer(9, alpha=0.5, cooldown=1)
     for id in ("answer", "entry", "replaced", "sampled", "used"):
         buffer.add(make_record(id, created_step=1))
@@ -148,7 +146,7 @@ def test_forget_keeps_what_is_referred_to_and_what_was_until_lately(make_record:
     last = KEEP_UNREFERENCED_STEPS
     buffer.forget(["entry", "replaced"], last)
     assert buffer.record_count == 5
-    buffer.forget(["entry"], last + 1)  # an episode that the replaced entry guides may still be going on
+    buffer.forget(["entry"], last + 1)  # an episode guided by the replaced entry may still be running
     assert buffer.record_count == 4 and buffer.record("answer") is None
     buffer.forget(["entry", "replaced"], last + 2)
     buffer.forget(["entry"], 2 * last)
@@ -185,7 +183,7 @@ def test_everything_survives_a_restart(
     assert batch == full(buffer)
 
 
-def test_what_comes_in_during_a_save_does_no_harm(
+def test_records_and_uses_added_during_a_save_do_not_break_it(
     filled: Callable[..., TrainingBuffer],
     make_record: MakeRecord,
     tmp_path: Path,

@@ -31,7 +31,7 @@ def episode(turns: int, words: int = 10) -> tuple[Turn, ...]:
     return tuple(Turn(observation=f"see{n} " + "x" * words, response=f"do{n}.") for n in range(turns))
 
 
-async def test_distil_returns_operations_and_the_record_of_the_call(
+async def test_distill_returns_operations_and_the_record_of_the_call(
     make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any
 ) -> None:
     reply = (
@@ -63,7 +63,7 @@ async def test_the_same_episode_gives_the_same_record_id(make_calls: MakeCalls, 
     assert (await calls.distill(make_request("b"), []))[1].id != first
 
 
-async def test_what_an_answer_may_do_depends_on_the_call(make_calls: MakeCalls, make_request: MakeRequest) -> None:
+async def test_allowed_operations_depend_on_the_call(make_calls: MakeCalls, make_request: MakeRequest) -> None:
     adds = ",".join('{"operation": "add", "title": "t", "content": "c"}' for _ in range(3))
     answer, _ = await make_calls(Script(f"<answer>[{adds}]</answer>"), max_operations=2).distill(make_request("a"), [])
     assert answer.operations == (Add(title="t", content="c"),) * 2
@@ -77,7 +77,7 @@ async def test_what_an_answer_may_do_depends_on_the_call(make_calls: MakeCalls, 
     assert not answer.format_ok and record.kind == CallKind.MERGE
 
 
-async def test_an_unreadable_answer_still_has_a_record(
+async def test_an_answer_that_cannot_be_parsed_still_has_a_record(
     make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any
 ) -> None:
     answer, record = await make_calls(Script("no idea")).distill(make_request("a"), [])
@@ -85,7 +85,7 @@ async def test_an_unreadable_answer_still_has_a_record(
     assert tokenizer.decode(record.response_ids) == "no idea"
 
 
-async def test_merge_reads_the_chunk(make_calls: MakeCalls) -> None:
+async def test_merge_lists_the_chunk_and_returns_operations_and_record(make_calls: MakeCalls) -> None:
     script = Script('<answer>[{"operation": "retain", "ids": [1, 3]}]</answer>')
     calls = make_calls(script)
     answer, record = await calls.merge(["x", "y", "z"], 5)
@@ -96,7 +96,7 @@ async def test_merge_reads_the_chunk(make_calls: MakeCalls) -> None:
 
 
 @pytest.mark.parametrize(("reply", "text"), [("hm</think><answer> go left </answer>", "go left"), ("go left", None)])
-async def test_answer(make_calls: MakeCalls, reply: str, text: str | None) -> None:
+async def test_answer_returns_text_and_record(make_calls: MakeCalls, reply: str, text: str | None) -> None:
     script = Script(reply)
     answer, record = await make_calls(script).answer("the entry", "which way?", 6)
     assert answer == text and "the entry" in script.prompts[0] and "which way?" in script.prompts[0]
@@ -113,7 +113,7 @@ async def test_a_long_episode_loses_turns_from_its_middle(make_calls: MakeCalls,
     script = Script("?")
     await make_calls(script, max_prompt_tokens=limit).distill(request, ["the guide"])
     (prompt,) = script.prompts
-    # A turn is about 140 characters, so eight have to go, or a few more; the limit is used, not undercut by far.
+    # A turn has about 140 characters, so eight or a few more are dropped, but not far more than needed.
     assert limit - 600 < len(prompt) <= limit
     kept = [int(number) for number in re.findall(r"see(\d+)", prompt)]
     missing = sorted(set(range(20)) - set(kept))

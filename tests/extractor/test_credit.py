@@ -1,4 +1,4 @@
-"""From outcomes to rewards: at once, or compared with the free half of the prompt."""
+"""Rewards for outcomes: immediate, or relative to the free half of the prompt."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def rewards(buffer: TrainingBuffer, step: int) -> dict[str, float]:
     return found
 
 
-def test_an_outcome_rewards_at_once_and_a_verdict_adds_to_it(buffer: TrainingBuffer) -> None:
+def test_an_outcome_rewards_immediately_and_a_verdict_adds_to_it(buffer: TrainingBuffer) -> None:
     credit = Credit(buffer, relative=False)
     credit.record_outcome("a", "p", "t", True, 1)
     credit.record_outcome("b", "p", "t", False, 1, judged=0.5)  # Eq. 8: refined, then failed
@@ -70,7 +70,7 @@ def test_a_prompt_without_a_free_half_is_compared_with_its_task(
     assert rewards(buffer, 3) == {"a": reward}
 
 
-def test_free_outcomes_are_not_kept_for_ever(buffer: TrainingBuffer) -> None:
+def test_free_outcomes_are_dropped_after_some_steps(buffer: TrainingBuffer) -> None:
     credit = Credit(buffer, relative=True)
     credit.record_free_outcome("p", True, 1)
     credit.flush_pending(2, {})
@@ -79,7 +79,7 @@ def test_free_outcomes_are_not_kept_for_ever(buffer: TrainingBuffer) -> None:
     assert credit.state()["free"] == {}
 
 
-def test_what_waits_survives_a_checkpoint(buffer: TrainingBuffer) -> None:
+def test_waiting_uses_survive_a_checkpoint(buffer: TrainingBuffer) -> None:
     credit, restored = Credit(buffer, relative=True), Credit(buffer, relative=True)
     credit.record_outcome("a", "p", "t", False, 1)
     credit.record_free_outcome("q", True, 1)

@@ -33,7 +33,7 @@ _RECORDS = st.builds(
 
 @settings(max_examples=50)
 @given(records=st.lists(_RECORDS, max_size=4), copies=st.sampled_from([1, 700]))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, records, copies: int) -> None:
+def test_records_round_trip_through_a_file(tmp_path_factory: pytest.TempPathFactory, records, copies: int) -> None:
     path = tmp_path_factory.mktemp("records") / "records.parquet"
     records = [replace(record, created_step=copy) for copy in range(copies) for record in records]
     write_records(path, records)

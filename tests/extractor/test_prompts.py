@@ -1,4 +1,4 @@
-"""What the extractor reads."""
+"""The extractor's prompts."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from verl_comprl.experience.schema import Turn
 from verl_comprl.extractor.prompts import answer_messages, distill_messages, merge_messages, render_trajectory
 
 
-def test_a_trajectory_is_every_observation_with_its_answer() -> None:
+def test_a_trajectory_lists_every_observation_with_its_answer() -> None:
     turns = [Turn(observation="dark", response="light"), Turn(observation="bright", response="go")]
     assert render_trajectory(turns) == (
         "Turn 1\nObservation:\ndark\nAnswer:\nlight\n\nTurn 2\nObservation:\nbright\nAnswer:\ngo"
@@ -24,7 +24,7 @@ def test_distillation_shows_task_numbered_experience_episode_and_outcome(success
     assert positions == sorted(positions)
 
 
-def test_no_experience_is_said_so() -> None:
+def test_missing_experience_is_shown_as_none() -> None:
     assert "Earlier experience:\n(none)" in distill_messages("goal", [], "TURNS", True)[1]["content"]
 
 

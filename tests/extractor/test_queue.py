@@ -1,4 +1,4 @@
-"""The distillation queue: in order, at least once, bounded, and nothing lost without a count."""
+"""Distillation queue: ordered, at-least-once, bounded, and every loss is counted."""
 
 import asyncio
 import json
@@ -38,9 +38,7 @@ async def drain(queue: DistillationQueue) -> list[str]:
     return received
 
 
-async def test_first_in_first_out_and_a_pending_request_only_once(
-    make_queue: MakeQueue, make_request: MakeRequest
-) -> None:
+async def test_first_in_first_out_and_no_request_twice(make_queue: MakeQueue, make_request: MakeRequest) -> None:
     queue = make_queue()
     assert [queue.put(make_request(id)) for id in ("b", "a", "b", "c")] == [True, True, False, True]
     assert len(queue) == 3
@@ -56,7 +54,7 @@ async def test_a_request_stays_pending_until_it_is_acknowledged(
     assert len(queue) == 1 and not queue.put(request)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(queue.wait_idle(), 0.02)
-    with pytest.raises(TimeoutError):  # it is not delivered a second time while somebody works on it
+    with pytest.raises(TimeoutError):  # it is not delivered again while in progress
         await asyncio.wait_for(queue.get(), 0.02)
     queue.acknowledge(request)
     await asyncio.wait_for(queue.wait_idle(), 1)
@@ -74,10 +72,10 @@ async def test_an_empty_queue_is_idle_and_get_waits_for_the_next(
     assert (await asyncio.wait_for(waiting, 1)).id == "late"
 
 
-# ---- more than fits ----
+# ---- overflow ----
 
 
-async def test_what_does_not_fit_waits_on_disk_in_order(
+async def test_requests_over_capacity_wait_on_disk_in_order(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     queue = make_queue(capacity=2)
@@ -87,12 +85,12 @@ async def test_what_does_not_fit_waits_on_disk_in_order(
     assert len(list((tmp_path / "queue/spill").iterdir())) == 3
     first = await queue.get()
     queue.acknowledge(first)
-    queue.put(make_request("5"))  # not before those that have waited longer
+    queue.put(make_request("5"))  # does not overtake those on disk
     assert [first.id, *await drain(queue)] == ["0", "1", "2", "3", "4", "5"]
     assert list((tmp_path / "queue/spill").iterdir()) == []
 
 
-async def test_drop_oldest_gives_up_what_has_waited_longest_but_not_what_is_being_worked_on(
+async def test_drop_oldest_drops_the_oldest_request_that_is_not_in_progress(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     queue = make_queue(capacity=2, overflow="drop_oldest")
@@ -117,7 +115,7 @@ async def test_a_full_disk_keeps_requests_in_memory(
     assert await drain(queue) == ["0", "1", "2"]
 
 
-async def test_a_request_whose_file_is_damaged_is_counted_and_the_next_comes(
+async def test_a_damaged_file_is_counted_and_skipped(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     queue = make_queue(capacity=1)
@@ -130,9 +128,7 @@ async def test_a_request_whose_file_is_damaged_is_counted_and_the_next_comes(
     await asyncio.wait_for(queue.wait_idle(), 1)
 
 
-async def test_what_an_earlier_process_left_on_disk_is_not_delivered(
-    make_queue: MakeQueue, make_request: MakeRequest
-) -> None:
+async def test_files_of_an_earlier_process_are_not_delivered(make_queue: MakeQueue, make_request: MakeRequest) -> None:
     killed = make_queue(capacity=1)
     killed.put(make_request("a"))
     killed.put(make_request("b"))
@@ -142,7 +138,7 @@ async def test_what_an_earlier_process_left_on_disk_is_not_delivered(
 # ---- failures ----
 
 
-async def test_a_failed_request_is_tried_again_and_at_last_a_dead_letter(
+async def test_a_failed_request_is_retried_and_finally_a_dead_letter(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     queue = make_queue(max_attempts=3)
@@ -157,10 +153,10 @@ async def test_a_failed_request_is_tried_again_and_at_last_a_dead_letter(
     letter = json.loads(line)
     assert (letter["reason"], letter["attempts"]) == ("RuntimeError: attempt 2", 3) and letter["at"] > 0
     assert DistillationRequest.model_validate(letter["request"]) == request
-    assert queue.put(request)  # by hand
+    assert queue.put(request)  # a user may submit it again
 
 
-async def test_a_failed_request_lets_others_pass(make_queue: MakeQueue, make_request: MakeRequest) -> None:
+async def test_other_requests_overtake_a_failed_one(make_queue: MakeQueue, make_request: MakeRequest) -> None:
     queue = make_queue(backoff_seconds=0.02)
     for id in ("a", "b"):
         queue.put(make_request(id))
@@ -168,7 +164,9 @@ async def test_a_failed_request_lets_others_pass(make_queue: MakeQueue, make_req
     assert await drain(queue) == ["b", "a"]
 
 
-async def test_the_wait_doubles_and_is_spread(make_queue: MakeQueue, make_request: MakeRequest, monkeypatch) -> None:
+async def test_backoff_doubles_up_to_a_minute_with_jitter(
+    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch
+) -> None:
     queue, delays = make_queue(backoff_seconds=1.0, max_attempts=10), []
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "call_later", lambda delay, call, *arguments: (delays.append(delay), call(*arguments)))
@@ -195,7 +193,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_counted(
 # ---- snapshots ----
 
 
-async def test_restore_brings_back_what_waits_anywhere(
+async def test_restore_brings_back_every_pending_request(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path
 ) -> None:
     queue = make_queue(capacity=4, backoff_seconds=60.0, max_attempts=2)
@@ -212,7 +210,7 @@ async def test_restore_brings_back_what_waits_anywhere(
     restored.restore(tmp_path / "queue.jsonl")  # already there
     assert len(restored) == len(queue) == 5 and restored.on_disk == 3
     assert await restored.get() == working
-    restored.fail(await restored.get(), "twice")  # its first attempt has not been forgotten
+    restored.fail(await restored.get(), "twice")  # its first attempt still counts
     assert restored.counts["dead"] == 1
     restored.acknowledge(working)
     ready = await restored.get()

@@ -1,9 +1,9 @@
-"""What the runs in ``lent_run.py`` are made from: arms, and what makes a run small."""
+"""Overrides of the runs in ``lent_run.py``: one set per arm, and those that make a run small."""
 
 STEPS = 4
-"""Of the two runs that are compared bit for bit."""
+"""Number of steps of the two runs that are compared bit for bit."""
 
-# One prompt per step: verl draws the order of several anew in every run, and sums are not associative.
+# One prompt per step: with several, verl's random order differs between runs, and floating-point sums depend on it.
 COMPARED = [
     "arm=baseline",
     "data.train_batch_size=1",
@@ -19,10 +19,10 @@ SMALL = [
     "trainer.test_freq=-1",
     "trainer.save_freq=-1",
     "trainer.logger=[console]",
-    "trainer.max_actor_ckpt_to_keep=null",  # engines that are lent would remove other runs' checkpoints
+    "trainer.max_actor_ckpt_to_keep=null",  # shared engines would remove other runs' checkpoints
     "data.train_batch_size=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-    # Both divide the rollouts of every run here, the odd mix of environments included.
+    # Both divide the number of rollouts of every run here, including the mix of environments.
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
     "comprl.extractor.batch_size=8",
@@ -30,7 +30,7 @@ SMALL = [
     "actor_rollout_ref.rollout.max_model_len=4096",
 ]
 
-# Beside the baseline, and the method itself, which is in test_training_run.
+# Without the baseline, and without the full method, which test_training_run covers.
 ARMS: dict[str, list[str]] = {
     "offline": ["arm=offline"],
     "static_online": ["arm=static_online", "comprl.merge.every=1"],
@@ -39,8 +39,8 @@ ARMS: dict[str, list[str]] = {
     "shared_baseline": ["arm=shared_baseline"],
     "no_merge": ["arm=no_merge"],
     "no_search_and_ask": ["arm=no_search_and_ask"],
-    # Everything that is off by default, with a judgement that fits into the model's context; one prompt per step, so
-    # that a step's metrics tell what must have been distilled.
+    # Everything that is off by default, with a judgement that fits into the model's context. With one prompt per step,
+    # the metrics of a step determine what must have been distilled.
     "variants": [
         "data.train_batch_size=1",
         "actor_rollout_ref.actor.ppo_mini_batch_size=1",

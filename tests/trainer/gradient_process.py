@@ -1,10 +1,10 @@
-"""Run by tests: real updates of one verl engine, exactly as a worker of a run makes them; writes each gradient.
+"""Subprocess of the gradient tests: makes updates with a real verl engine, as a worker does, and writes gradients.
 
 Reads paths of specifications from standard input and answers each with a line. A specification is JSON with
 ``overrides`` of the quickstart's config, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
-goes to ``gradient-<n>.safetensors`` beside it. One of several processes (``RANK``, ``WORLD_SIZE``) takes its equal
-share of the rows, as verl's dispatch hands them out.
+goes to ``gradient-<n>.safetensors`` in the same folder. One of several processes (``RANK``, ``WORLD_SIZE``) takes its
+equal share of the rows, as verl's dispatch divides them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A training run with ``probes``: ``python probed_run.py PROBE_FILE override …``."""
+"""Training run with measurements after every step: ``python probed_run.py PROBE_FILE override …``, see ``probes``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each model's engine and server say about the same tokens: a JSON line per model after every step."""
+"""Log-probs of the same tokens from each model's engine and server: a JSON line per model after every step."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def probe(trainer: Any, file: Path) -> None:
 
 
 def probe_engines(trainer: Any, file: Path) -> None:
-    """Append what the engines alone say about fixed tokens, before a run's first step."""
+    """Append the engines' log-probs of fixed tokens, before a run's first step."""
     extractor = trainer.experience_runtime.extractor
     for model, workers, version in (
         ("actor", trainer.actor_rollout_wg, trainer.global_steps),
@@ -74,7 +74,7 @@ def _write(file: Path, line: dict[str, Any]) -> None:
 
 
 def probe_after_steps(trainer: Any, file: Path) -> None:
-    """Let a trainer, or all of a class, append to ``file`` what ``probe`` measures."""
+    """Make a trainer, or all trainers of a class, run ``probe`` after every step."""
     after_step = trainer.on_step_end
 
     def probed(*arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Arms in real runs: the baseline against verl's own trainer, and two steps of every other arm."""
+"""Training runs of the arms: the baseline against verl's own trainer, and two steps of every other arm."""
 
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,18 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_baseline_is_verls_grpo_bit_for_bit(folder: Path, lent: Steps) -> None:
-    """The same rollouts: made and kept by verl's trainer alone, and played back by verl itself through ours."""
+    """Both runs train on the same rollouts: verl's trainer makes and stores them, and verl replays them in ours."""
     assert len(lent["ours"]) == STEPS and "plain" not in lent
     rollouts = sorted((folder / "rollouts").rglob("tq_batch.pt"))
     assert len(rollouts) == STEPS
     after = (folder / "ours" / "config.yaml").stat().st_mtime_ns  # written when ours began
-    assert all(file.stat().st_mtime_ns < after for file in rollouts), "it made rollouts of its own"
+    assert all(file.stat().st_mtime_ns < after for file in rollouts), "our run made its own rollouts"
     assert not (folder / "ours" / "bank").exists()
     theirs, same = weights(folder / "plain"), weights(folder / "ours")
     assert theirs.keys() == same.keys()
     assert all(torch.equal(theirs[name], same[name]) for name in theirs)
     before = load_file(folder / "models" / "actor" / "model.safetensors")
-    assert any(not torch.equal(before[name], same[name]) for name in before), "nothing was learnt"
+    assert any(not torch.equal(before[name], same[name]) for name in before), "the weights did not change"
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -55,20 +55,20 @@ def test_a_frozen_extractor_does_not_learn(lent: Steps, arm: str) -> None:
     assert len({step["comprl/extractor/updates"] for step in lent[arm]}) == 1
 
 
-def test_nobody_asks_where_there_is_no_tool(lent: Steps) -> None:
+def test_without_the_tool_there_are_no_tool_calls(lent: Steps) -> None:
     assert [step["comprl/guided/tool_calls"] for step in lent["no_search_and_ask"]] == [0.0, 0.0]
     asked = {arm: sum(step["comprl/guided/tool_calls"] for step in lines) for arm, lines in lent.items() if arm in ARMS}
     assert max(asked.values()) > 0
 
 
-def test_the_bank_is_merged_but_for_the_arm_that_does_not(lent: Steps) -> None:
+def test_the_bank_is_merged_except_in_the_no_merge_arm(lent: Steps) -> None:
     assert lent["no_merge"][-1]["comprl/merge/passes"] == 0
     touched = [f"comprl/operations/{kind}" for kind in ("retained", "merged", "discarded")]
     merged = lent["static_online"][-1]
     assert merged["comprl/merge/passes"] + sum(merged.get(name, 0) for name in touched) > 0
 
 
-def test_every_family_and_a_users_own_environment_in_one_batch(lent: Steps) -> None:
+def test_every_environment_family_and_a_users_own_in_one_batch(lent: Steps) -> None:
     (step,) = lent["mix"]
     shares = {name: count for name, count in step.items() if name.startswith("comprl/task/") and "/rollouts" in name}
     tasks = {name.removeprefix("comprl/task/").rsplit("/", 2)[0] for name in shares}
@@ -77,13 +77,13 @@ def test_every_family_and_a_users_own_environment_in_one_batch(lent: Steps) -> N
     assert undocumented(step) == []
 
 
-def test_what_is_off_by_default_is_at_work(lent: Steps) -> None:
+def test_features_that_are_off_by_default_take_effect(lent: Steps) -> None:
     last = lent["variants"][-1]
     verdicts = {name: count for name, count in last.items() if name.startswith("comprl/verdicts/")}
-    # Every guided episode was judged; this model has never learned to, so most of it cannot be read.
+    # Every guided episode was judged. The model was not trained to do so, so most verdicts cannot be parsed.
     assert sum(verdicts.values()) == sum(step["comprl/guided/rollouts"] for step in lent["variants"])
     assert last["comprl/guides/explored"] > 0
-    for step in lent["variants"]:  # each success of the guided half, where the free half did not always succeed
+    for step in lent["variants"]:  # every guided success, unless the free half always succeeded
         successes = step["comprl/guided/success"] * step["comprl/guided/rollouts"]
         assert step["comprl/distilled"] == pytest.approx(successes if step["comprl/free/success"] < 1 else 0.0)
     assert not any("comprl/distilled" in step for step in lent["static_online"])

@@ -1,4 +1,4 @@
-"""What each output of a batch counts, by hand."""
+"""Weights of a batch's outputs, against numbers worked out by hand."""
 
 import pytest
 
@@ -9,7 +9,7 @@ EPISODE, JUDGEMENT, DISTILLATION = OutputKind.EPISODE, OutputKind.JUDGEMENT, Out
 
 
 def batch(*rows: tuple[str, int, bool, float, OutputKind, int]) -> RolloutBatch:
-    """Rows of prompt, session, guided, success, kind and tokens."""
+    """Return a batch from rows of prompt, session, guided, success, kind and tokens."""
     return RolloutBatch(
         keys=[f"{prompt}_{session}_{number}" for number, (prompt, session, *_) in enumerate(rows)],
         prompts=[row[0] for row in rows],
@@ -19,13 +19,13 @@ def batch(*rows: tuple[str, int, bool, float, OutputKind, int]) -> RolloutBatch:
     )
 
 
-def test_equal_halves_of_single_outputs_count_as_verl_counts_them() -> None:
+def test_equal_halves_of_single_outputs_have_verls_own_weights() -> None:
     rows = batch(*[("p", session, session < 2, 0.0, EPISODE, 7) for session in range(4)])
     assert rows.factors(4).tolist() == [1.0] * 4
 
 
-def test_failed_rollouts_are_absent_and_the_halves_still_count_the_same() -> None:
-    # Of K = 8, one guided and three free are left: ½·8 and ½·⅓·8. Of q only free ones are: ½·8 each.
+def test_the_halves_weigh_the_same_when_rollouts_have_failed() -> None:
+    # Of K = 8, p has one guided and three free rollouts left: ½·8 and ½·⅓·8. q has two free ones only: ½·8 each.
     rows = batch(
         ("p", 1, True, 1.0, EPISODE, 7),
         *[("p", session, False, 0.0, EPISODE, 7) for session in (4, 6, 7)],
@@ -34,8 +34,8 @@ def test_failed_rollouts_are_absent_and_the_halves_still_count_the_same() -> Non
     assert rows.factors(8).tolist() == pytest.approx([4, 4 / 3, 4 / 3, 4 / 3, 4, 4])
 
 
-def test_outputs_share_what_their_rollout_counts_by_tokens() -> None:
-    # The guided rollout wrote 2 tokens as critic and 6 in the episode; the distilled output is no part of Eq. 5.
+def test_outputs_share_the_weight_of_their_rollout_by_tokens() -> None:
+    # The guided rollout wrote 2 tokens as critic and 6 in the episode; the distillation output is not part of Eq. 5.
     rows = batch(
         ("p", 0, True, 1.0, JUDGEMENT, 2),
         ("p", 0, True, 1.0, DISTILLATION, 5),
@@ -47,7 +47,7 @@ def test_outputs_share_what_their_rollout_counts_by_tokens() -> None:
     assert len(set(rows.uids())) == 2
 
 
-def test_what_is_distilled_did_better_than_the_free_half() -> None:
+def test_episodes_better_than_the_free_half_are_distilled() -> None:
     rows = batch(
         ("p", 0, True, 1.0, DISTILLATION, 5),
         ("p", 0, True, 1.0, EPISODE, 6),

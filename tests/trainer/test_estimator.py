@@ -1,4 +1,4 @@
-"""The estimator as verl calls it."""
+"""The advantage estimator, called as verl calls it."""
 
 import math
 
@@ -14,17 +14,17 @@ from verl_comprl.trainer.estimator import split_subgroup_uid, subgroup_uid
 
 
 @given(st.text(), st.booleans(), st.sampled_from(["", "u_3", "0"]))
-def test_half_and_rollout_survive_the_uid(uid: str, guided: bool, rollout: str) -> None:
+def test_half_and_rollout_round_trip_through_the_uid(uid: str, guided: bool, rollout: str) -> None:
     assert split_subgroup_uid(subgroup_uid(uid, guided, rollout)) == (uid, guided, rollout)
 
 
 @pytest.mark.parametrize("uid", ["3f2a", "a#b", "a#half#0", "#"])
-def test_a_plain_uid_is_free(uid: str) -> None:
+def test_a_plain_uid_counts_as_free(uid: str) -> None:
     assert split_subgroup_uid(uid) == (uid, False, "")
 
 
 @pytest.mark.parametrize(("norm_by_std", "scale"), [(True, 1 / (math.sqrt(0.5) + 1e-6)), (False, 1.0)])
-def test_verl_finds_it_by_name_and_gets_advantages_per_token(norm_by_std: bool, scale: float) -> None:
+def test_verl_gets_advantages_per_token_by_the_estimators_name(norm_by_std: bool, scale: float) -> None:
     # Guided 1, 0: ±½ around the mean, std √½. Free 1, 1: 0, where a pooled baseline of prompt p would give 1 − ¾.
     # Prompt q has one rollout in each half: 0.
     rewards = torch.tensor([[0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]], dtype=torch.float32)
@@ -43,13 +43,13 @@ def test_verl_finds_it_by_name_and_gets_advantages_per_token(norm_by_std: bool, 
     torch.testing.assert_close(returns, expected)
 
 
-def test_the_deviation_is_divided_by_without_a_config() -> None:
+def test_without_a_config_advantages_are_divided_by_the_deviation() -> None:
     estimator = get_adv_estimator_fn("comprl_subgroup")
     advantages, _ = estimator(torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), [subgroup_uid("p", True)] * 2)
     assert advantages[0, 0].item() == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-6))
 
 
-def test_a_rollout_with_several_outputs_counts_once_with_the_outcome_of_its_last() -> None:
+def test_a_rollout_with_several_outputs_counts_once_with_its_last_outcome() -> None:
     # Rollouts of the guided half: a with outputs of 0 and 1 (its last), b 0, c 0. Outcomes 1, 0, 0: mean ⅓, variance
     # (4/9 + 1/9 + 1/9)/2 = ⅓. Counted by output they would be 0, 1, 0, 0 with mean ¼.
     estimator = get_adv_estimator_fn("comprl_subgroup")

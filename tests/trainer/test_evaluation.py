@@ -1,4 +1,4 @@
-"""An evaluation's numbers, by hand."""
+"""Metrics of an evaluation, against numbers worked out by hand, and the file that keeps them."""
 
 import json
 from pathlib import Path
@@ -27,8 +27,8 @@ def test_per_task_and_average() -> None:
     named = {name.removeprefix("comprl/eval/"): value for name, value in metrics.items()}
     assert (named["room/success_with"], named["maze/success_with"]) == (0.5, 1.0)
     assert (named["room/actions_with"], named["room/score_with"], named["room/tool_calls_with"]) == (5.0, 0.25, 1.0)
-    assert named["room/invalid_rate_with"] == pytest.approx(3 / 10)  # of actions, not of episodes
-    # The average is over tasks: the maze's one episode counts as much as the room's two.
+    assert named["room/invalid_rate_with"] == pytest.approx(3 / 10)  # per action, not per episode
+    # The average is over tasks: the one episode of maze weighs as much as the two of room.
     assert (named["success_with"], named["invalid_rate_with"]) == (0.75, pytest.approx((3 / 10 + 1 / 2) / 2))
     assert (named["success_without"], named["actions_without"]) == (0.0, 8.0)
     assert (named["success_with_low"], named["success_with_high"]) == wilson_interval(2, 3)
@@ -36,13 +36,13 @@ def test_per_task_and_average() -> None:
     assert "maze/success_without" not in named
 
 
-def test_an_evaluation_without_any_episode() -> None:
+def test_an_evaluation_without_episodes_has_no_metrics() -> None:
     assert evaluation_metrics([], {}) == {}
     assert evaluation_metrics(["room"], infos((None,) * 6)) == {}
 
 
 @pytest.mark.parametrize(("step", "kept"), [(-1, []), (0, [0]), (15, [0, 15]), (30, [0, 15, 30])])
-def test_the_file_of_a_run_holds_what_belongs_to_it(tmp_path: Path, step: int, kept: list[int]) -> None:
+def test_the_file_of_a_run_keeps_only_evaluations_up_to_its_start(tmp_path: Path, step: int, kept: list[int]) -> None:
     for evaluated in (0, 15, 30):
         write_evaluation(tmp_path, {"step": evaluated})
     begin_evaluations(tmp_path, step)
@@ -52,6 +52,6 @@ def test_the_file_of_a_run_holds_what_belongs_to_it(tmp_path: Path, step: int, k
     assert [len(path.read_text().splitlines()) for path in aside] == ([3] if len(kept) < 3 else [])
 
 
-def test_a_new_folder_has_no_file_to_begin_with(tmp_path: Path) -> None:
+def test_nothing_is_created_in_a_new_folder(tmp_path: Path) -> None:
     begin_evaluations(tmp_path / "run", -1)
     assert not (tmp_path / "run").exists()

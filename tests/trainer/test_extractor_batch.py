@@ -1,4 +1,4 @@
-"""A batch of stored records through verl's own ``ppo_loss``: Eq. 3 with the generator's log-probs."""
+"""verl's ``ppo_loss`` on a batch of stored records equals Eq. 3 with the generator's log-probs."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from verl_comprl.trainer.extractor_runtime import to_tensordict
 def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
     stored = [(-0.5, -1.0, -2.0), (-0.25,)]
     prompts = [(11, 12), (13, 14, 15)]
-    # What the model says now, per token of prompt + response; position t predicts token t + 1, the last one nothing.
+    # The model's current log-probs per token of prompt + response; position t predicts token t + 1, the last one none.
     now = [[-9.0, -0.5, -0.3, -3.0, -9.0], [-9.0, -9.0, -0.3, -9.0]]
     records = [
         GenerationRecord(
@@ -60,7 +60,7 @@ def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
         [0, -0.5, -0.55, -0.45, 0, 0, 0, 0.9512294 * 0.5 / 4, 0], abs=1e-6
     )
     assert new.grad.flatten().tolist() == pytest.approx([-0.5, -0.55, -0.45, 0.9512294 * 0.5 / 4, 0, 0], abs=1e-6)
-    # e^0.7 is above, e^−1 below, the other two inside.
+    # e^0.7 is above the range, e^−1 below it, the other two inside.
     values = {name: float(metrics[f"actor/{name}"].values[0]) for name in ("clip_fraction_low", "clip_fraction_high")}
     assert values == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
     assert float(metrics["actor/ratio"].values[0]) == pytest.approx((1 + 2.0137527 + 0.3678794 + 0.9512294) / 4)

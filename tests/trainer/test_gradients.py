@@ -1,7 +1,7 @@
-"""One real update of each model against its equation written out on the plain model, to 1e-4 relative.
+"""Gradients of one real update of each model against the paper's equations on the plain model, to 1e-4 relative.
 
-The updates run in verl's worker and FSDP engine in a process of their own; the equations here use nothing of verl and
-nothing of ours but the advantages that a batch carries.
+The updates run in verl's worker and FSDP engine, in a process of their own. The equations are written out here without
+verl, and use only the batch's advantages of our code.
 """
 
 import json
@@ -45,7 +45,7 @@ SETTINGS = [
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random model of the quickstart's kind."""
+    """A small random model with the quickstart's architecture."""
     from recipes.quickstart_cpu.models import build_model
     from recipes.quickstart_cpu.tokenizer import train_tokenizer
 
@@ -70,7 +70,7 @@ def log_probs(model: Qwen3ForCausalLM, row: Row) -> torch.Tensor:
 
 
 def sampled_rows(model: Qwen3ForCausalLM, advantages: list[float], *, multi_turn: bool) -> list[Row]:
-    """Return rows of different lengths whose stored log-probs are a little off the model's, so that ratios differ."""
+    """Return rows of different lengths whose stored log-probs differ slightly from the model's, so ratios are not 1."""
     random = np.random.default_rng(5)
     size = model.config.vocab_size
     rows: list[Row] = []
@@ -88,7 +88,7 @@ def sampled_rows(model: Qwen3ForCausalLM, advantages: list[float], *, multi_turn
 
 
 class Engine:
-    """Processes in which verl makes real updates, one for each rank; they live as long as this module's tests."""
+    """Processes in which verl makes real updates, one per rank; they live as long as this module's tests."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         with socket.socket() as probe:
@@ -117,7 +117,7 @@ class Engine:
             process.stdin.flush()
         for process in self._processes:
             assert process.stdout
-            done = any(line == "done\n" for line in process.stdout)  # libraries print, too
+            done = any(line == "done\n" for line in process.stdout)  # libraries print as well
             assert done, "\n".join(file.read_text() for file in self._errors)
         return [load_file(tmp_path / f"gradient-{number}.safetensors") for number in range(len(SETTINGS))]
 
@@ -129,7 +129,7 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Engine]]:
-    """Engines by their number of ranks, started when first asked for."""
+    """Return the engine with a given number of ranks, started at first use."""
     running: dict[int, Engine] = {}
 
     def engine(ranks: int) -> Engine:
@@ -144,7 +144,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int]
 
 @pytest.fixture
 def gradients(engines: Callable[[int], Engine], model_folder: Path, tmp_path: Path) -> Callable[..., list[Any]]:
-    """Return the gradients of real updates with the same rows, one for each of ``SETTINGS``."""
+    """Return a function that makes updates on the same rows with each of ``SETTINGS`` and returns the gradients."""
 
     def make(subtree: str, rows: list[Row], *overrides: str, ranks: int = 1) -> list[dict[str, torch.Tensor]]:
         specification = {
@@ -177,7 +177,7 @@ def token_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
 
 
 def sequence_ratio(now: torch.Tensor, row: Row) -> torch.Tensor:
-    """GSPO: the geometric mean of the ratios of a rollout, whose gradient flows through each of its tokens."""
+    """Return the ratio of GSPO: the geometric mean over a rollout, with gradients through each of its tokens."""
     mask = torch.tensor(row["mask"])
     mean = ((now - torch.tensor(row["old_log_probs"])) * mask).sum() / mask.sum()
     return torch.exp(mean).expand_as(now)
@@ -199,7 +199,7 @@ def test_an_actor_update_is_equation_5(
     packed: bool,
 ) -> None:
     advantages = subgroup_advantages(np.array(REWARDS), PROMPTS, GUIDED)
-    factors = subgroup_weights(PROMPTS, GUIDED) * 4  # as the layer hands them to verl, which divides by K
+    factors = subgroup_weights(PROMPTS, GUIDED) * 4  # as the trainer passes them to verl, which divides by K
     rows = sampled_rows(model, (advantages * factors).tolist(), multi_turn=True)
     overrides = [f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}"]
     overrides += [f"actor_rollout_ref.actor.clip_ratio_{side}={CLIP}" for side in ("low", "high")]
@@ -225,7 +225,7 @@ def test_an_actor_update_is_equation_5(
 def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
     gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM
 ) -> None:
-    """Eq. 5 over whole rollouts plus ``λ · mean NLL`` of what is distilled, from one step of verl's policy loss."""
+    """Eq. 5 over whole rollouts plus ``λ · mean NLL`` of distilled outputs, in one step of verl's policy loss."""
     weight, group = 0.3, 4
     episode, judgement, distillation = OutputKind.EPISODE, OutputKind.JUDGEMENT, OutputKind.DISTILLATION
     outputs = [
@@ -247,7 +247,7 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
         tokens=[sum(row["mask"]) for row in rows[:7]],
     )
     advantages = subgroup_advantages(np.array(success), ["p"] * 4, [True, True, False, False])
-    # As the layer does it: mini-batches are twice as large as K, since there are eight rows.
+    # As the trainer does: mini-batches are twice as large as K, since there are eight rows.
     factors = batch.factors(group) * 2
     for row, (session, _), factor in zip(rows, outputs, factors, strict=False):
         row["advantage"] = advantages[session] * factor
@@ -266,8 +266,8 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
         terms = [clipped(token_ratio(log_probs(model, row), row), scaled) * torch.tensor(row["mask"]) for row in own]
         tokens = sum(sum(row["mask"]) for row in own)
         objective = objective + sum(term.sum() for term in terms) / tokens / 2 / 2  # ½ per half, mean inside it
-    told = log_probs(model, rows[distilled]) * torch.tensor(rows[distilled]["mask"])
-    objective = objective + weight * told.sum() / sum(rows[distilled]["mask"])
+    imitated = log_probs(model, rows[distilled]) * torch.tensor(rows[distilled]["mask"])
+    objective = objective + weight * imitated.sum() / sum(rows[distilled]["mask"])
     check(model, -objective, real)
 
 

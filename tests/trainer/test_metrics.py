@@ -1,4 +1,4 @@
-"""Metrics of a step, by hand."""
+"""Metrics of a step, against numbers worked out by hand."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_advantages_per_half() -> None:
     }
 
 
-def test_a_half_that_is_not_there_has_no_metrics() -> None:
+def test_an_empty_half_has_no_metrics() -> None:
     assert all("guided" not in name for name in advantage_metrics([1.0], [False]))
 
 
@@ -26,7 +26,7 @@ def episode(guided: bool, success: float, actions: float = 4.0) -> dict[str, flo
     return numbers | {"invalid_actions": 1.0, "tool_calls": 2.0 * guided, "degraded": 0.0}
 
 
-def test_halves_of_all_tasks_and_of_each() -> None:
+def test_metrics_of_halves_over_all_tasks_and_per_task() -> None:
     rows = [episode(True, 1.0), episode(False, 0.0), episode(True, 0.0, 8.0), episode(False, 1.0)]
     tasks = ["shop", "shop", "room", "house"]
     metrics = rollout_metrics(rows, tasks)
@@ -38,5 +38,5 @@ def test_halves_of_all_tasks_and_of_each() -> None:
     assert metrics["comprl/task/house/free/success"] == 1.0
 
 
-def test_one_task_is_not_shown_twice() -> None:
+def test_a_single_task_has_no_metrics_of_its_own() -> None:
     assert not [name for name in rollout_metrics([episode(True, 1.0)], ["room"]) if "task" in name]

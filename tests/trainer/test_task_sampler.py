@@ -1,4 +1,4 @@
-"""Batches of a mix."""
+"""Sampling from a mix of tasks."""
 
 from collections import Counter
 from itertools import islice
@@ -31,27 +31,27 @@ def test_every_batch_has_an_equal_share_of_each_task() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 40), st.integers(0, 60))
-def test_any_rows_in_a_row_differ_by_one_at_most(tasks: list[str], length: int, start: int) -> None:
+def test_consecutive_draws_per_task_differ_by_at_most_one(tasks: list[str], length: int, start: int) -> None:
     sampler = TaskSampler(tasks)
     counts = Counter(tasks[sampler.draw(position)] for position in range(start, start + length))
     shares = [counts[name] for name in set(tasks)]
     assert max(shares) - min(shares) <= 1
 
 
-def test_a_row_comes_again_only_after_all_others_of_its_task() -> None:
+def test_a_row_repeats_only_after_all_others_of_its_task() -> None:
     sampler = TaskSampler(TASKS)
     rooms = [row for row in map(sampler.draw, range(3 * 30)) if row < 10]
     assert [sorted(rooms[start : start + 10]) for start in (0, 10, 20)] == [list(range(10))] * 3
     assert rooms[:10] != rooms[10:20]
 
 
-def test_the_seed_chooses_the_order() -> None:
+def test_the_seed_determines_the_order() -> None:
     assert batches(loader(seed=1), 2) == batches(loader(seed=1), 2) != batches(loader(seed=2), 2)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("done", [1, 3, 4, 8])
-def test_a_resumed_run_draws_what_the_other_would_have_drawn(workers: int, done: int) -> None:
+def test_a_resumed_loader_continues_the_same_sequence(workers: int, done: int) -> None:
     def endless(data: StatefulDataLoader):
         while True:
             yield from data

@@ -1,4 +1,4 @@
-"""The real thing: two models with engines and servers in one run, interrupted by a signal, then resumed."""
+"""A complete training run: both models with engines and servers, interrupted by a signal and resumed."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from verl_comprl.experience.transfer.snapshot import snapshot_checksum
 pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 
-def test_a_bank_that_is_open_elsewhere_ends_the_start_with_one_line(folder):
+def test_a_bank_that_is_open_elsewhere_is_an_error_of_one_line(folder):
     holder = "import asyncio, sys\nfrom verl_comprl.experience import *\n"
     holder += "embedder = SentenceTransformerEmbedder('builtin', device='cpu')\n"
     holder += "bank = asyncio.run(ExperienceBank.open(BankConfig(path=sys.argv[1]), embedder))\n"
@@ -38,23 +38,23 @@ def probes(file: Path, model: str) -> list[dict]:
 def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
     assert interrupted.process.returncode == 130, interrupted.text()
     assert interrupted.processes() == []
-    # The first one: a later run has gone on from there.
+    # The first checkpoint: a later run resumed from it and wrote more.
     step = min(int(path.name.rpartition("_")[2]) for path in (folder / "run").glob("global_step_*"))
     saved = folder / "run" / f"global_step_{step}"
     assert {"actor", "extractor", "comprl", "comprl.json", "data.pt"} <= {path.name for path in saved.iterdir()}
     assert json.loads((saved / "comprl.json").read_text())["step"] == step
 
 
-def test_the_bank_can_be_read_beside_the_run(folder, interrupted):
+def test_the_bank_can_be_read_while_the_run_has_it_open(folder, interrupted):
     stats, verified, refused = interrupted.beside
     assert stats.returncode == 0, stats.stderr
     assert json.loads(stats.stdout)["embedding"]["model"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert verified.returncode == 0 and "nothing wrong" in verified.stdout, verified.stderr
+    assert verified.returncode == 0 and "no problems found" in verified.stdout, verified.stderr
     assert refused.returncode == 2 and "is already open in process" in refused.stderr
     assert not (folder / "run" / "bank" / "manager.json").exists()
 
 
-def test_a_resumed_run_goes_on_where_it_was(folder, interrupted, lent):
+def test_a_resumed_run_continues_from_the_checkpoint(folder, interrupted, lent):
     steps = [line["step"] for line in lent["resumed"]]
     assert len(steps) == 2 and last_step(folder / "run") == steps[-1]
     saved = json.loads((folder / "run" / f"global_step_{steps[0] - 1}" / "comprl.json").read_text())
@@ -63,10 +63,10 @@ def test_a_resumed_run_goes_on_where_it_was(folder, interrupted, lent):
 
 
 def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent):
-    """The engines that were lent to it had been trained on by other runs."""
+    """Its engines were shared with other runs, which had changed their weights."""
     for model in ("actor", "extractor"):
         (start,) = probes(folder / "resumed.start", model)
-        # The extractor may have learned on between the checkpoint and the probe behind it.
+        # The extractor may have been updated between the checkpoint and the probe that followed.
         same = [line for line in probes(folder / "probe.jsonl", model) if line["version"] == start["version"]]
         assert same or model == "extractor"
         assert all(start["fixed"] == pytest.approx(line["fixed"], abs=1e-6) for line in same)
@@ -84,7 +84,7 @@ def test_servers_have_the_weights_of_their_engines_after_updates(folder, interru
         assert max(moved) > 1e-4, f"{model}'s server did not change"
 
 
-def test_trainer_and_rollout_agree_and_the_method_is_at_work(interrupted, lent):
+def test_trainer_and_rollout_agree_and_the_method_takes_effect(interrupted, lent):
     steps = lent["resumed"]
     metrics = steps[-1]
     assert metrics["training/rollout_probs_diff_mean"] < 1e-2
@@ -102,7 +102,7 @@ def check_result(folder: Path, result: dict, step: int) -> None:
     for arm in ("with", "without"):
         measured = result["average"][arm]
         assert measured["success_low"] <= measured["success"] <= measured["success_high"]
-    # The command fails if the bank that it was given is not what it was; here it is the checkpoint's.
+    # The command fails if the evaluation changed the bank; here the bank is the checkpoint's.
     assert result["bank"]["sha256"] == snapshot_checksum(result["bank"]["snapshot"])
 
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_is_evaluated(folder, lent):
 
 
 @pytest.mark.long
-def test_the_command_evaluates_and_nothing_of_the_run_changes(folder, lent):
+def test_the_evaluate_command_changes_nothing_in_the_run(folder, lent):
     step = last_step(folder / "run")
     before = {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("*")}
     command = [sys.executable, "-m", "verl_comprl.cli.main", "evaluate", "--greedy"]

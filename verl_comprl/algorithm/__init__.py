@@ -1,1 +1,1 @@
-"""The maths of the method: pure functions on arrays. Imports torch and numpy only."""
+"""Equations of the method as pure functions on arrays; imports only torch and numpy."""

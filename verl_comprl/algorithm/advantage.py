@@ -1,7 +1,8 @@
-"""Subgroup GRPO (Eq. 4, 5): every prompt's rollouts are compared inside the guided and inside the free half.
+"""Subgroup GRPO (Eq. 4, 5): advantages computed separately for a prompt's rollouts with and without experience.
 
-Owns the baseline, the normalisation, the weights of the two halves, and what a rollout's several outputs share of them.
-Which rollout is guided is decided elsewhere.
+The guided half of the rollouts has retrieved experience in context, the free half has none. Owns the baseline, the
+normalisation, the weights, and their division among several outputs of a rollout. ``rollout.guidance`` decides which
+rollouts are guided.
 """
 
 from collections.abc import Hashable, Sequence
@@ -14,7 +15,7 @@ Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 
 def _groups(keys: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for every element the index of its group, and for every group its size and its first element."""
+    """Return the group index of every element, and the size and first element of every group."""
     index: dict[Hashable, int] = {}
     inverse = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
     _, first = np.unique(inverse, return_index=True)
@@ -39,7 +40,7 @@ def subgroup_advantages(
 ) -> Array:
     """Return ``A_k = (r_k − mean_c) / (std_c + eps)`` inside every prompt's guided or free subgroup ``c`` (Eq. 5).
 
-    The standard deviation is the unbiased one, as in verl's GRPO. A subgroup of equal rewards gets 0 and so does a
+    The standard deviation is the unbiased one, as in verl's GRPO. A subgroup of equal rewards gets 0, and so does a
     subgroup of one (where verl's GRPO would return the reward itself).
 
     Args:
@@ -60,7 +61,8 @@ def subgroup_advantages(
     plain = rewards.detach().cpu().double() if isinstance(rewards, torch.Tensor) else rewards
     values = np.asarray(plain, dtype=np.float64)
     inverse, sizes, first = _groups(_checked(prompt_ids, guided, len(values)))
-    # Relative to one member, equal rewards are exactly 0 whatever their size, so eps cannot amplify rounding.
+    # Differences to the first member are exactly 0 for equal rewards. Subtracting the mean alone would leave rounding
+    # errors, which the division by eps would amplify.
     shifted = values - values[first][inverse]
     centred = shifted - (np.bincount(inverse, weights=shifted, minlength=len(sizes)) / sizes)[inverse]
     if norm_by_std:
@@ -72,7 +74,7 @@ def subgroup_advantages(
 
 
 def subgroup_weights(prompt_ids: Sequence[Hashable], guided: Sequence[bool]) -> np.ndarray:
-    """Return the weight ``½ · 1/K_c`` of each rollout in Eq. 5; a half without its counterpart counts whole.
+    """Return the weight ``½ · 1/K_c`` of each rollout in Eq. 5; if a prompt has one half only, that half has weight 1.
 
     Args:
         prompt_ids: Prompt of each rollout, length n.
@@ -94,11 +96,11 @@ def output_shares(rollouts: Sequence[Hashable], tokens: Sequence[int]) -> np.nda
     ``Σ share · (mean over its tokens)`` is then the mean over all tokens of the rollout, as in Eq. 5.
 
     Args:
-        rollouts: Rollout of each output, length m; one that was split into several outputs comes several times.
+        rollouts: Rollout of each output, length m; a rollout with several outputs appears several times.
         tokens: Tokens of each output that the actor generated, length m.
 
     Returns:
-        Shares, shape (m,), which sum to 1 over the outputs of each rollout (to 0, if it has no tokens at all).
+        Shares, shape (m,), which sum to 1 over the outputs of each rollout (to 0 if it has no tokens at all).
     """
     counts = np.asarray(tokens, dtype=np.float64)
     inverse, sizes, _ = _groups(rollouts)
@@ -107,9 +109,9 @@ def output_shares(rollouts: Sequence[Hashable], tokens: Sequence[int]) -> np.nda
 
 
 def better_than_free(rewards: Sequence[float], prompt_ids: Sequence[Hashable], guided: Sequence[bool]) -> np.ndarray:
-    """Return which rollouts are guided and above the mean of the free half of their prompt; without one, none is.
+    """Return which rollouts are guided and have a reward above the mean of their prompt's free half.
 
-    These are what self-distillation teaches the actor to do without experience.
+    A prompt without free rollouts has none. Self-distillation trains the actor to do the same without experience.
 
     Args:
         rewards: Outcome of each rollout, length n.

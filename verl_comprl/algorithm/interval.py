@@ -1,4 +1,4 @@
-"""Confidence in a success rate."""
+"""Wilson confidence interval of a success rate."""
 
 from math import sqrt
 
@@ -7,12 +7,12 @@ def wilson_interval(successes: float, count: int, z: float = 1.959964) -> tuple[
     """Return the Wilson score interval of a proportion: the ``p`` with ``|p̂ − p| ≤ z·√(p(1−p)/n)``.
 
     Args:
-        successes: Between 0 and ``count``.
-        count: ``n``, at least 1.
+        successes: Number of successes, between 0 and ``count``.
+        count: Number of trials ``n``, at least 1.
         z: Quantile of the normal distribution; the default gives 95 %.
 
     Raises:
-        ValueError: If the two do not fit.
+        ValueError: If ``count`` or ``successes`` is out of range.
     """
     if count < 1 or not 0 <= successes <= count:
         raise ValueError(f"successes must be between 0 and count ≥ 1, got {successes} of {count}")

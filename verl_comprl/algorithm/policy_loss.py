@@ -1,7 +1,7 @@
-"""CISPO (Eq. 3), written out.
+"""Reference implementation of the CISPO loss (Eq. 3).
 
-The training run uses verl's own ``cispo``; a test proves that it computes this one when it is given the generator's
-stored log-probs.
+Training uses verl's own ``cispo``; a test proves that verl computes the same loss when it is given the log-probs that
+were stored when the text was generated.
 """
 
 import torch
@@ -19,7 +19,7 @@ def cispo_loss(
     """Return ``−Σ_i Σ_t sg(clip(ρ_it, 1−ε_lo, 1+ε_hi)) · Â_i · log π_φ(m_it) / Σ_i |m_i|`` (Eq. 3).
 
     Args:
-        log_prob: Log-probs under the model that is trained, shape (batch, length), in nats.
+        log_prob: Log-probs under the model being trained, shape (batch, length), in nats.
         old_log_prob: Log-probs of the generator, stored when the text was written, same shape.
         advantages: ``Â_i`` per token (or (batch, 1)).
         response_mask: 1 for tokens of the response, 0 for padding, same shape.

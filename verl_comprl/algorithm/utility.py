@@ -1,4 +1,4 @@
-"""From outcomes to what the extractor is trained on: rewards of entries, advantages and the weight of Eq. 7."""
+"""Rewards of experience entries from episode outcomes, and the extractor's advantages and weights (Eq. 3, 7, 8)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,17 +11,17 @@ def outcome_reward(success: bool) -> float:
 
 
 CRITIC_SCORES = {"accept": 1.0, "refine": 0.5, "reject": 0.0}
-"""``s`` of Eq. 8: what the actor as critic says of a retrieved text."""
+"""``s`` of Eq. 8: the score of the verdict that the actor, as critic, gives on a retrieved text."""
 
 
 def relative_reward(success: bool, free_outcomes: Sequence[bool]) -> float:
-    """Return the reward of one use compared with the free half: outcome minus its mean outcome, in [−2, 2].
+    """Return the reward of one use relative to the free half: the outcome minus the half's mean outcome, in [−2, 2].
 
-    The paper's relative reward, which it found to be worse than the outcome alone.
+    The paper found this to be worse than the outcome alone.
 
     Args:
         success: Outcome of the guided episode.
-        free_outcomes: Outcomes of free episodes; without any the outcome is compared with 0.
+        free_outcomes: Outcomes of free episodes; if empty, the baseline is 0.
     """
     baseline = sum(map(outcome_reward, free_outcomes)) / len(free_outcomes) if free_outcomes else 0.0
     return outcome_reward(success) - baseline
@@ -46,9 +46,9 @@ def training_weight(step: int, last_trained: int | None, train_count: int, *, al
     """Return ``w = 0 if (t − t_last) < δ, else (1 + c_train)^(−α)`` (Eq. 7).
 
     Args:
-        step: ``t``, the actor step at which the sample was collected.
-        last_trained: ``t_last``, the step of the record's last training sample; ``None`` if there was none.
-        train_count: ``c_train``, how often the record was trained on.
+        step: ``t``, in actor steps, on the same clock as ``last_trained``.
+        last_trained: ``t_last``, the ``t`` at which the record was last trained on; ``None`` if it never was.
+        train_count: ``c_train``, the number of times the record was trained on.
         alpha: ``α`` ≥ 0.
         cooldown: ``δ`` ≥ 0, in actor steps.
 
@@ -67,7 +67,7 @@ def extractor_advantages(rewards: Sequence[float], weights: Sequence[float]) -> 
 
 
 def gini(counts: Sequence[int]) -> float:
-    """Return the Gini coefficient of counts ≥ 0: 0 if all are equal, near 1 if one has them all; 0 for none at all."""
+    """Return the Gini coefficient of counts ≥ 0: 0 if all are equal (or all 0), near 1 if one count is all of them."""
     values = np.sort(np.asarray(counts, dtype=np.float64))
     total = values.sum()
     if not total:

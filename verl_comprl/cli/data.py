@@ -1,4 +1,4 @@
-"""``comprl data <environment>``: dataset rows of an environment as parquet."""
+"""Command ``comprl data``: writes tasks of an environment as a parquet dataset for verl."""
 
 import argparse
 import inspect
@@ -9,21 +9,29 @@ from typing import Any
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
-    parser = commands.add_parser("data", help="make a dataset of an environment's tasks")
-    parser.add_argument("environment", help="name of the environment, such as minihack, or its module:Class")
-    parser.add_argument("--split", required=True, choices=("train", "val"), help="their tasks are disjoint")
-    parser.add_argument("--count", type=int, help="number of tasks; default: all, where an environment has an end")
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other tasks (default 0)")
-    parser.add_argument("--max-turns", type=int, help="turns per episode (default: the environment's)")
-    parser.add_argument("--variant", help="short for -o variant=…, such as room-ultimate")
+    parser = commands.add_parser(
+        "data",
+        help="write tasks of an environment as a dataset",
+        description="Write tasks of an environment as a parquet dataset, one row per task, to train or evaluate on.",
+    )
+    parser.add_argument("environment", help="name of an environment, such as minihack, or module:Class of your own")
+    parser.add_argument(
+        "--split", required=True, choices=("train", "val"), help="training or validation tasks; no task is in both"
+    )
+    parser.add_argument(
+        "--count", type=int, help="number of tasks (default: all, if the environment has a finite set of tasks)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed; another seed gives other tasks (default: 0)")
+    parser.add_argument("--max-turns", type=int, help="maximum turns per episode (default: the environment's)")
+    parser.add_argument("--variant", help="same as -o variant=VARIANT, such as room-ultimate")
     parser.add_argument("--output", type=Path, required=True, help="parquet file to write")
-    chosen = "another option of the environment; the value is JSON or a bare word"
+    chosen = "set another option of the environment; VALUE is JSON or plain text"
     parser.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=chosen)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file.
+    """Write the dataset.
 
     Raises:
         ValueError: If an option is missing, unknown or has a bad value.
@@ -61,4 +69,4 @@ def _option(text: str) -> tuple[str, Any]:
     try:
         return name, json.loads(value)
     except ValueError:
-        return name, value  # a bare word
+        return name, value  # plain text

@@ -1,4 +1,4 @@
-"""What ``comprl evaluate`` prints, from the line that the trainer wrote."""
+"""Result of ``comprl evaluate`` as JSON, built from the metrics line that the trainer wrote."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,19 @@ _ARMS = {"_without": "without", "_with": "with"}
 
 
 class EvaluationError(ValueError):
-    """An evaluation changed what it may only read."""
+    """An evaluation changed the bank, which it may only read."""
 
 
 def result(config: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
-    """Return the result as JSON takes it.
+    """Return the result, JSON-compatible.
 
     Args:
-        config: What was run.
-        checkpoint: What was evaluated.
-        folder: Where the trainer wrote.
+        config: Configuration of the evaluation run.
+        checkpoint: Checkpoint that was evaluated.
+        folder: Folder of the evaluation run, in which the trainer wrote its evaluations.
 
     Raises:
-        EvaluationError: If the bank is not what it was before.
+        EvaluationError: If the bank's entries differ from those of the snapshot it started with.
     """
     measured = json.loads((folder / EVALUATIONS).read_text(encoding="utf-8").splitlines()[-1])
     sampling = config.actor_rollout_ref.rollout.val_kwargs
@@ -38,7 +38,9 @@ def result(config: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
         snapshot = config.comprl.initial_bank
         before, after = snapshot_checksum(snapshot), measured["bank"]
         if before != after:
-            raise EvaluationError(f"the evaluation changed its bank: entries of {snapshot} were {before}, are {after}")
+            raise EvaluationError(
+                f"the evaluation changed its bank: the checksum of {snapshot} was {before}, now it is {after}"
+            )
         found["bank"] = {"snapshot": snapshot, "sha256": after}
     return found | arms({name: value for name, value in measured.items() if name.startswith(_PREFIX)})
 

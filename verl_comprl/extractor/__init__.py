@@ -1,1 +1,1 @@
-"""The experience extractor: its prompts, its calls and the buffer it is trained from. Knows neither verl nor Ray."""
+"""The extractor, the model that writes experience: prompts, calls, queue and training buffer, without verl or Ray."""

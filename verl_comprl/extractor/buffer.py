@@ -1,6 +1,7 @@
-"""What the extractor is trained from: generation records, their uses, and samples that wait for a full batch.
+"""Training buffer of the extractor: generation records, rewards of their uses, and samples waiting for a full batch.
 
-Owns the path outcome → utility → sample → batch. Nothing is dropped silently: samples over a batch stay for the next.
+Owns the path from rewards to utilities, samples and batches. Nothing is dropped silently: samples beyond a batch wait
+for the next one.
 """
 
 import json
@@ -12,12 +13,13 @@ from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, 
 from verl_comprl.extractor.generation_record import GenerationRecord, read_records, write_records
 
 KEEP_UNREFERENCED_STEPS = 20
-"""A record that nothing refers to any more may still have guided a running episode (an answer, a replaced entry)."""
+"""Actor steps for which an unreferenced record is kept: a running episode may still be using its text, for example an
+answer or an entry that has been replaced."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One training sample of a record: the mean utility of one collection step."""
+    """One training sample: a record and its utility, the mean reward over one collection step."""
 
     record_id: str
     reward: float
@@ -26,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """A full CISPO batch: records with their advantages ``Â_i`` (weight of Eq. 7 included)."""
+    """A full CISPO batch: records and their advantages ``Â_i``, which include the weights of Eq. 7."""
 
     records: list[GenerationRecord]
     rewards: list[float]
@@ -35,54 +37,54 @@ class TrainingBatch:
 
 
 class TrainingBuffer:
-    """Records, uses and samples; plain data, used from one event loop."""
+    """Keeps records, uses and samples; to be used from one event loop."""
 
     def __init__(self, batch_size: int, *, alpha: float, cooldown: float, max_staleness: int | None = None) -> None:
         """Create an empty buffer.
 
         Args:
-            batch_size: Samples of one extractor update.
+            batch_size: Number of samples in one extractor update.
             alpha: ``α`` of Eq. 7.
             cooldown: ``δ`` of Eq. 7, in actor steps.
-            max_staleness: Weight versions by which a record may lag behind the model it trains; None for any.
+            max_staleness: Number of weight versions by which a record may lag behind the model; None for no limit.
         """
         self._batch_size = batch_size
         self._alpha = alpha
         self._cooldown = cooldown
         self._records: dict[str, GenerationRecord] = {}
-        self._unreferenced: dict[str, int] = {}  # since which step
+        self._unreferenced: dict[str, int] = {}  # record id → step since when
         self._uses: list[tuple[str, float]] = []
         self._samples: list[Sample] = []
         self._max_staleness = max_staleness
         self.stale = 0
-        """Samples left out because their records lagged too far behind."""
+        """Number of samples left out because their records lagged too far behind."""
 
     def __len__(self) -> int:
-        """Return the number of samples that wait."""
+        """Return the number of waiting samples."""
         return len(self._samples)
 
     @property
     def record_count(self) -> int:
-        """Records that are kept."""
+        """Number of records."""
         return len(self._records)
 
     def record(self, record_id: str) -> GenerationRecord | None:
-        """Return a record, or ``None`` if it is not (or no longer) known."""
+        """Return a record, or ``None`` if it is unknown or has been dropped."""
         return self._records.get(record_id)
 
     def add(self, record: GenerationRecord) -> None:
-        """Keep a record; one that is already known stays as it is, with its training counts."""
+        """Add a record; one that is already known is left unchanged, with its training counts."""
         self._records.setdefault(record.id, record)
 
     def record_reward(self, record_id: str, reward: float) -> bool:
-        """Note one use of a record and its reward; returns whether the record is known (imported text has none)."""
+        """Add the reward of one use of a record; returns whether the record is known (imported text has none)."""
         if record_id not in self._records:
             return False
         self._uses.append((record_id, reward))
         return True
 
     def collect(self, step: int) -> int:
-        """Close a collection step: one sample per record used since the last one. Returns their number."""
+        """Close a collection step: each record used since the last one gets one sample. Returns their number."""
         utilities = mean_utilities(self._uses)
         self._uses.clear()
         self._samples += [Sample(record_id, reward, step) for record_id, reward in utilities.items()]
@@ -92,7 +94,7 @@ class TrainingBuffer:
         """Return the oldest full batch without removing it, or ``None``; :meth:`trained` removes it.
 
         Args:
-            version: Weights that will be trained on it; records that lag too far behind are left out and counted.
+            version: Version of the weights to train; samples whose records lag too far behind are dropped and counted.
         """
         if self._max_staleness is not None:
             oldest = version - self._max_staleness
@@ -112,11 +114,14 @@ class TrainingBuffer:
         )
 
     def trained(self) -> list[str]:
-        """Remove the batch of the last :meth:`next_batch` and count it at its records.
+        """Remove the batch of the last :meth:`next_batch` and update the training counts of its records.
 
         Returns:
-            The record of each sample that was trained on, so a record may come twice.
+            The record id of each sample that was trained on; a record may appear twice.
         """
+        # These are still the samples that next_batch returned, since collect only appends. The others stay for the next
+        # batch: each is the outcome of an episode, which must not be lost, and a batch of another size would change the
+        # baseline mean(batch) and the scale of the update.
         samples = self._samples[: self._batch_size]
         weights, records = self._weigh(samples)
         self._records.update(records)
@@ -126,12 +131,14 @@ class TrainingBuffer:
     def _weigh(self, samples: list[Sample]) -> tuple[list[float], dict[str, GenerationRecord]]:
         """Return the weight of each sample (Eq. 7), and the records as they are after training on them.
 
-        A sample of weight 0 is not trained on, so it neither counts nor prolongs the cooldown.
+        A sample of weight 0 is not trained on, so it neither counts nor extends the cooldown.
         """
         weights: list[float] = []
         records: dict[str, GenerationRecord] = {}
         for sample in samples:
             record = records.get(sample.record_id) or self._records[sample.record_id]
+            # ``t`` is the step at which the sample was collected, not the step of this update. A record gets one sample
+            # per collection step, so two of its samples are at least 1 apart, and a cooldown of 1 never takes effect.
             weight = training_weight(
                 sample.step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
             )
@@ -142,7 +149,7 @@ class TrainingBuffer:
         return weights, records
 
     def forget(self, referenced: Iterable[str], step: int) -> None:
-        """Drop records that neither an entry of the bank (``referenced``) nor a sample or use refers to any more."""
+        """Drop records that no bank entry (``referenced``), sample or use has referred to for some steps."""
         keep = {*referenced, *(sample.record_id for sample in self._samples), *(use[0] for use in self._uses)}
         self._unreferenced = {key: self._unreferenced.get(key, step) for key in self._records.keys() - keep}
         for key in [key for key, since in self._unreferenced.items() if step - since >= KEEP_UNREFERENCED_STEPS]:
@@ -151,14 +158,15 @@ class TrainingBuffer:
     def save(self, folder: Path) -> None:
         """Write the buffer into ``folder``; may run in a thread while records and uses are added."""
         folder.mkdir(parents=True, exist_ok=True)
-        # Uses and samples first: what they refer to has to be among the records.
+        # Copy uses and samples before the records. A record that is added meanwhile is harmless; a use or sample whose
+        # record is missing from the file would fail after a restore.
         samples = [asdict(sample) for sample in self._samples]
         state = {"uses": list(self._uses), "samples": samples, "stale": self.stale}
         write_records(folder / "records.parquet", list(self._records.values()))
         (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
-        """Replace the content by what :meth:`save` wrote."""
+        """Replace the content with what :meth:`save` wrote."""
         self._records = {record.id: record for record in read_records(folder / "records.parquet")}
         self._unreferenced = {}
         state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))

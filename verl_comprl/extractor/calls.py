@@ -1,6 +1,6 @@
-"""The extractor's calls: distil an episode, merge entries, answer a question.
+"""The extractor's calls: distil an episode into operations, merge bank entries, answer a question from an entry.
 
-Owns prompt → tokens → answer → record. Sampling itself is behind :class:`Generate`; applying operations is the bank's.
+Owns the path from prompt to tokens, answer and generation record. ``Generate`` samples; the bank applies operations.
 """
 
 import uuid
@@ -22,7 +22,7 @@ from verl_comprl.extractor.prompts import (
 
 @dataclass(frozen=True)
 class Generation:
-    """What a server sampled: token ids, their log-probs in nats and the version of the weights."""
+    """One sampled response: token ids, their log-probs in nats, and the version of the weights."""
 
     token_ids: list[int]
     log_probs: list[float]
@@ -30,23 +30,23 @@ class Generation:
 
 
 Generate = Callable[[list[int]], Awaitable[Generation]]
-"""Samples one answer for prompt token ids."""
+"""Samples one response to a prompt's token ids."""
 
 
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
+    """The methods of a Hugging Face tokenizer that are used here."""
 
     def apply_chat_template(self, conversation: list[Message], **kwargs: Any) -> Any:
-        """Render messages to ids."""
+        """Render messages to token ids."""
         ...
 
     def decode(self, token_ids: Sequence[int], **kwargs: Any) -> str:
-        """Turn ids into text."""
+        """Decode token ids to text."""
         ...
 
 
 class ExtractorCalls:
-    """Asks the extractor and keeps what training needs of each call."""
+    """Calls the extractor and returns each answer with the record that training needs."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class ExtractorCalls:
         max_operations: int,
         votes: bool = False,
     ) -> None:
-        """Bind the calls to a model.
+        """Set up calls to one model.
 
         Args:
             tokenizer: The extractor's tokenizer.
-            generate: Samples from the extractor's server.
-            max_prompt_tokens: Longer prompts lose turns from the middle of the episode.
-            max_operations: Operations allowed in one distillation.
+            generate: Samples a response from the extractor's server.
+            max_prompt_tokens: Turns are dropped from the middle of an episode whose prompt is longer.
+            max_operations: Maximum number of operations in the answer to a distillation.
             votes: Whether a distillation may also vote on the entries it was shown.
         """
         self._tokenizer = tokenizer
@@ -75,8 +75,9 @@ class ExtractorCalls:
     async def distill(
         self, request: DistillationRequest, experience: Sequence[str]
     ) -> tuple[ParsedAnswer, GenerationRecord]:
-        """Read a finished episode; ``experience`` are the texts that guided it, listed as 1, 2 and so on."""
+        """Distil a finished episode; ``experience`` are the texts that guided it, which the prompt numbers from 1."""
         prompt_ids = self._episode_prompt(request, experience)
+        # Derived, not random: the queue may deliver a request twice, and the bank must recognise the second call.
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt_ids, request.step)
         operations = parse_distillation(
@@ -85,13 +86,13 @@ class ExtractorCalls:
         return operations, record
 
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
-        """Read a chunk of the bank."""
+        """Merge a chunk of bank entries, which the prompt numbers from 1."""
         prompt_ids = self._encode(merge_messages(texts))
         answer, record = await self._call(CallKind.MERGE, str(uuid.uuid4()), prompt_ids, step)
         return parse_merge(answer, listed=len(texts)), record
 
     async def answer(self, experience: str, query: str, step: int) -> tuple[str | None, GenerationRecord]:
-        """Answer a ``search_and_ask`` query from one entry; ``None`` if the reply is not well-formed."""
+        """Answer a ``search_and_ask`` query from one entry; the text is ``None`` if the answer cannot be parsed."""
         prompt_ids = self._encode(answer_messages(experience, query))
         answer, record = await self._call(CallKind.ANSWER, str(uuid.uuid4()), prompt_ids, step)
         return parse_answer(answer), record
@@ -120,7 +121,7 @@ class ExtractorCalls:
         return list(ids)
 
     def _episode_prompt(self, request: DistillationRequest, experience: Sequence[str]) -> list[int]:
-        """Encode an episode; drop turns from its middle until it fits, since start and end tell most."""
+        """Encode an episode; drop turns from its middle until it fits, since start and end matter most."""
         turns = list(request.turns)
         while True:
             messages = distill_messages(

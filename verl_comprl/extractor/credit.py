@@ -1,7 +1,7 @@
-"""From finished episodes to rewards of the generation records they used.
+"""Turns outcomes of episodes into rewards for the extractor calls whose texts the episodes used.
 
-An outcome rewards every record that the episode read. With ``relative`` the free half of the same prompt is the
-baseline, which is known only when its rollouts have ended: until then a use waits here.
+An outcome rewards the generation record of every text that the episode used. With ``relative``, the mean outcome of the
+free half of the same prompt is the baseline. It is known only once those rollouts have ended; a use waits until then.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from verl_comprl.algorithm.utility import outcome_reward, relative_reward
 from verl_comprl.extractor.buffer import TrainingBuffer
 
 WAIT_STEPS = 2
-"""Steps after which a use no longer waits for the free half of its prompt, all of whose rollouts may have failed."""
+"""Actor steps that a use waits for the free half of its prompt, since all rollouts of that half may have failed."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class _Use:
 
 
 class Credit:
-    """Outcome → use of a record, at once or compared with the free half."""
+    """Rewards records for outcomes, immediately or relative to the free half."""
 
     def __init__(self, buffer: TrainingBuffer, *, relative: bool) -> None:
-        """Hand rewards on to ``buffer``.
+        """Set up for a buffer.
 
         Args:
-            buffer: Knows which records there are.
-            relative: Reward is the outcome minus the mean outcome of the prompt's free half.
+            buffer: Receives the rewards; knows which records exist.
+            relative: Whether the reward is the outcome minus the mean outcome of the prompt's free half.
         """
         self._buffer = buffer
         self._relative = relative
@@ -48,13 +48,13 @@ class Credit:
     def record_outcome(
         self, record_id: str, prompt: str, task: str, success: bool, step: int, *, judged: float = 0.0
     ) -> None:
-        """Note that an episode used a record.
+        """Record that an episode used a record, and its outcome.
 
         Args:
-            record_id: Generation record of the text.
-            prompt: The episode's prompt, whose free half it is compared with.
+            record_id: Generation record of the text that was used.
+            prompt: Id of the episode's prompt, whose free half is the baseline.
             task: The episode's task.
-            success: Its outcome.
+            success: Outcome of the episode.
             step: Actor step of the episode.
             judged: ``s`` of Eq. 8, which is added to the reward.
         """
@@ -64,17 +64,17 @@ class Credit:
             self._buffer.record_reward(record_id, judged + outcome_reward(success))
 
     def record_free_outcome(self, prompt: str, success: bool, step: int) -> None:
-        """Note the outcome of a rollout of a prompt's free half."""
+        """Record the outcome of a rollout in a prompt's free half."""
         if self._relative:
             self._free.setdefault(prompt, []).append(success)
             self._free_step[prompt] = step
 
     def flush_pending(self, step: int, task_outcomes: Mapping[str, Any]) -> None:
-        """Reward the uses whose prompt's free half is known; those that have waited too long, by their task's.
+        """Reward waiting uses whose free half is known, and those that waited too long, relative to their task.
 
         Args:
-            step: Actor step that is closed.
-            task_outcomes: Latest outcomes of the free half, by task.
+            step: Actor step that is being closed.
+            task_outcomes: Latest outcomes of free rollouts by task, the baseline of uses that waited too long.
         """
         waiting: list[_Use] = []
         for use in self._waiting:
@@ -85,16 +85,16 @@ class Credit:
                 compared = outcomes or list(task_outcomes.get(use.task, ()))
                 self._buffer.record_reward(use.record_id, use.judged + relative_reward(use.success, compared))
         self._waiting = waiting
-        # Not at once: with an asynchronous trainer, rollouts of one prompt end in different steps.
+        # Kept for some steps: with an asynchronous trainer, rollouts of one prompt end in different steps.
         for prompt in [prompt for prompt, seen in self._free_step.items() if step - seen >= WAIT_STEPS]:
             del self._free[prompt], self._free_step[prompt]
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, as JSON takes it."""
+        """Return the state for a checkpoint, JSON-compatible."""
         return {"waiting": [asdict(use) for use in self._waiting], "free": self._free, "free_step": self._free_step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the state by what :meth:`state` returned."""
+        """Replace the state with what :meth:`state` returned."""
         self._waiting = [_Use(**use) for use in state["waiting"]]
         self._free = {prompt: list(outcomes) for prompt, outcomes in state["free"].items()}
         self._free_step = dict(state["free_step"])

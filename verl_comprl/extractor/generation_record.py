@@ -1,7 +1,7 @@
-"""What training needs of an extractor's call, however late the text it wrote is used.
+"""Record of one extractor call, with everything needed to train on it later, and the parquet file of such records.
 
-Owns the record and the file of many: a run keeps one per entry of the bank, tens of thousands, so that tokens are kept
-and written as plain 32-bit arrays.
+Owns the record and its file format. A run keeps one record per bank entry, tens of thousands, so tokens are stored as
+plain 32-bit arrays in memory and on disk.
 """
 
 from array import array
@@ -20,11 +20,11 @@ _TYPES = {"id": pa.string(), "kind": pa.string()} | {
     name: pa.list_(pa.from_numpy_dtype(np.dtype(code))) for name, code in _ARRAYS.items()
 }
 _ROWS = 200
-"""Records that are converted at a time, which other threads wait for."""
+"""Records converted at a time; conversion holds the interpreter's lock, so other threads wait for it."""
 
 
 class CallKind(StrEnum):
-    """What an extractor call was made for."""
+    """Purpose of an extractor call."""
 
     DISTILL = "distill"
     MERGE = "merge"
@@ -37,24 +37,26 @@ class GenerationRecord:
 
     Attributes:
         id: Id of the call.
-        kind: What it was made for.
-        prompt_ids: Its prompt, kept as ``array("i")``.
-        response_ids: What was sampled, kept as ``array("i")``.
-        response_log_probs: Log-probs of ``response_ids`` under the generator, in nats, kept as ``array("f")``; never
-            recomputed.
-        weight_version: Weights of the generator.
+        kind: Purpose of the call.
+        prompt_ids: Token ids of the prompt, kept as ``array("i")``.
+        response_ids: Sampled token ids, kept as ``array("i")``.
+        response_log_probs: Log-probs of ``response_ids`` under the generator, in nats, kept as ``array("f")``.
+        weight_version: Version of the generator's weights.
         created_step: Actor step of the call.
-        train_count: How often it was trained on.
-        last_trained: Actor step of the last sample that it was trained on with.
+        train_count: Number of times that it was trained on.
+        last_trained: Actor step of the latest sample that it was trained on with.
 
     Raises:
-        ValueError: If there is not one log-prob per sampled token.
+        ValueError: If the numbers of sampled tokens and log-probs differ.
     """
 
     id: str
     kind: CallKind
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
+    # Stored at generation and never recomputed. A text is used, and so trained on, long after it was written, and the
+    # ratio of Eq. 3 is relative to the weights that wrote it. Log-probs recomputed before an update would be those of
+    # the current weights: every ratio would be 1 and clipping would have no effect.
     response_log_probs: Sequence[float]
     weight_version: int
     created_step: int = 0
@@ -62,7 +64,7 @@ class GenerationRecord:
     last_trained: int | None = None
 
     def __post_init__(self) -> None:
-        """Make the sequences compact."""
+        """Convert the sequences to compact arrays."""
         tokens, log_probs = len(self.response_ids), len(self.response_log_probs)
         if tokens != log_probs:
             raise ValueError(f"extractor call {self.id} has {tokens} sampled tokens, but {log_probs} log-probs")

@@ -1,7 +1,7 @@
-"""The distillation queue: requests are removed only after the bank has committed what they led to.
+"""Distillation queue with at-least-once delivery: a request is removed only after the bank has committed its result.
 
-At-least-once: a request that is being worked on when a snapshot is taken is in the snapshot too; ids make the second
-time harmless. ``put`` never waits: what does not fit in memory goes to disk, or pushes out the oldest.
+A request in progress while a snapshot is taken is part of the snapshot; its id makes distilling it twice harmless.
+``put`` never waits: a request that does not fit in memory goes to disk, or replaces the oldest.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ class _Pending:
 
 
 class DistillationQueue:
-    """First-in first-out with acknowledgement and retries; used from one event loop."""
+    """First-in first-out queue with acknowledgement and retries; to be used from one event loop."""
 
     def __init__(self, config: QueueConfig) -> None:
         """Create an empty queue."""
         self._config = config
-        self._pending: dict[str, _Pending] = {}  # in memory: ready, being worked on, or waiting to be tried again
+        self._pending: dict[str, _Pending] = {}  # in memory: ready, in progress, or waiting for a retry
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._spill = Spill(Path(config.folder) / "spill")
         self._idle = asyncio.Event()
         self._idle.set()
         self.counts: Counter[str] = Counter(spilled=0, dropped=0, retried=0, dead=0, disk_failures=0)
-        """What became of requests that did not go straight through."""
+        """Number of requests that were spilled, dropped, retried or given up, and of disk failures."""
 
     def __len__(self) -> int:
         """Return the number of requests not yet acknowledged."""
@@ -62,11 +62,11 @@ class DistillationQueue:
 
     @property
     def oldest_step(self) -> int | None:
-        """Smallest actor step of the requests in memory, which have waited longest; None if there is none."""
+        """Smallest actor step among the requests in memory, which are the oldest; None if there are none."""
         return min((pending.request.step for pending in self._pending.values()), default=None)
 
     def put(self, request: DistillationRequest) -> bool:
-        """Add a request; returns ``False`` for one that is already pending. Never waits and never fails."""
+        """Add a request; returns ``False`` if it is already pending. Never waits and never fails."""
         if request.id in self._pending or request.id in self._spill:
             return False
         self._admit(_Pending(request))
@@ -77,22 +77,22 @@ class DistillationQueue:
         return self._pending[await self._ready.get()].request
 
     def acknowledge(self, request: DistillationRequest) -> None:
-        """Remove a request whose result is committed."""
+        """Remove a request whose result is committed, and load waiting requests from disk."""
         self._pending.pop(request.id, None)
         while len(self._spill) and len(self._pending) < self._config.capacity:
             try:
                 self._make_ready(_Pending.from_json(self._spill.take()))
             except (OSError, ValueError) as error:
-                self._disk_failed(f"a request that waited on disk is lost: {error}")
+                self._count_disk_failure(f"a request that waited on disk is lost: {error}")
         if not len(self):
             self._idle.set()
 
     def fail(self, request: DistillationRequest, reason: str) -> None:
-        """Try a request again later, or put it among the dead letters if that was its last attempt."""
+        """Schedule a retry of a request, or write it to the dead letters if this was its last attempt."""
         pending = self._pending[request.id]
         pending.attempts += 1
         if pending.attempts >= self._config.max_attempts:
-            self._bury(pending, reason)
+            self._add_dead_letter(pending, reason)
             self.acknowledge(request)
             return
         self.counts["retried"] += 1
@@ -105,14 +105,14 @@ class DistillationQueue:
         await self._idle.wait()
 
     def save(self, path: Path) -> None:
-        """Write all pending requests, those on disk too, as JSON lines."""
+        """Write all pending requests, including those on disk, as JSON lines."""
         with path.open("w", encoding="utf-8") as file:
             file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
             file.writelines(f"{text}\n" for text in self._spill)
 
     def restore(self, path: Path) -> None:
-        """Add the requests that :meth:`save` wrote to those that are pending."""
-        with path.open(encoding="utf-8", newline="\n") as lines:  # other separators are part of the texts
+        """Add the requests that :meth:`save` wrote to the pending ones."""
+        with path.open(encoding="utf-8", newline="\n") as lines:  # texts may contain other line separators
             for pending in map(_Pending.from_json, lines):
                 if pending.request.id not in self._pending and pending.request.id not in self._spill:
                     self._admit(pending)
@@ -121,9 +121,9 @@ class DistillationQueue:
         self._idle.clear()
         full = len(self._pending) >= self._config.capacity
         if self._config.overflow == "spill":
-            if (full or len(self._spill)) and self._spilled(pending):
+            if (full or len(self._spill)) and self._try_spill(pending):
                 return
-        elif full and not self._ready.empty():  # what is being worked on is not given up
+        elif full and not self._ready.empty():  # requests in progress are never dropped
             del self._pending[self._ready.get_nowait()]
             self.counts["dropped"] += 1
         self._make_ready(pending)
@@ -132,30 +132,30 @@ class DistillationQueue:
         self._pending[pending.request.id] = pending
         self._ready.put_nowait(pending.request.id)
 
-    def _spilled(self, pending: _Pending) -> bool:
+    def _try_spill(self, pending: _Pending) -> bool:
         try:
             self._spill.put(pending.request.id, pending.to_json())
-        except OSError as error:  # better too much memory than a lost episode
-            self._disk_failed(f"a request stays in memory: {error}")
+        except OSError as error:  # using too much memory is better than losing an episode
+            self._count_disk_failure(f"a request stays in memory: {error}")
             return False
         self.counts["spilled"] += 1
         return True
 
-    def _bury(self, pending: _Pending, reason: str) -> None:
+    def _add_dead_letter(self, pending: _Pending, reason: str) -> None:
         path = Path(self._config.folder) / DEAD_LETTERS
         request = pending.request.model_dump(mode="json")
         letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
         if not self.counts["dead"]:
-            logger.warning("an episode could not be distilled (further ones are counted only): see %s", path)
+            logger.warning("an episode could not be distilled, see %s; further ones are only counted", path)
         self.counts["dead"] += 1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(letter) + "\n")
         except OSError as error:
-            self._disk_failed(f"the dead letter of episode {pending.request.id} is lost: {error}")
+            self._count_disk_failure(f"the dead letter of episode {pending.request.id} is lost: {error}")
 
-    def _disk_failed(self, what: str) -> None:
+    def _count_disk_failure(self, what: str) -> None:
         if not self.counts["disk_failures"]:
-            logger.warning("distillation queue (further failures are counted only): %s", what)
+            logger.warning("distillation queue: %s; further disk failures are only counted", what)
         self.counts["disk_failures"] += 1

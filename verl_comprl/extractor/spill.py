@@ -1,4 +1,4 @@
-"""Texts that wait on disk for their turn, first in, first out; one file each, so nothing is ever half consumed."""
+"""Disk overflow of the distillation queue: first in, first out, with one file per text."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class Spill:
-    """A queue of keyed texts in a folder, which belongs to it alone."""
+    """First-in first-out queue of keyed texts in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
-        """Start empty: what an earlier process left belongs to a state that is restored from elsewhere, or to none."""
+        """Start empty; delete an earlier process's files, since a resumed run restores requests from its checkpoint."""
         self._folder = folder
         self._files: deque[tuple[str, Path]] = deque()
         self._keys: set[str] = set()
@@ -22,11 +22,11 @@ class Spill:
         return len(self._files)
 
     def __contains__(self, key: str) -> bool:
-        """Tell whether the text of ``key`` waits here."""
+        """Return whether the text of ``key`` is waiting."""
         return key in self._keys
 
     def __iter__(self) -> Iterator[str]:
-        """Read all texts, the next first, without removing them."""
+        """Yield all texts, oldest first, without removing them."""
         for _, path in self._files:
             yield path.read_text("utf-8")
 
@@ -34,7 +34,7 @@ class Spill:
         """Write a text.
 
         Raises:
-            OSError: If it cannot be written; it is not in the spill then.
+            OSError: If the text cannot be written; it is not added then.
         """
         path = self._folder / f"{self._number:012d}.json"
         try:
@@ -51,7 +51,7 @@ class Spill:
         """Remove the oldest text and return it.
 
         Raises:
-            OSError: If it cannot be read; it is gone.
+            OSError: If the text cannot be read; it is lost then.
         """
         key, path = self._files.popleft()
         self._keys.discard(key)

@@ -1,6 +1,6 @@
-"""Where a run lets others read its bank: what ``comprl bank`` asks the manager, and the note that says where it is.
+"""Read access to the bank of a running manager for ``comprl bank``, and the file with the manager's address.
 
-Reading only; a bank has one writer. The caller is ``cli.bank_live``.
+Read-only, since a bank has one writer. The client is ``cli.bank.live``.
 """
 
 import asyncio
@@ -13,20 +13,20 @@ from verl_comprl.experience import ExperienceBank
 from verl_comprl.experience.transfer.snapshot import entries_checksum
 
 MANAGER_FILE = "manager.json"
-"""In the bank's folder while a run holds it."""
+"""Address file in the bank's folder, which exists while a run has the bank open."""
 
 
 class BankInspection:
-    """The reading methods of a manager, in types that any Python can unpickle."""
+    """Read methods of the manager's actor; they return built-in types, which any Python process can unpickle."""
 
     _bank: ExperienceBank
 
     async def bank_statistics(self) -> dict[str, Any]:
-        """Return what the bank counted since its opening, and the embedder's identity."""
+        """Return the bank's counters since it was opened, and the embedder's identity."""
         return {**self._bank.statistics(), "embedding": self._bank.embedding}
 
     async def bank_entries(self) -> list[dict[str, Any]]:
-        """Return all entries as of now, oldest first."""
+        """Return all entries, oldest first."""
         return [entry.model_dump() for entry in self._bank.entries()]
 
     async def bank_search(self, query: str, limit: int) -> list[tuple[dict[str, Any], float]]:
@@ -38,29 +38,29 @@ class BankInspection:
         await self._bank.save(folder)
 
     async def bank_checksum(self) -> str:
-        """Return the checksum of the entries as of now, with their counters."""
+        """Return the checksum of the current entries and their counters."""
         return await asyncio.to_thread(entries_checksum, self._bank.entries())
 
     async def bank_verify(self) -> list[str]:
-        """Return what is wrong between memory and store."""
+        """Return the differences between memory and store, one line of text each."""
         return await self._bank.verify()
 
 
 def write_address(folder: Path, actor: str) -> None:
-    """Say in the bank's folder where its manager can be reached; call it in the manager's process."""
-    import ray  # not above: a reader sets what Ray looks at when it is imported
+    """Write the address of the bank's manager into the bank's folder; call this in the manager's process."""
+    import ray  # not at the top: readers import this module, and must set RAY_AUTH_MODE before they import Ray
 
     context = ray.get_runtime_context()
-    where = {
+    address = {
         "pid": os.getpid(),
         "ray_address": context.gcs_address,
         "namespace": context.namespace,
         "actor": actor,
-        "auth_mode": os.environ.get("RAY_AUTH_MODE", "disabled"),  # Ray turns it on for clusters that it starts
+        "auth_mode": os.environ.get("RAY_AUTH_MODE", "disabled"),  # Ray enables it for clusters it starts
     }
-    (folder / MANAGER_FILE).write_text(json.dumps(where), encoding="utf-8")
+    (folder / MANAGER_FILE).write_text(json.dumps(address), encoding="utf-8")
 
 
 def remove_address(folder: Path) -> None:
-    """Take back what ``write_address`` said."""
+    """Remove the file that :func:`write_address` wrote."""
     (folder / MANAGER_FILE).unlink(missing_ok=True)

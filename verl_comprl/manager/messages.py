@@ -1,4 +1,4 @@
-"""What rollouts and the experience manager hand each other: plain data, sent between processes."""
+"""Messages between rollouts and the experience manager: plain dataclasses that are sent between processes."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,15 @@ from verl_comprl.experience.schema import DistillationRequest
 
 NOTHING_FOUND = "Nothing found: there is no experience about this yet."
 MAX_CHARS = 8000
-"""Longest text that goes into an actor's context. Experience is untrusted: it is cleaned on its way in, too."""
+"""Maximum length of an experience text in an actor's context. Experience is untrusted: it is sanitized when stored and
+again when handed out."""
 
 UNAVAILABLE = "No answer: the experience service did not respond in time."
 
 
 @dataclass(frozen=True)
 class Guide:
-    """One retrieved entry, as a rollout gets it."""
+    """One retrieved entry, as sent to a rollout."""
 
     status: str
     text: str | None = None
@@ -33,10 +34,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A critic's verdict on an entry (Eq. 8) and the entry's generation record, if it has one."""
+    """A critic's verdict on an entry (Eq. 8), with the id of the entry's generation record if it has one."""
 
     verdict: str
-    """``accept``, ``refine`` or ``reject``; ``unreadable`` and ``late`` leave the entry as if accepted."""
+    """``accept``, ``refine`` or ``reject``; ``unreadable`` and ``late`` count as ``accept``."""
     record_id: str | None = None
 
     @property
@@ -47,16 +48,16 @@ class Judgement:
 
 @dataclass(frozen=True)
 class EpisodeReport:
-    """What a rollout tells the manager when its episode has ended."""
+    """Report of a rollout to the manager when its episode has ended."""
 
     request: DistillationRequest
     guided: bool
     record_ids: tuple[str, ...] = ()
     """Generation records whose text the episode used: the entry's, then those of the answers."""
     judgement: Judgement | None = None
-    """What the actor as critic said of the entry, if it was asked."""
+    """Verdict of the actor, as critic, on the entry, if it was asked."""
 
     @property
     def prompt(self) -> str:
-        """Which prompt the episode is a rollout of; verl's ids are ``{uid}_{session}``."""
+        """Id of the prompt that the episode is a rollout of; the episode's id is ``{uid}_{session}``."""
         return self.request.id.rpartition("_")[0]

@@ -1,7 +1,7 @@
-"""A batch as our layer sees it: outputs of rollouts, what their episodes say of themselves, and what each counts.
+"""The columns of verl's actor batch that the method needs, and each rollout output's weight in Eq. 5.
 
-Most rollouts have one output. Others have more: what the actor wrote as critic before the episode, or the episode as it
-would have been without experience (self-distillation). Outputs of a rollout share its outcome and its weight in Eq. 5.
+Most rollouts have one output, the episode. Further outputs are the judgement that the actor wrote as critic, and the
+episode without its experience (for self-distillation). Outputs of a rollout share its outcome and its weight in Eq. 5.
 """
 
 from dataclasses import dataclass, field
@@ -19,23 +19,24 @@ from verl_comprl.trainer.estimator import subgroup_uid
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """One element per output; padding rows, which are nobody's, are not in it."""
+    """Columns of a batch with one element per output; verl's padding rows are left out."""
 
     keys: list[str]
-    """verl's, ``{uid}_{session}_{output}``."""
+    """verl's keys, ``{uid}_{session}_{output}``."""
     prompts: list[str]
+    """verl's uid of each output's prompt."""
     details: list[dict[str, float]]
-    """What the episode says of itself, the same for all outputs of a rollout."""
+    """Results of the episode, the same for all outputs of a rollout."""
     kinds: list[OutputKind]
     tokens: list[int]
-    """Tokens that the actor generated."""
+    """Number of tokens that the actor generated."""
     tasks: list[str] = field(default_factory=list)
-    """The dataset's name of each output's task."""
+    """Task of each output, the ``data_source`` of its dataset row."""
     partition: Any = field(default="train")
 
     @classmethod
     def read(cls, batch: KVBatchMeta) -> "RolloutBatch":
-        """Fetch what is needed of verl's batch."""
+        """Read the columns from verl's batch."""
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         partition: Any = batch.partition_id
         data = tq.kv_batch_get(
@@ -54,34 +55,36 @@ class RolloutBatch:
 
     @property
     def guided(self) -> list[bool]:
-        """The half of each output's rollout."""
+        """Whether each output's rollout is in the guided half."""
         return [bool(details["guided"]) for details in self.details]
 
     @property
     def rollouts(self) -> list[str]:
-        """Which rollout an output is of."""
+        """Rollout of each output, ``{uid}_{session}``."""
         return [key.rsplit("_", 1)[0] for key in self.keys]
 
     @property
     def episodes(self) -> list[int]:
-        """Rows of the episodes themselves, one per rollout."""
+        """Row of each rollout's episode output."""
         return [row for row, kind in enumerate(self.kinds) if kind == OutputKind.EPISODE]
 
     def uids(self) -> list[str]:
-        """Return what the estimator gets to know of each output."""
+        """Return each output's uid for the estimator, which carries half and rollout."""
         rows = zip(self.prompts, self.guided, self.rollouts, strict=True)
         return [subgroup_uid(prompt, guided, rollout) for prompt, guided, rollout in rows]
 
     def factors(self, group_size: int) -> np.ndarray:
-        """Return what each output's advantage is multiplied by, so that verl's mean over rollouts becomes Eq. 5.
+        """Return a factor for each output's advantage that turns verl's mean over outputs into Eq. 5.
 
-        verl counts each output ``1/K``; Eq. 5 counts a rollout ``½·1/K_c``, which its outputs share by tokens. Losses
-        are positively homogeneous in the advantage, so a weight on an output's loss is a factor on it. Outputs for
-        self-distillation are no part of Eq. 5 and get 0.
+        verl gives each output the weight ``1/K``; Eq. 5 gives a rollout ``½·1/K_c``, which its outputs share by tokens.
+        Outputs for self-distillation are not part of Eq. 5 and get 0.
 
         Args:
-            group_size: ``K``, the rollouts that a prompt was meant to have.
+            group_size: ``K``, the number of rollouts that a prompt should have.
         """
+        # The weights go into the advantages, so that verl's losses stay as they are. This is exact, since policy losses
+        # are positively homogeneous in the advantage: a factor passes through the minimum and the ratio's clipping. On
+        # the rewards the weights would be lost: the normalisation by the deviation divides them out.
         rows = self.episodes
         weights = subgroup_weights([self.prompts[row] for row in rows], [self.guided[row] for row in rows])
         of_rollout = {self.rollouts[row]: weight for row, weight in zip(rows, weights, strict=True)}
@@ -90,7 +93,10 @@ class RolloutBatch:
         return np.array([of_rollout[rollout] for rollout in self.rollouts]) * shares * group_size
 
     def distilled(self) -> np.ndarray:
-        """Return which outputs teach the actor to do without experience what it did with it, shape (outputs,)."""
+        """Return which outputs are trained on by self-distillation, shape (outputs,).
+
+        These are the experience-free copies of guided episodes that did better than the mean of the free half.
+        """
         rows = self.episodes
         better = better_than_free(
             [self.details[row]["success"] for row in rows],

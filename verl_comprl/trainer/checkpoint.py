@@ -1,4 +1,4 @@
-"""Our part of a checkpoint: extractor, bank, queue, buffer and counters, beside verl's in ``global_step_N``."""
+"""Saves and loads our part of a checkpoint, next to verl's: extractor, bank, queue, buffer and counters."""
 
 import json
 from pathlib import Path
@@ -33,6 +33,8 @@ def resume_folder(config: DictConfig) -> Path | None:
 
 def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: Any) -> None:
     """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match."""
+    # The trainer calls this before verl's save, whose last act is to write the marker that names the latest checkpoint.
+    # A run that is killed in between therefore does not resume from a checkpoint that lacks our part.
     folder = Path(config.trainer.default_local_dir).resolve() / f"global_step_{step}"
     with extractor.lock:
         extractor.save(folder / "extractor", config.trainer.get("max_actor_ckpt_to_keep", None))
@@ -42,15 +44,15 @@ def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: An
 
 
 def load(folder: Path, extractor: ExtractorRuntime, manager: Any) -> None:
-    """Read what :func:`save` wrote.
+    """Load what :func:`save` wrote.
 
     Raises:
-        FileNotFoundError: If the checkpoint is a plain verl one.
+        FileNotFoundError: If the checkpoint has no part of ours, as one of plain verl.
     """
     path = folder / STATE_FILE
     if not path.exists():
         raise FileNotFoundError(
-            f"{folder} is no verl-comprl checkpoint ({STATE_FILE} is missing); "
+            f"{folder} is not a verl-comprl checkpoint ({STATE_FILE} is missing); "
             "start with trainer.resume_mode=disable or another trainer.default_local_dir"
         )
     state = json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""``algorithm.adv_estimator=comprl_subgroup``: subgroup GRPO (Eq. 5) as verl's advantage estimator.
+"""Registers ``algorithm.adv_estimator=comprl_subgroup``: subgroup GRPO (Eq. 5) as an advantage estimator of verl.
 
-verl hands an estimator the prompt's uid and nothing else about a rollout, so the half and the rollout travel in it:
-whoever builds the batch writes :func:`subgroup_uid`. Our trainer does; another pipeline can do the same.
+verl passes an estimator the uid of each output's prompt and nothing else about the rollout. The uid therefore carries
+the half and the rollout: whoever builds the batch sets it to :func:`subgroup_uid`, as our trainer does.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,19 @@ _HALVES = {"guided": True, "free": False}
 
 
 def subgroup_uid(uid: str, guided: bool, rollout: str | int = "") -> str:
-    """Return ``uid`` with the half of a rollout in it, and which one it is.
+    """Return ``uid`` extended by the half and the id of a rollout.
 
     Args:
-        uid: The prompt's.
-        guided: The rollout's half.
-        rollout: Needed where rollouts have several outputs: those of one rollout have the same. May not contain ``#``.
+        uid: verl's uid of the prompt.
+        guided: Whether the rollout is in the guided half.
+        rollout: Id of the rollout, needed if rollouts have several outputs. Must not contain ``#``.
     """
     return f"{uid}#{'guided' if guided else 'free'}#{rollout}"
 
 
 def split_subgroup_uid(uid: str) -> tuple[str, bool, str]:
     """Return prompt, half and rollout of a :func:`subgroup_uid`; a plain uid counts as free."""
+    # From the right: verl's own uid may contain "#", the two parts that we append cannot.
     prompt, *half = uid.rsplit("#", 2)
     if len(half) == 2 and half[0] in _HALVES:
         return prompt, _HALVES[half[0]], half[1]
@@ -46,15 +47,17 @@ def subgroup_estimator(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return advantages and returns, each of shape (outputs, length): the outcome's advantage on every actor token.
 
-    A rollout with several outputs counts once, with the outcome of its last one; its advantage goes to all of them.
+    A rollout with several outputs counts once, with the outcome of its last output; all of them get its advantage.
 
     Args:
-        token_level_rewards: Rewards per token; their sum is the outcome, shape (outputs, length).
+        token_level_rewards: Rewards per token, shape (outputs, length); their sum is the outcome.
         response_mask: 1 on tokens that the actor generated, same shape.
         index: :func:`subgroup_uid` of each output.
         config: verl's ``algorithm`` config; ``norm_adv_by_std_in_grpo`` decides whether to divide by the deviation.
     """
     named = [split_subgroup_uid(uid) for uid in index]
+    # One key per rollout; without a rollout id every output is a rollout of its own. Counted by output, a rollout with
+    # several of them would enter the mean and the deviation of its subgroup several times.
     keys = [name if name[2] else (*name, row) for row, name in enumerate(named)]
     last = {key: row for row, key in enumerate(keys)}
     position = {key: number for number, key in enumerate(last)}

@@ -1,8 +1,7 @@
-"""The extractor's vLLM server beside the actor's, in one Ray job.
+"""vLLM server of the extractor, named so that it does not collide with the actor's server in the same Ray job.
 
-verl names server actors and weight-transfer sockets after the replica rank, which a hybrid adapter derives from its
-process rank; two models in one job would collide. The extractor's replicas therefore live under their own rollout name
-and start at their own rank.
+verl names server actors and weight-transfer sockets after the replica rank, which it derives from the process rank, so
+two models in one job would use the same names. The extractor's replicas have a rollout name and ranks of their own.
 """
 
 import os
@@ -15,14 +14,16 @@ from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_comprl.names import EXTRACTOR_ROLLOUT
 
+# The actor's replicas count from 0, and no run has a thousand of them. A rollout name of its own is not enough for the
+# extractor: the socket of a weight transfer is named after Ray job and ranks only, so both models would use the same.
 FIRST_REPLICA_RANK = 1000
 
 
 class ExtractorServerAdapter(ServerAdapter):
-    """Trainer side of the weight sync: addresses the extractor's replica of this worker."""
+    """Trainer side of the weight sync: addresses the replica of the extractor that this worker belongs to."""
 
     def __init__(self, *args, **kwargs) -> None:
-        """Take verl's arguments; shift the replica rank and the socket that is named after it."""
+        """Take verl's arguments; shift the replica rank, and the name of the socket that contains it."""
         super().__init__(*args, **kwargs)
         self.replica_rank += FIRST_REPLICA_RANK
         job = ray.get_runtime_context().get_job_id()
@@ -31,13 +32,13 @@ class ExtractorServerAdapter(ServerAdapter):
 
 
 class ExtractorReplica(vLLMReplica):
-    """Server side: a vLLM replica under the extractor's name."""
+    """Server side: a vLLM replica with the extractor's rollout name."""
 
     def _get_server_name_prefix(self) -> str:
         return f"{EXTRACTOR_ROLLOUT}_"
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
-        """Launch the server on the workers of this replica; they are counted from 0, the rank is not."""
+        """Launch the server on the workers of this replica; verl would index them with the shifted rank."""
         self.rollout_mode = RolloutMode.HYBRID
         first = self.world_size * (self.replica_rank - FIRST_REPLICA_RANK)
         self.workers = worker_group.workers[first : first + self.world_size]

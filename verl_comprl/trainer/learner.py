@@ -1,4 +1,7 @@
-"""The extractor's own schedule: whenever the buffer holds a full batch, one CISPO step, whatever the actor does."""
+"""Background thread that trains the extractor: one CISPO step whenever the buffer holds a full batch.
+
+Its schedule is independent of the actor's steps.
+"""
 
 import threading
 import time
@@ -12,10 +15,10 @@ POLL_SECONDS = 0.25
 
 
 class ExtractorLearner:
-    """A background thread between buffer and extractor."""
+    """Takes batches from the manager's buffer and updates the extractor with them."""
 
     def __init__(self, extractor: ExtractorRuntime, manager: Any) -> None:
-        """Bind to a runtime and the manager's Ray handle; :meth:`start` begins."""
+        """Set up for a runtime and the manager's Ray handle; :meth:`start` starts the thread."""
         self._extractor = extractor
         self._manager = manager
         self._stopped = threading.Event()
@@ -25,20 +28,20 @@ class ExtractorLearner:
         self._seconds = 0.0
 
     def start(self) -> None:
-        """Begin to learn."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Let a running update finish, then end."""
+        """Stop the thread after the update that is running, if any."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def metrics(self) -> dict[str, float]:
-        """Return what the last update reported, and totals.
+        """Return the metrics of the last update, and totals.
 
         Raises:
-            RuntimeError: If an update failed; a run whose extractor cannot learn must not go on unnoticed.
+            RuntimeError: If an update failed. The thread has ended then, which must not stay unnoticed.
         """
         if self._error is not None:
             raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
@@ -54,6 +57,9 @@ class ExtractorLearner:
             self._error = error
 
     def _update_once(self) -> bool:
+        # One lock from next_batch to trained. next_batch leaves the samples in the buffer and trained removes the first
+        # ones, so nothing may come between. A checkpoint takes the same lock: taken between the two, it would hold the
+        # updated weights and still the samples, and a resumed run would train on them twice.
         with self._extractor.lock:
             version = self._extractor.weight_version
             batch: TrainingBatch | None = wait_for(self._manager.next_batch.remote(version))

@@ -1,6 +1,6 @@
-"""``policy_loss.loss_mode=comprl_cispo``: verl's own CISPO (Eq. 3), which also says on which side it clips.
+"""Registers ``policy_loss.loss_mode=comprl_cispo``: verl's CISPO loss (Eq. 3) with clip metrics for each side.
 
-An extractor whose texts are used long after they were written drifts to one side; verl reports both as one number.
+An extractor whose texts are used long after they were written drifts to one side; verl reports one number for both.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from verl.utils.torch_functional import masked_mean
 
 from verl_comprl.names import EXTRACTOR_LOSS
 
-_verls_cispo: Any = compute_policy_loss_cispo  # its decorator hides the arguments from checkers
+_verl_cispo: Any = compute_policy_loss_cispo  # its decorator hides the parameters from type checkers
 
 
 @register_policy_loss(EXTRACTOR_LOSS)
-def cispo_with_both_sides(
+def cispo_with_clip_metrics(
     old_log_prob: torch.Tensor,
     log_prob: torch.Tensor,
     advantages: torch.Tensor,
@@ -24,8 +24,8 @@ def cispo_with_both_sides(
     config: Any = None,
     rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Return what verl's ``cispo`` returns, with the mean ratio and the share of tokens clipped below and above."""
-    loss, metrics = _verls_cispo(
+    """Return verl's ``cispo`` loss and metrics, plus the mean ratio and the share of tokens clipped low and high."""
+    loss, metrics = _verl_cispo(
         old_log_prob=old_log_prob,
         log_prob=log_prob,
         advantages=advantages,
@@ -34,7 +34,7 @@ def cispo_with_both_sides(
         config=config,
         rollout_is_weights=rollout_is_weights,
     )
-    ratio = torch.exp((log_prob.detach() - old_log_prob).clamp(-20, 20))  # as verl bounds it
+    ratio = torch.exp((log_prob.detach() - old_log_prob).clamp(-20, 20))  # the bound that verl uses
     sides = {
         "actor/ratio": ratio,
         "actor/clip_fraction_low": (ratio < 1 - config.clip_ratio_low).float(),

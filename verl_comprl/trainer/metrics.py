@@ -1,4 +1,4 @@
-"""Our metrics from episode details: pure functions, names under ``comprl/``."""
+"""Metrics of an actor step, named ``comprl/…``, for rollouts with and without experience."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[st
     """Return success, length and tool use of the guided and the free half, and their gap.
 
     Args:
-        details: What each episode says of itself.
-        tasks: Task of each; if there are several, the same is returned for each of them.
+        details: Results of each episode.
+        tasks: Task of each episode; if there are several, the metrics are also returned per task.
     """
     result = _half_metrics(details, "comprl")
     names = sorted(set(tasks))
@@ -45,9 +45,9 @@ def _half_metrics(details: Sequence[Details], prefix: str) -> dict[str, float]:
 
 
 def advantage_metrics(advantages: Sequence[float], guided: Sequence[bool]) -> dict[str, float]:
-    """Return mean and deviation of the rollouts' advantages in each half, and the share that is 0.
+    """Return mean and standard deviation of the advantages in each half, and the share of rollouts with advantage 0.
 
-    A rollout whose half of its prompt all succeeded or all failed has advantage 0 and teaches nothing.
+    A subgroup whose rollouts all succeeded or all failed has advantage 0 and gives no gradient.
     """
     result: dict[str, float] = {}
     for half, wanted in (("guided", True), ("free", False)):

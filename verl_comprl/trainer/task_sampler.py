@@ -1,4 +1,4 @@
-"""Equal share per task in every batch of a mix, whatever the sizes of the datasets."""
+"""Dataset sampler that gives each task of a mix an equal share of every batch, whatever the number of its rows."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -8,48 +8,48 @@ from torch.utils.data import Sampler
 
 
 class TaskSampler(Sampler[int]):
-    """Draws from the tasks in turn, so that any ``b`` rows in a row hold ``b / tasks`` of each, give or take one.
+    """Draws from the tasks in turn: in any consecutive draws, the numbers of rows per task differ by at most one.
 
-    Every task's rows come in a random order, all of them before one comes again; a small task is through sooner and
-    begins anew. An epoch is as many draws as there are rows. Its iterators keep their place in torchdata's
-    ``StatefulDataLoader``.
+    Each task's rows are drawn in random order, all of them before any is drawn again, so rows of a small task repeat
+    more often. An epoch has as many draws as the dataset has rows. The iterators save and restore their position, as
+    torchdata's ``StatefulDataLoader`` requires.
     """
 
     def __init__(self, tasks: Sequence[str], *, seed: int = 0) -> None:
-        """Sort rows by task.
+        """Group the rows by task.
 
         Args:
             tasks: Task of each row of the dataset.
-            seed: Chooses the order.
+            seed: Determines the order.
         """
         self.rows = [[row for row, task in enumerate(tasks) if task == name] for name in sorted(set(tasks))]
         self.size = len(tasks)
         self.start = 0
-        """Draws before the next epoch."""
+        """Position at which the next epoch starts."""
         self._seed = seed
         self._orders: dict[int, tuple[int, list[int]]] = {}
 
     def __len__(self) -> int:
-        """Return the draws of an epoch."""
+        """Return the number of draws per epoch."""
         return self.size
 
     def __iter__(self) -> Iterator[int]:
-        """Begin the next epoch."""
+        """Return an iterator over the next epoch."""
         return _Draws(self)
 
     def draw(self, position: int) -> int:
-        """Return the row that stands at a position of the endless order."""
+        """Return the row at a position in the endless sequence of draws."""
         turn, task = divmod(position, len(self.rows))
         rows = self.rows[task]
-        round_, place = divmod(turn, len(rows))
-        if self._orders.get(task, (-1, []))[0] != round_:
-            shuffled = random.Random(f"{self._seed} {task} {round_}").sample(range(len(rows)), len(rows))
-            self._orders[task] = round_, shuffled
+        pass_, place = divmod(turn, len(rows))
+        if self._orders.get(task, (-1, []))[0] != pass_:
+            shuffled = random.Random(f"{self._seed} {task} {pass_}").sample(range(len(rows)), len(rows))
+            self._orders[task] = pass_, shuffled
         return rows[self._orders[task][1][place]]
 
 
 class _Draws(Iterator[int]):
-    """An epoch; its place is an absolute position, from which everything else follows."""
+    """Iterator over one epoch; its position in the endless sequence determines all later draws."""
 
     def __init__(self, sampler: TaskSampler) -> None:
         self._sampler = sampler

@@ -1,4 +1,4 @@
-"""The bank commands that change nothing, on a folder that nobody holds."""
+"""Bank commands that change nothing, on a folder that no run has open."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 from fake_embedder import FakeEmbedder
 
 from verl_comprl.cli import main
-from verl_comprl.cli.bank import read as bank_reading
+from verl_comprl.cli.bank import read
 from verl_comprl.experience import BankConfig, Experience, ExperienceBank
 from verl_comprl.experience.store.embedded import EmbeddedStore
 from verl_comprl.experience.transfer.snapshot import read_snapshot
@@ -22,13 +22,13 @@ Run = Callable[..., Any]
 
 
 def contents(folder: Path) -> list[Experience]:
-    async def read() -> list[Experience]:
+    async def load() -> list[Experience]:
         bank = await ExperienceBank.open(BankConfig(path=str(folder)), None, read_only=True)
         entries = bank.entries()
         await bank.close()
         return entries
 
-    return asyncio.run(read())
+    return asyncio.run(load())
 
 
 def test_stats(comprl_bank: Run, folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_stats(comprl_bank: Run, folder: Path) -> None:
     assert "success rate      0.375" in shown and "minihack 4 · alfworld 2" in shown and "model fake" in shown
 
 
-def test_list_picks_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
+def test_list_filters_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
     def steps(*arguments: str) -> list[int]:
         return [entry["created_step"] for entry in comprl_bank("list", "--path", folder, "--json", *arguments).objects]
 
@@ -55,16 +55,16 @@ def test_list_picks_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
     assert steps("--limit", "2") == [0, 2] and steps("--limit", "0") == steps()
 
 
-def test_list_json_is_whole_entries(comprl_bank: Run, folder: Path) -> None:
+def test_list_json_has_every_field(comprl_bank: Run, folder: Path) -> None:
     done = comprl_bank("list", "--path", folder, "--json", "--limit", "4")
     rates = [entry.pop("success_rate") for entry in done.objects]
     assert rates == [0.1, 1.0, 0.0, None]
-    read = [{key: value for key, value in fields.items() if key != "success_rate"} for fields in done.objects]
-    assert [Experience.model_validate(fields) for fields in read] == contents(folder)[:4]
-    assert done.err == "4 of 6 entries; --limit 0 for all\n"
+    plain = [{key: value for key, value in fields.items() if key != "success_rate"} for fields in done.objects]
+    assert [Experience.model_validate(fields) for fields in plain] == contents(folder)[:4]
+    assert done.err == "4 of 6 entries shown; --limit 0 shows all\n"
 
 
-def test_list_for_people(comprl_bank: Run, folder: Path) -> None:
+def test_list_prints_a_table(comprl_bank: Run, folder: Path) -> None:
     done = comprl_bank("list", "--path", folder, "--where", "created_step=4")
     (entry,) = [entry for entry in contents(folder) if entry.created_step == 4]
     header, line = done.out.splitlines()
@@ -73,7 +73,7 @@ def test_list_for_people(comprl_bank: Run, folder: Path) -> None:
     assert done.err == ""
 
 
-def test_show_has_text_record_and_lineage(comprl_bank: Run, folder: Path) -> None:
+def test_show_prints_text_counters_and_lineage(comprl_bank: Run, folder: Path) -> None:
     child = contents(folder)[-1]
     done = comprl_bank("show", child.id[:6], "--path", folder)
     assert f"{child.parents[0]} (replaced)" in done.out and "call-6" in done.out
@@ -86,14 +86,14 @@ def test_show_has_text_record_and_lineage(comprl_bank: Run, folder: Path) -> Non
     assert gone == (2, "", f"comprl bank: no entry has id '{child.parents[0]}'; it was replaced by {child.id}\n")
 
 
-def test_a_beginning_of_an_id_must_be_the_only_one() -> None:
+def test_an_id_prefix_must_be_unique() -> None:
     entries = [Experience(id=id, title="", content="c") for id in ("abc", "abd", "x")]
-    assert bank_reading.find_entry(entries, "abc").id == "abc" and bank_reading.find_entry(entries, "x").id == "x"
-    with pytest.raises(ValueError, match="2 entries begin with 'a': abc, abd"):
-        bank_reading.find_entry(entries, "a")
+    assert read.find_entry(entries, "abc").id == "abc" and read.find_entry(entries, "x").id == "x"
+    with pytest.raises(ValueError, match="2 ids start with 'a': abc, abd"):
+        read.find_entry(entries, "a")
     for missing in ("", "y"):
         with pytest.raises(ValueError, match=f"no entry has id '{missing}'"):
-            bank_reading.find_entry(entries, missing)
+            read.find_entry(entries, missing)
 
 
 @pytest.mark.parametrize("conditions", [[], ["--where", "task=minihack", "uses>=5"]])
@@ -118,7 +118,7 @@ def test_export_into_the_bank_itself_is_refused(comprl_bank: Run, folder: Path) 
 
 
 def test_verify(comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert comprl_bank("verify", "--path", folder) == (0, "6 entries, nothing wrong\n", "")
+    assert comprl_bank("verify", "--path", folder) == (0, "6 entries, no problems found\n", "")
 
     async def short(self: EmbeddedStore) -> int:
         return 5
@@ -128,7 +128,7 @@ def test_verify(comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert done.code == 1 and done.out == "the store counts 5 entries, but lists 6\n"
 
 
-def test_a_foreign_text_cannot_steer_the_terminal(comprl_bank: Run, folder: Path) -> None:
+def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, folder: Path) -> None:
     evil = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f[bold]up"
     id = "00000000-0000-4000-8000-000000000001"
     entry = Experience(id=id, title=evil, content=evil, task=evil, parents=(evil,), created_at=1e300)
@@ -150,28 +150,28 @@ def test_a_foreign_text_cannot_steer_the_terminal(comprl_bank: Run, folder: Path
     ("arguments", "message"),
     [
         (["list", "--where", "colour=red"], "no field 'colour'; the fields are content, "),
-        (["list", "--sort", "colour"], "--sort 'colour' is no field; there are content, "),
+        (["list", "--sort", "colour"], "--sort: no field 'colour'; the fields are content, "),
         (["show", "zz"], "no entry has id 'zz'"),
-        (["stats", "--collection", "c"], "--collection belongs to --url"),
+        (["stats", "--collection", "c"], "--collection is only for --url"),
     ],
 )
-def test_a_mistake_is_one_line(comprl_bank: Run, folder: Path, arguments: list[str], message: str) -> None:
+def test_an_error_is_one_line(comprl_bank: Run, folder: Path, arguments: list[str], message: str) -> None:
     done = comprl_bank(*arguments, "--path", folder)
     assert done.code == 2 and done.out == "" and done.err.startswith("comprl bank: ") and message in done.err
     assert done.err.count("\n") == 1
 
 
-def test_no_bank_is_made_by_looking_for_one(comprl_bank: Run, tmp_path: Path) -> None:
+def test_reading_a_missing_bank_does_not_create_it(comprl_bank: Run, tmp_path: Path) -> None:
     done = comprl_bank("stats", "--path", tmp_path / "typo")
     assert done.code == 2 and "is not an experience bank" in done.err and not (tmp_path / "typo").exists()
 
 
-def test_a_server_that_is_not_there_is_one_line(comprl_bank: Run) -> None:
+def test_an_unreachable_server_is_an_error_of_one_line(comprl_bank: Run) -> None:
     done = comprl_bank("stats", "--url", "http://127.0.0.1:1", "--collection", "c")
     assert done.code == 2 and done.err.count("\n") == 1 and "127.0.0.1:1" in done.err
 
 
-def test_a_server_holds_many_banks(comprl_bank: Run) -> None:
+def test_a_server_needs_the_name_of_the_bank(comprl_bank: Run) -> None:
     done = comprl_bank("stats", "--url", "http://127.0.0.1:1")
     assert done.code == 2 and "--url needs --collection" in done.err
 
@@ -185,13 +185,13 @@ def test_a_server_holds_many_banks(comprl_bank: Run) -> None:
         (["fly"], "invalid choice: 'fly'"),
     ],
 )
-def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["bank", *arguments])
     assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
-async def test_search_looks_further_down_until_enough_entries_meet_the_conditions() -> None:
+async def test_search_fetches_more_hits_until_enough_meet_the_conditions() -> None:
     asked: list[int] = []
 
     class Source:
@@ -201,9 +201,9 @@ async def test_search_looks_further_down_until_enough_entries_meet_the_condition
             return hits[:limit]
 
     source: Any = Source()
-    found = await bank_reading._found(source, "q", 3, lambda entry: entry.uses % 10 == 9)
+    found = await read._matching_hits(source, "q", 3, lambda entry: entry.uses % 10 == 9)
     assert [entry.id for entry, _ in found] == ["9", "19", "29"] and asked == [3, 12, 48]
-    assert await bank_reading._found(source, "q", 3, lambda entry: entry.uses == 49) == [
+    assert await read._matching_hits(source, "q", 3, lambda entry: entry.uses == 49) == [
         (Experience(id="49", title="", content="q", uses=49), 1 - 49 / 100)
     ]
 

@@ -1,6 +1,6 @@
-"""The bank commands beside a run that holds the folder: reading through its manager, writing refused.
+"""Bank commands while a run has the folder open: reading goes through its manager, writing is refused.
 
-The manager here is the part of the real one that is asked, over a real bank in a real Ray actor.
+The manager here is the real ``BankInspection`` with a real bank, in a Ray actor.
 """
 
 import json
@@ -28,7 +28,7 @@ class Live(NamedTuple):
 
 def comprl_bank(*arguments: object) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "verl_comprl.cli.main", "bank", *map(str, arguments)]
-    # Without what Ray tells the processes that it starts: the command runs in a shell of its own.
+    # Without the variables that Ray sets for its own processes: a user runs the command in a shell.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(program, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment)
 
@@ -42,7 +42,7 @@ def live(folder: Path) -> Iterator[Live]:
             from fake_embedder import FakeEmbedder
 
             self._bank = await ExperienceBank.open(BankConfig(path=folder, flush_seconds=600), FakeEmbedder())
-            for use in range(10):  # in memory only, so far
+            for use in range(10):  # in memory only, not yet flushed
                 self._bank.record_outcome([self._bank.entries()[1].id], success=use < 5)
             await self._bank.retrieve("lesson")
             write_address(Path(folder), "the manager")
@@ -71,7 +71,7 @@ def live(folder: Path) -> Iterator[Live]:
 
 
 @pytest.mark.slow
-def test_beside_a_run(live: Live, tmp_path: Path) -> None:
+def test_reading_works_and_writing_is_refused_while_a_run_has_the_bank_open(live: Live, tmp_path: Path) -> None:
     target = ("--path", live.folder)
     listed = comprl_bank("list", *target, "--json")
     entries = [json.loads(line) for line in listed.stdout.splitlines()]
@@ -82,16 +82,18 @@ def test_beside_a_run(live: Live, tmp_path: Path) -> None:
     assert (stats["size"], stats["uses"], stats["retrievals"]) == (6, 26, 1) and stats["embedding"]["model"] == "fake"
 
     found = comprl_bank("search", "search for the key", *target, "--limit", "1", "--json")
-    assert json.loads(found.stdout)["title"] == "better lesson"  # by the run's embedder: only it has this one
+    assert (
+        json.loads(found.stdout)["title"] == "better lesson"
+    )  # with the run's embedder, which the command could not load
 
     assert comprl_bank("export", tmp_path / "some", *target, "--where", "uses=15").returncode == 0
     (exported,) = read_snapshot(tmp_path / "some", None).entries
     assert exported.id == entries[1]["id"] and exported.successes == 10
     refused = comprl_bank("export", live.folder, *target)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert f"the run in process {live.pid} could not do that: snapshot folder" in refused.stderr
+    assert f"the run in process {live.pid} reported an error: snapshot folder" in refused.stderr
 
-    assert comprl_bank("verify", *target).stdout == "6 entries, nothing wrong\n"
+    assert comprl_bank("verify", *target).stdout == "6 entries, no problems found\n"
     for arguments in (("delete", "--where", "uses=0", "--yes"), ("import", tmp_path / "some")):
         refused = comprl_bank(*arguments, *target)
         assert refused.returncode == 2 and f"is already open in process {live.pid}" in refused.stderr
@@ -111,7 +113,7 @@ def test_beside_a_run(live: Live, tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_folder_held_by_a_process_that_cannot_be_asked(folder: Path, manager: Any, message: str) -> None:
+async def test_a_folder_held_by_a_process_that_cannot_be_reached(folder: Path, manager: Any, message: str) -> None:
     bank = await ExperienceBank.open(BankConfig(path=str(folder)), None)
     if manager is not None:
         (folder / "manager.json").write_text(json.dumps(manager))

@@ -1,4 +1,4 @@
-"""The bank commands on a server: alone, beside the run that writes it, and from a folder to a server and back."""
+"""Bank commands on a server: alone, while a run writes to the bank, and from a folder to a server and back."""
 
 import asyncio
 import json
@@ -42,14 +42,14 @@ def target(url: str, comprl_bank: Run, folder: Path, tmp_path: Path) -> tuple[st
 def test_from_a_folder_to_a_server_and_back(
     comprl_bank: Run, folder: Path, target: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert comprl_bank("verify", *target).out == "6 entries, nothing wrong\n"
+    assert comprl_bank("verify", *target).out == "6 entries, no problems found\n"
     assert comprl_bank("export", tmp_path / "back", *target).code == 0
     assert read_snapshot(tmp_path / "back", None).entries == contents(folder)
     there, back = (read_snapshot(tmp_path / name, None) for name in ("exported", "back"))
     assert there.vectors.tobytes() == back.vectors.tobytes() and there.embedding == back.embedding
 
 
-def test_every_command_that_needs_no_model(comprl_bank: Run, target: tuple[str, ...]) -> None:
+def test_commands_that_need_no_model(comprl_bank: Run, target: tuple[str, ...]) -> None:
     listed = comprl_bank("list", *target, "--json").objects
     assert [entry["created_step"] for entry in listed] == [0, 2, 3, 4, 5, 6]
     stats = json.loads(comprl_bank("stats", *target, "--json").out)
@@ -62,9 +62,12 @@ def test_every_command_that_needs_no_model(comprl_bank: Run, target: tuple[str, 
     assert after == {2: "", 3: "by hand", 4: "", 5: "", 6: ""}
 
 
-def test_search(comprl_bank: Run, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_needs_the_endpoint_of_the_embedder(
+    comprl_bank: Run, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = comprl_bank("search", "a key", *target)
-    assert refused.code == 2 and "embedder 'fake' was served by an endpoint; name it by --embedder-url" in refused.err
+    message = "embedder 'fake' was served by an endpoint; pass its address with --embedder-url"
+    assert refused.code == 2 and message in refused.err
     asked: list[Any] = []
 
     async def make(model: str, **settings: Any) -> FakeEmbedder:
@@ -80,7 +83,7 @@ def test_search(comprl_bank: Run, target: tuple[str, ...], monkeypatch: pytest.M
     assert model == "fake" and settings == {"url": "http://h/v1", "query_prompt": None, "document_prompt": None}
 
 
-async def test_beside_the_run_that_writes_it(url: str, target: tuple[str, ...]) -> None:
+async def test_reading_works_and_writing_is_refused_while_a_run_writes(url: str, target: tuple[str, ...]) -> None:
     from test_cli_bank_live import comprl_bank
 
     config = BankConfig(url=url, collection=target[3])

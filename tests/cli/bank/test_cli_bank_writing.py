@@ -1,4 +1,4 @@
-"""The bank commands that change a bank: what they ask before, and what is there afterwards."""
+"""Bank commands that change a bank: their confirmation, and the bank afterwards."""
 
 import asyncio
 import io
@@ -11,7 +11,7 @@ import pytest
 from fake_embedder import FakeEmbedder
 from test_cli_bank import contents
 
-from verl_comprl.cli.bank import write as bank_writing
+from verl_comprl.cli.bank import write
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 
@@ -27,7 +27,7 @@ def steps(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("typed", "left", "said"),
+    ("typed", "left", "printed"),
     [
         ("y\n", [2, 4, 5, 6], "delete 2 of 6 entries: done\n"),
         ("YES\n", [2, 4, 5, 6], "delete 2 of 6 entries: done\n"),
@@ -35,25 +35,27 @@ def steps(folder: Path) -> list[int]:
         ("\n", [0, 2, 3, 4, 5, 6], "nothing was changed\n"),
     ],
 )
-def test_delete_shows_asks_and_deletes(
-    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, left: list[int], said: str
+def test_delete_shows_the_entries_and_asks_before_deleting(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, left: list[int], printed: str
 ) -> None:
     answer(monkeypatch, typed)
     done = comprl_bank("delete", "--path", folder, "--where", "uses>=1", "success_rate<0.2")
-    assert done.code == 0 and "delete 2 of 6 entries? [y/N] " in done.out and done.out.endswith(said)
+    assert done.code == 0 and "delete 2 of 6 entries? [y/N] " in done.out and done.out.endswith(printed)
     assert "lesson 0" in done.out and "lesson 3" in done.out and "lesson 2" not in done.out
     assert steps(folder) == left
 
 
-def test_nobody_to_ask_is_an_error_that_changes_nothing(
+def test_a_closed_input_is_an_error_and_nothing_is_changed(
     comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer(monkeypatch, "")
     done = comprl_bank("delete", "--path", folder, "--where", "uses>=1")
-    assert done.code == 2 and "nothing was changed; --yes does not ask" in done.err and len(steps(folder)) == 6
+    assert done.code == 2 and "nothing was changed; --yes skips the question" in done.err and len(steps(folder)) == 6
 
 
-def test_an_interrupted_question_is_a_no(monkeypatch: pytest.MonkeyPatch, comprl_bank: Run, folder: Path) -> None:
+def test_interrupting_the_question_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, comprl_bank: Run, folder: Path
+) -> None:
     import builtins
     import os
     import signal
@@ -73,9 +75,9 @@ def test_dry_run_changes_nothing(comprl_bank: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["delete", "quarantine", "release"])
-def test_which_entries_must_be_said(comprl_bank: Run, folder: Path, verb: str) -> None:
+def test_a_selection_of_entries_is_required(comprl_bank: Run, folder: Path, verb: str) -> None:
     done = comprl_bank(verb, "--path", folder, "--yes")
-    assert done == (2, "", f"comprl bank: which entries to {verb}? Give --where or --id\n") and len(steps(folder)) == 6
+    assert done == (2, "", f"comprl bank: {verb} needs --where or --id to select entries\n") and len(steps(folder)) == 6
 
 
 def test_ids_and_conditions_must_both_hold(comprl_bank: Run, folder: Path) -> None:
@@ -92,14 +94,16 @@ def test_quarantine_and_release(comprl_bank: Run, folder: Path) -> None:
 
     assert quarantined() == {4: "bad record"}
     done = comprl_bank("quarantine", "--path", folder, "--where", "task=minihack", "--yes", "--reason", "seen lying")
-    assert done.out.endswith("quarantine 3 of 6 entries: done\n")  # the one that is there already keeps its reason
+    assert done.out.endswith(
+        "quarantine 3 of 6 entries: done\n"
+    )  # an entry that is quarantined already keeps its reason
     assert quarantined() == {0: "seen lying", 2: "seen lying", 4: "bad record", 6: "seen lying"}
     done = comprl_bank("release", "--path", folder, "--where", "quarantined~lying", "uses>=1", "--yes")
     assert done.out.endswith("release 2 of 6 entries: done\n") and set(quarantined()) == {4, 6}
     assert comprl_bank("quarantine", "--path", folder, "--where", "uses>=0", "--yes", "--reason", "").code == 2
 
 
-def test_import_makes_a_bank_and_adds_only_what_is_missing(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
+def test_import_creates_a_bank_and_adds_only_missing_entries(comprl_bank: Run, folder: Path, tmp_path: Path) -> None:
     comprl_bank("export", tmp_path / "some", "--path", folder, "--where", "uses>=1")
     comprl_bank("export", tmp_path / "all", "--path", folder)
     new = tmp_path / "new"
@@ -113,7 +117,7 @@ def test_import_makes_a_bank_and_adds_only_what_is_missing(comprl_bank: Run, fol
     assert np.array_equal(before.vectors, after.vectors) and before.embedding == after.embedding
 
 
-def test_import_with_another_embedder_is_refused_or_embedded_anew(
+def test_import_with_another_embedder_is_refused_or_embedded_again(
     comprl_bank: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comprl_bank("export", tmp_path / "snapshot", "--path", folder)
@@ -124,7 +128,7 @@ def test_import_with_another_embedder_is_refused_or_embedded_anew(
 
     asyncio.run(other())
     done = comprl_bank("import", tmp_path / "snapshot", "--path", tmp_path / "other")
-    assert done.code == 2 and "(model was 'fake', is 'other'); --reembed embeds its texts anew" in done.err
+    assert done.code == 2 and "(model was 'fake', is 'other'); --reembed embeds its texts again" in done.err
     assert contents(tmp_path / "other") == []
     loaded = []
 
@@ -132,7 +136,7 @@ def test_import_with_another_embedder_is_refused_or_embedded_anew(
         loaded.append(identity["model"])
         return FakeEmbedder(identity["model"])
 
-    monkeypatch.setattr(bank_writing, "load_embedder", load)
+    monkeypatch.setattr(write, "load_embedder", load)
     done = comprl_bank("import", tmp_path / "snapshot", "--path", tmp_path / "other", "--reembed")
     assert done.code == 0 and loaded == ["other"] and contents(tmp_path / "other") == contents(folder)
 
@@ -141,7 +145,9 @@ def test_import_with_another_embedder_is_refused_or_embedded_anew(
     ("snapshot", "message"),
     [("nowhere", "incomplete or damaged"), ("hf://datasets/one", "hf://datasets/<user>/<name>, got")],
 )
-def test_import_of_what_is_no_snapshot(comprl_bank: Run, tmp_path: Path, snapshot: str, message: str) -> None:
+def test_importing_something_else_than_a_snapshot_is_refused(
+    comprl_bank: Run, tmp_path: Path, snapshot: str, message: str
+) -> None:
     done = comprl_bank("import", snapshot, "--path", tmp_path / "new")
     assert done.code == 2 and message in done.err and not (tmp_path / "new").exists()
 

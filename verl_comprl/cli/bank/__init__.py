@@ -1,1 +1,1 @@
-"""``comprl bank``: look into an experience bank, move it, and change it by hand."""
+"""Sub-commands of ``comprl bank``: inspect, export, import and edit an experience bank."""

@@ -1,73 +1,124 @@
-"""``comprl bank``: look into an experience bank, move it, and change it by hand.
+"""Command-line arguments of ``comprl bank`` and its sub-commands.
 
-Owns the arguments. What the commands do is ``bank_reading`` and ``bank_writing``, loaded only when one is run.
+Owns the arguments. The commands are in ``read`` and ``write``, which are imported only when a command runs.
 """
 
 import argparse
 import asyncio
 from pathlib import Path
 
-_WHERE = "conditions that must all hold, such as 'uses>=5' 'task!=minihack' 'title~door'; goes last"
+_DESCRIPTION = (
+    "Inspect, export, import and edit an experience bank. Name the bank by --path (the folder of an embedded bank) or "
+    "by --url and --collection (a Qdrant server). While a training run has the bank open, stats, list, show, search, "
+    "export and verify work; commands that change the bank are refused."
+)
+_WHERE = (
+    "select the entries that meet all conditions, each written FIELD OPERATOR VALUE in quotes, such as 'uses>=5' "
+    "'task!=minihack' 'title~door'; operators: = != < <= > >= and ~ (text contains, ignoring case); put this last"
+)
+_BUILT_WITH = "the one the bank was built with"
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command with its own sub-commands."""
-    parser = commands.add_parser("bank", help="look into an experience bank, move it, change it")
+    parser = commands.add_parser(
+        "bank", help="inspect, export, import and edit an experience bank", description=_DESCRIPTION
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     target = argparse.ArgumentParser(add_help=False)
-    place = target.add_mutually_exclusive_group(required=True)
-    place.add_argument("--path", help="folder of an embedded bank")
-    place.add_argument("--url", help="Qdrant server; its API key is taken from QDRANT_API_KEY")
-    target.add_argument("--collection", help="name of the bank on the server")
+    location = target.add_mutually_exclusive_group(required=True)
+    location.add_argument("--path", help="folder of an embedded bank, such as RUN/bank")
+    location.add_argument(
+        "--url", help="Qdrant server, such as http://127.0.0.1:6333; its API key is read from QDRANT_API_KEY"
+    )
+    target.add_argument("--collection", help="name of the bank on the server; required with --url")
 
-    def add(name: str, help: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=help, parents=[target])
+    def add(name: str, help: str, details: str = "") -> argparse.ArgumentParser:
+        description = f"{help[0].upper()}{help[1:]}. {details}".strip()
+        return actions.add_parser(name, help=help, description=description, parents=[target])
 
-    stats = add("stats", "numbers of the whole bank")
-    stats.add_argument("--json", action="store_true", help="for machines")
+    stats = add(
+        "stats",
+        "print summary statistics of the bank",
+        "For a folder that a training run has open, they include the run's counters since it opened the bank.",
+    )
+    stats.add_argument("--json", action="store_true", help="print one JSON object")
 
-    listing = add("list", "its entries, oldest first")
+    listing = add("list", "list entries, oldest first")
     _add_where(listing)
-    listing.add_argument("--sort", metavar="FIELD", help="smallest first; entries without a value last")
-    listing.add_argument("--reverse", action="store_true", help="the other way round")
+    listing.add_argument(
+        "--sort",
+        metavar="FIELD",
+        help="sort by a field, such as uses, success_rate or created_step: ascending, entries without a value last",
+    )
+    listing.add_argument("--reverse", action="store_true", help="reverse the order")
     _add_limit(listing)
 
-    show = add("show", "one entry with its record and its lineage")
-    show.add_argument("id", help="id of the entry, or the beginning of it")
-    show.add_argument("--json", action="store_true", help="for machines")
+    show = add("show", "show one entry with its text, counters and lineage")
+    show.add_argument("id", help="id of the entry, or a unique prefix of it")
+    show.add_argument("--json", action="store_true", help="print one JSON object")
 
-    search = add("search", "the entries most similar to a text")
-    search.add_argument("query")
+    search = add(
+        "search",
+        "find the entries most similar to a text",
+        "Ranks by similarity alone, without the penalties that training applies, and counts nothing. For a folder that "
+        "a training run has open, the run's embedder is used.",
+    )
+    search.add_argument("query", help="text to search for")
     _add_where(search)
-    search.add_argument("--task", help="short for --where task=…")
+    search.add_argument("--task", help="same as --where task=TASK")
     _add_limit(search)
-    _add_embedder(search, "the one the bank was built with")
+    _add_embedder(search, _BUILT_WITH)
 
-    export = add("export", "write a snapshot, which also is a Hugging Face dataset folder")
-    export.add_argument("folder", type=Path)
+    export = add(
+        "export",
+        "write the bank, or a selection of its entries, to a snapshot folder",
+        "`comprl bank import` reads the folder; it is also a Hugging Face dataset.",
+    )
+    export.add_argument("folder", type=Path, help="folder to write; a snapshot that it holds already is replaced")
     _add_where(export)
 
-    importing = add("import", "add what is missing of a snapshot, to a bank that is created if needed")
-    importing.add_argument("snapshot", help="folder, or hf://datasets/<user>/<name>")
-    importing.add_argument("--reembed", action="store_true", help="embed its texts anew, if another embedder made it")
-    _add_embedder(importing, "the one the bank was built with")
+    importing = add(
+        "import",
+        "add those entries of a snapshot that the bank does not have yet",
+        "A bank that does not exist is created.",
+    )
+    importing.add_argument("snapshot", help="snapshot folder, or hf://datasets/<user>/<name>")
+    importing.add_argument(
+        "--reembed",
+        action="store_true",
+        help="embed the snapshot's texts again; needed if its vectors were made with another embedder",
+    )
+    _add_embedder(importing, f"{_BUILT_WITH}; only with --reembed")
 
     for name, help in (
-        ("delete", "remove entries"),
-        ("quarantine", "keep entries from being retrieved"),
-        ("release", "let quarantined entries be retrieved again"),
+        ("delete", "delete the selected entries"),
+        ("quarantine", "exclude the selected entries from retrieval, without deleting them"),
+        ("release", "let the selected quarantined entries be retrieved again"),
     ):
-        action = add(name, help)
+        action = add(name, help, "Shows the entries and asks before changing anything.")
         _add_where(action)
-        action.add_argument("--id", nargs="+", action="extend", default=[], help="ids, or beginnings of them")
-        action.add_argument("--dry-run", action="store_true", help="only say what would be done")
-        action.add_argument("--yes", action="store_true", help="do not ask")
+        action.add_argument(
+            "--id",
+            nargs="+",
+            action="extend",
+            default=[],
+            help="select entries by their ids, or unique prefixes of them; with --where, both must hold",
+        )
+        action.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
+        action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         if name == "quarantine":
-            action.add_argument("--reason", default="by hand", help="kept with the entries (default: %(default)s)")
+            action.add_argument(
+                "--reason", default="by hand", help="reason to store with the entries (default: %(default)s)"
+            )
 
-    add("verify", "compare what a run serves with what is stored; exit code 1 if something is wrong")
+    add(
+        "verify",
+        "check that memory and store hold the same entries",
+        "Prints every difference; the exit code is 1 if there is any.",
+    )
 
-    reembed = add("reembed", "give every entry a vector of another embedder")
+    reembed = add("reembed", "replace the vectors of all entries by those of another embedder")
     _add_embedder(reembed)
     parser.set_defaults(run=run)
 
@@ -77,8 +128,8 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=_count, default=20, help="entries to print; 0 for all (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line, for machines")
+    parser.add_argument("--limit", type=_count, default=20, help="print at most so many entries; 0: all (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def _count(text: str) -> int:
@@ -97,17 +148,17 @@ def _add_embedder(parser: argparse.ArgumentParser, default: str | None = None) -
         help=f"{help} (default: {default})" if default else help,
     )
     parser.add_argument("--embedder-url", metavar="URL", help="OpenAI-compatible endpoint that serves MODEL")
-    parser.add_argument("--query-prompt", help="put before every query (default: what the bank was built with)")
-    parser.add_argument("--document-prompt", help="put before every entry (default: likewise)")
+    stored = "(default: the one stored with the bank, if it was built with MODEL)"
+    parser.add_argument("--query-prompt", help=f"text to put before every query {stored}")
+    parser.add_argument("--document-prompt", help=f"text to put before every entry {stored}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sub-command of ``bank``."""
-    from verl_comprl.cli.bank import read as bank_reading
-    from verl_comprl.cli.bank import write as bank_writing
+    """Run the selected sub-command of ``bank``."""
+    from verl_comprl.cli.bank import read, write
     from verl_comprl.experience import StoreError
 
-    commands = bank_reading.COMMANDS | bank_writing.COMMANDS
+    commands = read.COMMANDS | write.COMMANDS
     try:
         return asyncio.run(commands[options.action](options))
     except StoreError as error:

@@ -1,6 +1,6 @@
-"""A bank that a run is using, read through the run's experience manager.
+"""Read access to a bank that a training run has open, through the run's experience manager.
 
-Owns the connection to the run's Ray cluster. The manager says in ``manager.json``, in the bank's folder, where it is.
+Owns the connection to the run's Ray cluster. The manager writes its address to ``manager.json`` in the bank's folder.
 """
 
 import json
@@ -23,23 +23,23 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
     """Connect to the manager of the run that holds ``folder``.
 
     Args:
-        folder: The bank's.
-        held: Raised again if it is not a run that holds it; says which process does.
+        folder: The bank's folder.
+        held: The error of opening it, which names the process that holds it; raised again if that is not a run.
 
     Raises:
         StoreError: If the manager cannot be reached.
     """
     try:
         manager = json.loads((folder / MANAGER_FILE).read_bytes())
-        left_behind = manager["pid"] != int((folder / "lock").read_text())  # by a run that was killed
+        outdated = manager["pid"] != int((folder / "lock").read_text())  # left by a run that was killed
     except (OSError, ValueError, KeyError, TypeError):
         raise held from None
-    if left_behind:
+    if outdated:
         raise held
     try:
         host, _, port = manager["ray_address"].rpartition(":")
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()  # Ray would try for minutes
-        # Ray reads it when it is imported, and finds the token itself where it has put it: in the user's home.
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()  # ray.init would retry for minutes
+        # Ray reads this variable when it is imported. The token itself it finds in the user's home directory.
         os.environ.setdefault("RAY_AUTH_MODE", str(manager["auth_mode"]))
     except (KeyError, ValueError, OSError) as error:
         raise StoreError(f"{held}; its experience manager cannot be reached: {_first_line(error)}") from error
@@ -55,7 +55,7 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
             log_to_driver=False,
         )
         actor = ray.get_actor(manager["actor"])
-    except (RayError, KeyError, ValueError, RuntimeError, OSError) as error:  # what Ray raises for a cluster not there
+    except (RayError, KeyError, ValueError, RuntimeError, OSError) as error:  # raised if there is no such cluster
         ray.shutdown()
         raise StoreError(f"{held}; its experience manager cannot be reached: {_first_line(error)}") from error
     try:
@@ -65,7 +65,7 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
 
 
 class _LiveBank:
-    """A bank behind its run's manager, read like an open one: a ``BankSource``."""
+    """A ``BankSource`` that asks the manager of the run which has the bank open."""
 
     def __init__(self, actor: Any, pid: int) -> None:
         self._actor = actor
@@ -93,9 +93,11 @@ class _LiveBank:
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except RayTaskError as error:
-            raise StoreError(f"the run in process {self._pid} could not do that: {_first_line(error.cause)}") from error
+            raise StoreError(f"the run in process {self._pid} reported an error: {_first_line(error.cause)}") from error
         except RayError as error:
-            raise StoreError(f"the run in process {self._pid} has gone away: {_first_line(error)}") from error
+            raise StoreError(
+                f"the run in process {self._pid} can no longer be reached: {_first_line(error)}"
+            ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
-"""How entries look on a terminal, and as what JSON (whose ASCII needs no further care) they are printed.
+"""Formats bank entries for the terminal and as JSON.
 
-Owns the columns and the removal of what would steer a terminal: entries are written by models, or come from elsewhere.
+Owns the columns and the removal of characters that could control a terminal, since models and other people write
+entries. JSON output needs no such care: it is plain ASCII.
 """
 
 import sys
@@ -16,39 +17,39 @@ from verl_comprl.experience import Experience
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with a space for everything that is no visible character, line break or tab."""
+    """Return ``text`` with a space in place of every unprintable character except line breaks and tabs."""
     return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
-def record(entry: Experience) -> dict[str, Any]:
-    """Return what JSON says of an entry: its fields, and its success rate."""
+def entry_fields(entry: Experience) -> dict[str, Any]:
+    """Return an entry's fields and its success rate, JSON-compatible."""
     return {**entry.model_dump(mode="json"), "success_rate": entry.success_rate}
 
 
-def moment(seconds: float) -> str | None:
-    """Return a time since the epoch as a date; None for never."""
+def format_time(seconds: float) -> str | None:
+    """Return seconds since the epoch as an ISO date and time; None for 0, which means never."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds") if seconds else None
-    except (OverflowError, ValueError, OSError):  # a foreign entry may say anything
+    except (OverflowError, ValueError, OSError):  # an imported entry may hold any number
         return str(seconds)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print one line per field, more where the value needs them."""
+    """Print one row per field; long values are wrapped."""
     table = Table.grid(padding=(0, 2))
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            value = " · ".join(f"{key} {_shown(item)}" for key, item in value.items())
+            value = " · ".join(f"{key} {_formatted(item)}" for key, item in value.items())
         table.add_row(name.replace("_", " "), _cell(value))
     _print(table)
 
 
 def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None = None) -> None:
-    """Print one line per entry, cut at the width of the terminal; with a score in front where there are scores."""
+    """Print one row per entry, cut at the width of the terminal, with its score in front if there are ``scores``."""
     table = Table(box=None, pad_edge=False)
     columns = ("id", "task", "step", "uses", "success", "", "title")
     for name in columns if scores is None else ("score", *columns):
-        table.add_column(name, no_wrap=name != "title")  # only the title gives way on a narrow terminal
+        table.add_column(name, no_wrap=name != "title")  # only the title is shortened on a narrow terminal
     for row, entry in enumerate(entries):
         state = "quarantined" if entry.quarantined else ""
         title = entry.title or entry.content
@@ -58,14 +59,14 @@ def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None 
     _print(table)
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return "-" if value is None else str(value)
 
 
 def _cell(value: Any, **style: Any) -> Text:
-    return Text(" ".join(printable(_shown(value)).split()), **style)
+    return Text(" ".join(printable(_formatted(value)).split()), **style)
 
 
 def _print(table: Table) -> None:

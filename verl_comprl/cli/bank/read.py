@@ -1,6 +1,6 @@
-"""The bank commands that change nothing: stats, list, show, search, export, verify.
+"""Bank commands that change nothing: stats, list, show, search, export, verify.
 
-Owns what they say. They work on an open bank and through a run's manager alike: see ``bank_source``.
+Owns their output. Each works on a bank opened here and on one served by a run's manager, see ``source``.
 """
 
 import argparse
@@ -14,30 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.cli.bank.embedder import load_embedder
-from verl_comprl.cli.bank.output import moment, print_entries, print_fields, printable, record
+from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries, print_fields, printable
 from verl_comprl.cli.bank.source import BankSource, bank_config, reading
 from verl_comprl.experience import Experience
 from verl_comprl.experience.transfer.query_language import FIELDS, Condition, field_value, parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
-Reading = Callable[[BankSource, argparse.Namespace], Coroutine[Any, Any, int]]
+ReadCommand = Callable[[BankSource, argparse.Namespace], Coroutine[Any, Any, int]]
 
 
-def find_entry(entries: Iterable[Experience], beginning: str) -> Experience:
-    """Return the entry whose id is ``beginning`` or, as the only one, begins with it.
+def find_entry(entries: Iterable[Experience], prefix: str) -> Experience:
+    """Return the only entry whose id starts with ``prefix``.
 
     Raises:
         ValueError: If there is none or more than one.
     """
     entries = list(entries)
-    found = [entry for entry in entries if beginning and entry.id.startswith(beginning)]
+    found = [entry for entry in entries if prefix and entry.id.startswith(prefix)]
     if len(found) == 1:
         return found[0]
     if found:
-        raise ValueError(f"{len(found)} entries begin with {beginning!r}: {', '.join(entry.id for entry in found[:3])}")
-    heirs = [entry.id for entry in entries if any(beginning and id.startswith(beginning) for id in entry.parents)]
-    raise ValueError(f"no entry has id {beginning!r}" + (f"; it was replaced by {', '.join(heirs)}" if heirs else ""))
+        raise ValueError(f"{len(found)} ids start with {prefix!r}: {', '.join(entry.id for entry in found[:3])}")
+    children = [entry.id for entry in entries if any(prefix and id.startswith(prefix) for id in entry.parents)]
+    raise ValueError(
+        f"no entry has id {prefix!r}" + (f"; it was replaced by {', '.join(children)}" if children else "")
+    )
 
 
 async def _stats(source: BankSource, options: argparse.Namespace) -> int:
@@ -77,17 +79,17 @@ async def _list(source: BankSource, options: argparse.Namespace) -> int:
     shown = entries[: options.limit or None]
     if options.json:
         for entry in shown:
-            print(json.dumps(record(entry)))
+            print(json.dumps(entry_fields(entry)))
     else:
         print_entries(shown)
     if len(shown) < len(entries):
-        print(f"{len(shown)} of {len(entries)} entries; --limit 0 for all", file=sys.stderr)
+        print(f"{len(shown)} of {len(entries)} entries shown; --limit 0 shows all", file=sys.stderr)
     return 0
 
 
 def _sorted(entries: list[Experience], field: str, reverse: bool) -> list[Experience]:
     if field not in FIELDS:
-        raise ValueError(f"--sort {field!r} is no field; there are {', '.join(sorted(FIELDS))}")
+        raise ValueError(f"--sort: no field {field!r}; the fields are {', '.join(sorted(FIELDS))}")
     known = [entry for entry in entries if field_value(entry, field) is not None]
     unknown = [entry for entry in entries if field_value(entry, field) is None]
     return sorted(known, key=lambda entry: field_value(entry, field), reverse=reverse) + unknown
@@ -98,10 +100,10 @@ async def _show(source: BankSource, options: argparse.Namespace) -> int:
     entry = find_entry(entries.values(), options.id)
     children = [other.id for other in entries.values() if entry.id in other.parents]
     if options.json:
-        print(json.dumps({**record(entry), "children": children}))
+        print(json.dumps({**entry_fields(entry), "children": children}))
         return 0
-    fields = {name: value for name, value in record(entry).items() if name not in ("title", "content", "parents")}
-    fields |= {name: moment(fields[name]) for name in ("created_at", "last_retrieved_at")}
+    fields = {name: value for name, value in entry_fields(entry).items() if name not in ("title", "content", "parents")}
+    fields |= {name: format_time(fields[name]) for name in ("created_at", "last_retrieved_at")}
     fields["parents"] = ", ".join(id if id in entries else f"{id} (replaced)" for id in entry.parents)
     fields["children"] = ", ".join(children)
     print_fields(fields)
@@ -111,17 +113,19 @@ async def _show(source: BankSource, options: argparse.Namespace) -> int:
 
 async def _search(source: BankSource, options: argparse.Namespace) -> int:
     task = [] if options.task is None else [f"task={options.task}"]
-    hits = await _found(source, options.query, options.limit, parse_where(options.where + task))
+    hits = await _matching_hits(source, options.query, options.limit, parse_where(options.where + task))
     if options.json:
         for entry, score in hits:
-            print(json.dumps({**record(entry), "score": score}))
+            print(json.dumps({**entry_fields(entry), "score": score}))
     else:
         print_entries([entry for entry, _ in hits], [score for _, score in hits])
     return 0
 
 
-async def _found(source: BankSource, query: str, limit: int, meets: Condition) -> list[tuple[Experience, float]]:
-    """Return the ``limit`` best hits that meet the conditions, looking further down the ranks as long as needed."""
+async def _matching_hits(
+    source: BankSource, query: str, limit: int, meets: Condition
+) -> list[tuple[Experience, float]]:
+    """Return the ``limit`` best hits that meet the conditions, fetching more hits until there are enough."""
     asked = limit or max(1, len(await source.entries()))
     while True:
         hits = await source.search(query, asked)
@@ -154,11 +158,11 @@ async def _verify(source: BankSource, _: argparse.Namespace) -> int:
     for problem in problems:
         print(printable(problem))
     if not problems:
-        print(f"{len(await source.entries())} entries, nothing wrong")
+        print(f"{len(await source.entries())} entries, no problems found")
     return 1 if problems else 0
 
 
-async def _read(command: Reading, options: argparse.Namespace) -> int:
+async def _read(command: ReadCommand, options: argparse.Namespace) -> int:
     embedder = partial(load_embedder, options) if command is _search else None
     async with reading(bank_config(options), embedder) as source:
         return await command(source, options)

@@ -1,6 +1,6 @@
-"""Where the bank commands find a bank: opened here, or served by the run that holds it.
+"""Opens the bank of a bank command, either directly or through the training run that has its folder open.
 
-Owns opening and closing, and the choice between the two. What is done with it is ``bank_reading`` and ``bank_writing``.
+Owns opening, closing and the choice between the two. The commands are in ``read`` and ``write``.
 """
 
 import argparse
@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from verl_comprl.experience import BankConfig, Embedder, Experience, ExperienceBank, StoreError
 
 _UNLIMITED = 1_000_000_000
-"""Capacity here: how many entries may stay is the run's decision, made when it next adds one."""
+"""Capacity of banks opened here; a run applies its own capacity when it next adds an entry."""
 
 
 class BankSource(Protocol):
-    """What reading asks of a bank. Every method raises ``StoreError``."""
+    """Interface of the read commands to a bank. Every method may raise ``StoreError``."""
 
     async def statistics(self) -> dict[str, Any]:
-        """Return what the bank says of itself."""
+        """Return the embedder's identity, and the counters if the bank is open in a run."""
         ...
 
     async def entries(self) -> list[Experience]:
@@ -31,26 +31,26 @@ class BankSource(Protocol):
         ...
 
     async def snapshot(self, folder: Path) -> None:
-        """Write a snapshot."""
+        """Write a snapshot of the bank to ``folder``."""
         ...
 
     async def verify(self) -> list[str]:
-        """Return what is wrong with the bank."""
+        """Return the problems found, one line of text each."""
         ...
 
 
 def bank_config(options: argparse.Namespace) -> BankConfig:
-    """Return the bank that the arguments name.
+    """Return the configuration of the bank that the arguments name.
 
     Raises:
-        ValueError: If they do not fit together.
+        ValueError: If ``--url`` and ``--collection`` are not given together.
     """
     if options.url:
         if not options.collection:
             raise ValueError("--url needs --collection: the name of the bank on the server")
         return BankConfig(url=options.url, collection=options.collection, capacity=_UNLIMITED)
     if options.collection:
-        raise ValueError("--collection belongs to --url, a folder holds one bank only")
+        raise ValueError("--collection is only for --url; a folder holds one bank")
     return BankConfig(path=options.path, capacity=_UNLIMITED)
 
 
@@ -58,7 +58,7 @@ def bank_config(options: argparse.Namespace) -> BankConfig:
 async def opened(
     config: BankConfig, embedder: Embedder | None = None, *, read_only: bool = False
 ) -> AsyncIterator[ExperienceBank]:
-    """Open a bank and close it."""
+    """Open a bank, and close it at the end of the block."""
     bank = await ExperienceBank.open(config, embedder, read_only=read_only)
     try:
         yield bank
@@ -70,10 +70,10 @@ async def opened(
 async def reading(
     config: BankConfig, load_embedder: Callable[[dict[str, Any]], Awaitable[Embedder]] | None = None
 ) -> AsyncIterator[BankSource]:
-    """Give access to a bank, also to one in a folder that a run holds: through that run's manager then.
+    """Open a bank for reading; if a run has its folder open, read through that run's manager.
 
     Args:
-        config: The bank.
+        config: Configuration of the bank.
         load_embedder: Returns the embedder for an identity; only needed for ``search``.
 
     Raises:
@@ -81,11 +81,11 @@ async def reading(
     """
     try:
         bank = await ExperienceBank.open(config, None, read_only=True)
-        if load_embedder is not None:  # a bank keeps its embedder, and only an open one says which it needs
+        if load_embedder is not None:  # only an open bank says which one it needs
             await bank.close()
             bank = await ExperienceBank.open(config, await load_embedder(bank.embedding), read_only=True)
     except StoreError as error:
-        if not isinstance(error.__cause__, BlockingIOError):  # what the lock of a held folder answers
+        if not isinstance(error.__cause__, BlockingIOError):  # from the lock of a folder that is in use
             raise
         from verl_comprl.cli.bank.live import connected  # loads Ray
 
@@ -103,7 +103,7 @@ class _OpenBank(BankSource):
         self._bank = bank
 
     async def statistics(self) -> dict[str, Any]:
-        return {"embedding": self._bank.embedding}  # the rest counts from the opening, which was just now
+        return {"embedding": self._bank.embedding}  # counters start at 0 when a bank is opened
 
     async def entries(self) -> list[Experience]:
         return self._bank.entries()

@@ -1,6 +1,7 @@
-"""The bank commands that change a bank: import, delete, quarantine, release, reembed.
+"""Bank commands that change a bank: import, delete, quarantine, release, reembed.
 
-Owns what they ask before, and say after. A bank that a run holds is refused: by its folder's lock, or its lease.
+Owns confirmation and reports. A bank that a run has open is refused, by the lock of its folder or by its lease on the
+server.
 """
 
 import argparse
@@ -23,14 +24,16 @@ _SHOWN = 10
 
 async def _import(options: argparse.Namespace) -> int:
     if (options.embedder or options.embedder_url) and not options.reembed:
-        raise ValueError("--embedder is for --reembed; without it the snapshot's vectors are taken as they are")
+        raise ValueError("--embedder is only for --reembed; without it the snapshot's own vectors are used")
     folder = snapshot_folder(options.snapshot)
     config, embedding = bank_config(options), read_snapshot(folder, None).embedding
-    own = await _embedding(config)
+    own = await _stored_embedding(config)
     if options.reembed:
         embedder = await load_embedder(options, own or embedding)
     elif own and (difference := embedding_difference(embedding, own)):
-        raise ValueError(f"another embedder made the snapshot ({difference}); --reembed embeds its texts anew")
+        raise ValueError(
+            f"the snapshot was made with another embedder ({difference}); --reembed embeds its texts again"
+        )
     else:
         embedder = NoEmbedder(embedding)
     async with opened(config, embedder) as bank:
@@ -39,11 +42,11 @@ async def _import(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _embedding(config: BankConfig) -> dict[str, Any] | None:
+async def _stored_embedding(config: BankConfig) -> dict[str, Any] | None:
     try:
         async with opened(config, read_only=True) as bank:
             return bank.embedding
-    except StoreError:  # there is none yet; anything else the next opening will say
+    except StoreError:  # no bank yet; any other problem is raised again when it is opened for writing
         return None
 
 
@@ -81,23 +84,23 @@ async def _release(options: argparse.Namespace) -> int:
 async def _change(
     options: argparse.Namespace,
     verb: str,
-    concerns: Callable[[Experience], bool],
-    carry_out: Callable[[ExperienceBank, list[str]], Awaitable[None]],
+    applies: Callable[[Experience], bool],
+    change: Callable[[ExperienceBank, list[str]], Awaitable[None]],
 ) -> int:
-    """Show the entries that are named and concerned, ask, and carry out the change."""
+    """Show the selected entries that the change applies to, ask for confirmation, and make the change."""
     if not options.where and not options.id:
-        raise ValueError(f"which entries to {verb}? Give --where or --id")
+        raise ValueError(f"{verb} needs --where or --id to select entries")
     meets = parse_where(options.where)
     async with opened(bank_config(options), read_only=options.dry_run) as bank:
         entries = bank.entries()
-        named = [find_entry(entries, beginning) for beginning in options.id] if options.id else entries
-        chosen = [entry for entry in dict.fromkeys(named) if meets(entry) and concerns(entry)]
+        named = [find_entry(entries, prefix) for prefix in options.id] if options.id else entries
+        chosen = [entry for entry in dict.fromkeys(named) if meets(entry) and applies(entry)]
         print_entries(chosen[:_SHOWN])
         what = f"{verb} {len(chosen)} of {len(entries)} entries"
         if options.dry_run or not chosen:
             print(f"would {what}")
         elif options.yes or _confirmed(what):
-            await carry_out(bank, [entry.id for entry in chosen])
+            await change(bank, [entry.id for entry in chosen])
             print(f"{what}: done")
         else:
             print("nothing was changed")
@@ -105,11 +108,13 @@ async def _change(
 
 
 def _confirmed(what: str) -> bool:
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would let input() wait on
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's handler would not interrupt input()
     try:
         return input(f"{what}? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
-        raise ValueError("there is nobody to ask, so nothing was changed; --yes does not ask") from None
+        raise ValueError(
+            "cannot ask for confirmation without an input, so nothing was changed; --yes skips the question"
+        ) from None
     except KeyboardInterrupt:
         print()
         return False

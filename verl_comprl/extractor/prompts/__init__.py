@@ -1,4 +1,4 @@
-"""What the extractor is asked: the wording lives in the text files beside this module, the filling-in here."""
+"""Fills the extractor's prompt templates, the text files in this package, into chat messages."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -28,7 +28,7 @@ def _numbered(texts: Sequence[str]) -> str:
 
 
 def render_trajectory(turns: Sequence[Turn], first: int = 1) -> str:
-    """Return an episode as text: every observation with what the actor answered, counted from ``first``."""
+    """Return an episode as text: every observation with the actor's answer, numbered from ``first``."""
     return "\n\n".join(
         f"Turn {index}\nObservation:\n{turn.observation}\nAnswer:\n{turn.response}"
         for index, turn in enumerate(turns, start=first)
@@ -44,9 +44,9 @@ def distill_messages(
     *,
     votes: bool = False,
 ) -> list[Message]:
-    """Ask for operations on a finished episode: add, update, return, and votes if wanted.
+    """Return the prompt that asks for operations on a finished episode: add, update, return, and votes if wanted.
 
-    ``experience`` is listed as 1, 2 and so on.
+    ``experience`` is numbered from 1.
     """
     return _messages(
         "distill",
@@ -62,10 +62,10 @@ def distill_messages(
 
 
 def merge_messages(entries: Sequence[str]) -> list[Message]:
-    """Ask for operations (retain / merge / discard) on a chunk of the bank."""
+    """Return the prompt that asks for operations (retain, merge, discard) on a chunk of bank entries."""
     return _messages("merge", entries=_numbered(entries))
 
 
 def answer_messages(experience: str, query: str) -> list[Message]:
-    """Ask for the answer to a ``search_and_ask`` query, from one entry."""
+    """Return the prompt that asks for an answer to a ``search_and_ask`` query from one entry."""
     return _messages("answer", experience=experience, query=query)
