@@ -23,13 +23,7 @@ from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive
 from verl_comprl.experience.statistics import BankStatistics
 from verl_comprl.experience.store import open_store
 from verl_comprl.experience.store.base import ExperienceStore
-from verl_comprl.experience.transfer.transfer import (
-    ImportReport,
-    add_snapshot,
-    reembed,
-    restore_snapshot,
-    save_snapshot,
-)
+from verl_comprl.experience.transfer import transfer
 from verl_comprl.experience.transfer.verify import find_problems
 from verl_comprl.experience.updates.parsing import Operation, cleaned
 from verl_comprl.experience.updates.planning import ApplyReport, plan_changes
@@ -170,11 +164,8 @@ class ExperienceBank:
             entries = self._table.by_id
             if call_id in self._table.applied:
                 written = tuple(id for id in texts if id in entries)
-                return ApplyReport(
-                    new_ids=written,
-                    surviving_ids=tuple(id for id in listed if id in entries) + written,
-                    repeated=True,
-                )
+                surviving = tuple(id for id in listed if id in entries)
+                return ApplyReport(new_ids=written, surviving_ids=surviving + written, repeated=True)
             additions = {
                 position: vectors[derive_id(call_id, position)]
                 for position, operation in enumerate(clean)
@@ -358,7 +349,7 @@ class ExperienceBank:
             StoreError: If the store cannot give the vectors.
             SnapshotError: If the folder holds other files, or cannot be written.
         """
-        await save_snapshot(self._ledger, Path(folder))
+        await transfer.save_snapshot(self._ledger, Path(folder))
 
     async def restore(self, folder: str | Path) -> None:
         """Replace the content of the bank by a snapshot, completely or not at all.
@@ -367,9 +358,9 @@ class ExperienceBank:
             SnapshotError: If the snapshot is incomplete, damaged, or was made with another embedder or schema.
             StoreError: If the store failed.
         """
-        await restore_snapshot(self._ledger, Path(folder))
+        await transfer.restore_snapshot(self._ledger, Path(folder))
 
-    async def add_snapshot(self, folder: str | Path, *, reembed: bool = False) -> ImportReport:
+    async def add_snapshot(self, folder: str | Path, *, reembed: bool = False) -> transfer.ImportReport:
         """Add the entries of a snapshot that the bank does not hold; their texts are sanitised.
 
         Args:
@@ -380,7 +371,7 @@ class ExperienceBank:
             SnapshotError: If the snapshot is incomplete or damaged, or was made with another embedder or schema.
             StoreError: If the store failed. What the embedder raises is passed on.
         """
-        return await add_snapshot(
+        return await transfer.add_snapshot(
             self._ledger,
             Path(folder),
             self._embedder if reembed else None,
@@ -394,7 +385,7 @@ class ExperienceBank:
         Raises:
             StoreError: If the store failed; the bank is unchanged. What the embedder raises is passed on.
         """
-        await reembed(self._ledger, embedder)
+        await transfer.reembed(self._ledger, embedder)
         self._embedder = embedder
         self._retriever.use(embedder)
 
