@@ -19,6 +19,7 @@ from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.extractor.queue import QueueConfig
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
+from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager, ManagerConfig
 from verl_comprl.names import manager_name
 
@@ -27,7 +28,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
     """Constructed empty, since a Ray actor's constructor cannot await; :meth:`open` does the work."""
 
     def __init__(self) -> None:
-        pass
+        self._warnings = KeptWarnings()
 
     async def open(self, settings: dict[str, Any], reader: dict[str, Any], *, keep_content: bool) -> None:
         """Open bank and embedder.
@@ -69,6 +70,10 @@ class _ManagerActor(BankInspection, ExperienceManager):
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name())
         _relieve_garbage_collector()
+
+    async def take_warnings(self) -> list[str]:
+        """Return what was logged as a warning or worse since the last call, with tracebacks."""
+        return self._warnings.take()
 
     async def restore(self, folder: str) -> None:
         """Replace the state by what ``save`` wrote."""

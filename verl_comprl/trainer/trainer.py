@@ -31,8 +31,10 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
-from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.evaluation import EVALUATIONS, evaluation_metrics, write_evaluation
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
+from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.step_records import begin_records
 from verl_comprl.trainer.task_sampler import TaskSampler
 
 
@@ -69,6 +71,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self.replay_buffer.poll_interval = config.comprl.poll_interval
         self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.progress = Progress()
+        self._failures = FailureLog(Path(config.trainer.default_local_dir))
         self._stop_requested = False
         self._saved_step = -1
         self._stretch = 1
@@ -79,7 +82,8 @@ class ComplementaryTrainerMixin(PPOTrainer):
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        begin_evaluations(Path(self.config.trainer.default_local_dir), step)
+        for name in (EVALUATIONS, FAILURES):
+            begin_records(Path(self.config.trainer.default_local_dir) / name, step)
         if self.config.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
         # Two models start at the same time: most of it is waiting for one process after the other.
@@ -112,6 +116,9 @@ class ComplementaryTrainerMixin(PPOTrainer):
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
             self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
+        except Exception as error:
+            self._failures.explain(error)
+            raise
         finally:
             self.experience_runtime.stop()
 
@@ -210,6 +217,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
+        self._failures.collect(metrics)
         self.progress.step(self.global_steps, self.total_training_steps, metrics)
 
     # ---- evaluation ----
@@ -222,6 +230,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self.progress.evaluation(self.global_steps, ours)
         measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
         write_evaluation(Path(self.config.trainer.default_local_dir), measured)
+        self._failures.collect(result)
         return result
 
     def _saved_paths(self) -> dict[str, str]:
