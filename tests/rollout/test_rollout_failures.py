@@ -2,85 +2,28 @@
 
 import asyncio
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from own_environments import Raising, RaisingInItsProcess
 from ray.exceptions import RayActorError
-from scripted import MOVE_TURN, ScriptedManager, ScriptedServer
+from scripted import MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer
 from test_rollout_agent_loop import GUIDE, play, row
 
-from env_adapters import TextEnvironment, Transition
+from env_adapters import TextEnvironment
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout import agent_loop
 from verl_comprl.rollout.failures import (
     MAX_TEXT_CHARS,
     MAX_TRACEBACK_CHARS,
-    PARTITION,
     FailedRollout,
     FailureReporter,
     describe,
 )
 from verl_comprl.rollout.guidance import Guidance
 
-
-class Queue:
-    """TransferQueue, as far as a worker knows it."""
-
-    def __init__(self) -> None:
-        self.sent: dict[str, dict[str, Any]] = {}
-        self.failure: Exception | None = None
-
-    async def put(self, *, key: str, partition_id: str, tag: dict[str, Any]) -> None:
-        assert partition_id == PARTITION
-        if self.failure:
-            raise self.failure
-        self.sent[key] = tag
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    queue = Queue()
-    reporter = FailureReporter(queue.put)
-    monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
-    return queue
-
-
-class Raising(TextEnvironment):
-    """Raises in the method that its option names."""
-
-    thread_safe: ClassVar[bool] = True
-
-    def __init__(self, *, method: str) -> None:
-        super().__init__(max_turns=9)
-        self._raise("make", method)
-        self._method = method
-
-    def close(self) -> None:
-        pass
-
-    def _raise(self, method: str, wanted: str) -> None:
-        if method == wanted:
-            raise LookupError(f"no {method}")
-
-    def _start(self, seed: int, options: dict) -> str:
-        self._raise("reset", self._method)
-        self.instructions, self.goal, self.task_id, self.admissible_actions = "", "Wait.", str(seed), []
-        return "nothing"
-
-    def _read(self, action_text: str) -> str | None:
-        return action_text
-
-    def _play(self, action: str) -> Transition:
-        self._raise("step", self._method)
-        return Transition("nothing, " * 60)
-
-    def _settle(self) -> Transition:
-        self._raise("truncate", self._method)
-        return Transition("")
-
-
-class RaisingInItsProcess(Raising):
-    thread_safe: ClassVar[bool] = False
+CONNECT = Guidance.connect
+"""Before a fixture replaces it."""
 
 
 def raising(method: str, environment: type[TextEnvironment] = Raising, **changes: Any) -> dict[str, Any]:
@@ -93,7 +36,7 @@ def raising(method: str, environment: type[TextEnvironment] = Raising, **changes
 @pytest.mark.parametrize("environment", [Raising, RaisingInItsProcess])
 @pytest.mark.parametrize("method", ["make", "reset", "step", "truncate"])
 async def test_an_environment_that_raises(
-    make_loop: Any, tokenizer: Any, queue: Queue, method: str, environment: type[TextEnvironment]
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, method: str, environment: type[TextEnvironment]
 ) -> None:
     loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 9), ScriptedManager(GUIDE), response_length=300)
     columns = raising(method, environment)
@@ -122,7 +65,7 @@ async def test_an_environment_that_raises(
     ],
 )
 async def test_an_environment_that_cannot_be_made(
-    make_loop: Any, tokenizer: Any, queue: Queue, extra: dict[str, str], type_: str, words: str
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, extra: dict[str, str], type_: str, words: str
 ) -> None:
     columns = row(2)
     await play(
@@ -133,7 +76,7 @@ async def test_an_environment_that_cannot_be_made(
     assert (tag["boundary"], tag["type"]) == ("environment", type_) and words in tag["text"]
 
 
-async def test_an_episode_that_takes_too_long(make_loop: Any, tokenizer: Any, queue: Queue) -> None:
+async def test_an_episode_that_takes_too_long(make_loop: Any, tokenizer: Any, queue: ScriptedQueue) -> None:
     server = ScriptedServer(tokenizer, [MOVE_TURN] * 9)
 
     async def never(**_: Any) -> None:
@@ -149,7 +92,7 @@ async def test_an_episode_that_takes_too_long(make_loop: Any, tokenizer: Any, qu
 
 
 @pytest.mark.parametrize("failure", [RayActorError(), RuntimeError("no servers available")])
-async def test_a_server_that_fails(make_loop: Any, tokenizer: Any, queue: Queue, failure: Exception) -> None:
+async def test_a_server_that_fails(make_loop: Any, tokenizer: Any, queue: ScriptedQueue, failure: Exception) -> None:
     server = ScriptedServer(tokenizer, [])
 
     async def generate(**_: Any) -> None:
@@ -163,17 +106,14 @@ async def test_a_server_that_fails(make_loop: Any, tokenizer: Any, queue: Queue,
 
 
 async def test_no_manager_in_this_job(
-    make_loop: Any, tokenizer: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 9), ScriptedManager(GUIDE))
-    monkeypatch.undo()  # the loop's scripted guidance
 
     def no_actor(name: str) -> None:
         raise ValueError(f"Failed to look up actor with name {name!r}")
 
-    reporter = FailureReporter(queue.put)
-    monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
-    monkeypatch.setattr(agent_loop, "guidance", Guidance.connect)
+    monkeypatch.setattr(agent_loop, "guidance", CONNECT)
     monkeypatch.setattr("verl_comprl.rollout.guidance.ray.get_actor", no_actor)
     context = type("Context", (), {"get_job_id": staticmethod(lambda: "01000000")})
     monkeypatch.setattr("verl_comprl.rollout.guidance.ray.get_runtime_context", context)
@@ -188,14 +128,11 @@ async def test_no_manager_in_this_job(
     [
         ({"extra_info": None}, "TypeError"),
         ({"raw_prompt": []}, "ValueError"),
-        (
-            {"data_source": "task", "extra_info": {"environment_options": "{", "environment": "guess"}},
-            "JSONDecodeError",
-        ),
+        ({"extra_info": {"environment_options": "{", "environment": "guess"}}, "JSONDecodeError"),
     ],
 )
 async def test_a_row_that_cannot_be_played(
-    make_loop: Any, tokenizer: Any, queue: Queue, changes: dict[str, Any], type_: str
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, changes: dict[str, Any], type_: str
 ) -> None:
     loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN]), ScriptedManager(GUIDE))
     assert await play(loop, **row(2) | changes) == []
@@ -203,14 +140,14 @@ async def test_a_row_that_cannot_be_played(
     assert (tag["boundary"], tag["type"]) == ("rollout", type_)
 
 
-async def test_a_rollout_that_does_not_fail_sends_nothing(make_loop: Any, tokenizer: Any, queue: Queue) -> None:
+async def test_a_rollout_that_does_not_fail_sends_nothing(make_loop: Any, tokenizer: Any, queue: ScriptedQueue) -> None:
     server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
     assert await play(make_loop(server, ScriptedManager(RayActorError())), **row(0)) != []
     assert queue.sent == {}
 
 
 async def test_a_worker_sends_one_traceback_of_each_kind() -> None:
-    queue = Queue()
+    queue = ScriptedQueue()
     reporter = FailureReporter(queue.put)
     for session, error in enumerate([KeyError("a"), KeyError("b"), OSError("c")]):
         await reporter.report(row(session), error)
@@ -219,7 +156,7 @@ async def test_a_worker_sends_one_traceback_of_each_kind() -> None:
 
 
 async def test_a_record_that_cannot_be_sent_fails_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    queue = Queue()
+    queue = ScriptedQueue()
     reporter, queue.failure = FailureReporter(queue.put), RuntimeError("queue is gone")
     await reporter.report(row(0), KeyError("door"))
     assert "it failed with KeyError('door')" in caplog.text and "queue is gone" in caplog.text

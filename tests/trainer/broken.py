@@ -10,7 +10,7 @@ from examples.own_environment.guess import GOAL, GuessEnvironment, build_instruc
 class BrokenEnvironment(GuessEnvironment):
     """Raises at the first step."""
 
-    dataset: ClassVar[str | None] = "tests.trainer.broken:build_rows"
+    dataset: ClassVar[str | None] = "broken:build_rows"
 
     def _read(self, action_text: str) -> str | None:
         raise LookupError("the secret is lost")
@@ -19,7 +19,7 @@ class BrokenEnvironment(GuessEnvironment):
 def build_rows(split: str, count: int = 2, *, seed: int = 0, max_turns: int = 7) -> list[dict[str, Any]]:
     """Build the dataset rows of one split."""
     return rows_of(
-        "tests.trainer.broken:BrokenEnvironment",
+        "broken:BrokenEnvironment",
         "broken",
         [Task(number, f"broken/{number}", GOAL) for number in split_seeds(split, count, seed=seed)],
         split=split,
