@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from env_adapters.host.wire import encode, receive_blocking
-from env_adapters.host.worker import Slot
+from env_adapters.host.worker import Slot, raised_by_environment
 from env_adapters.registry import environment_class
 
 _PR_SET_PDEATHSIG = 1
@@ -81,7 +81,7 @@ def _answer(slot: Slot, method: str, arguments: list[Any]) -> bytes:
     try:
         return encode({"result": slot.handle(method, *arguments)})
     except Exception as error:
-        return encode({"error": f"{type(error).__name__}: {error}"})
+        return encode({"error": raised_by_environment(error)})
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ async def _within(seconds: float, what: str, work: Coroutine[Any, Any, _Result])
     except TimeoutError as error:
         if not deadline.expired():  # another time limit, such as the caller's
             raise
-        raise EnvironmentFailure(f"{what} did not return within {seconds:g} s") from error
+        raise EnvironmentFailure(f"{what} did not return within {seconds:g} s", kind="TimeoutError") from error
 
 
 class EnvironmentHost:
@@ -149,7 +149,8 @@ class EnvironmentHost:
             self.counts["failed"] += 1
             worker.stop()
             if isinstance(error, TimeoutError) and deadline.expired():
-                raise EnvironmentFailure(f"the episode was not over within {self._limits.episode:g} s") from error
+                text = f"the episode was not over within {self._limits.episode:g} s"
+                raise EnvironmentFailure(text, kind="TimeoutError") from error
             raise
         self._idle[worker] = key, tools
         if len(self._idle) > self._max_idle:

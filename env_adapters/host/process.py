@@ -47,7 +47,7 @@ class ProcessWorker:
         except (EOFError, ConnectionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} died in {method}()") from error
         if "error" in answer:
-            raise EnvironmentFailure(answer["error"])
+            raise EnvironmentFailure(**answer["error"])
         return answer["result"]
 
     def stop(self) -> None:

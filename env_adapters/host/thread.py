@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from env_adapters.host.worker import EnvironmentFailure, Slot
+from env_adapters.host.worker import EnvironmentFailure, Slot, raised_by_environment
 
 _Request = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", str, tuple[Any, ...]]
 
@@ -41,7 +41,7 @@ class ThreadWorker:
                 result: Any = slot.handle(method, *arguments)
                 error = None
             except Exception as raised:
-                result, error = None, EnvironmentFailure(f"{type(raised).__name__}: {raised}")
+                result, error = None, EnvironmentFailure(**raised_by_environment(raised))
             try:
                 loop.call_soon_threadsafe(_settle, answer, result, error)
             except RuntimeError:  # the loop is closed, so nothing waits for the answer

@@ -3,6 +3,7 @@
 Owns the meaning of each request, which is the same for both kinds of worker.
 """
 
+from traceback import format_exception
 from typing import Any, Protocol
 
 from env_adapters.base import TextEnvironment
@@ -13,6 +14,25 @@ METHODS = ("make", "reset", "step", "truncate", "close")
 
 class EnvironmentFailure(Exception):
     """An environment raised, died or did not answer in time; only its episode is lost."""
+
+    def __init__(self, text: str, *, kind: str = "EnvironmentFailure", trace: str = "") -> None:
+        """Take the text.
+
+        Args:
+            text: What happened.
+            kind: Type of the exception that the environment raised.
+            trace: Its traceback, which becomes a note.
+        """
+        super().__init__(text)
+        self.kind = kind
+        if trace:
+            self.add_note(trace)
+
+
+def raised_by_environment(error: Exception) -> dict[str, str]:
+    """Return the arguments of the :class:`EnvironmentFailure` for what an environment raised, as JSON values."""
+    kind = type(error).__name__
+    return {"text": f"{kind}: {error}", "kind": kind, "trace": "".join(format_exception(error))}
 
 
 class Worker(Protocol):

@@ -1,11 +1,11 @@
-"""A worker's surroundings without Ray: a small real tokenizer, the rest scripted."""
+"""Agent loops without Ray: real environments and a small real tokenizer, everything else scripted."""
 
 from functools import cache
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, settings
+from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, settings
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 
 from env_adapters import make
@@ -30,17 +30,27 @@ def tokenizer():
 
 
 @pytest.fixture
-def make_loop(tokenizer, monkeypatch):
+def queue() -> ScriptedQueue:
+    """What the agent loops of ``make_loop`` report failed rollouts to."""
+    return ScriptedQueue()
+
+
+@pytest.fixture
+def make_loop(tokenizer, queue, monkeypatch):
     """Return a factory of agent loops that talk to a scripted server and a scripted manager."""
     from verl_comprl.rollout import agent_loop
+    from verl_comprl.rollout.failures import FailureReporter
     from verl_comprl.rollout.guidance import Guidance
     from verl_comprl.rollout.search_and_ask import SearchAndAskTool
+
+    reporter = FailureReporter(queue.put)
 
     def build(server: ScriptedServer, manager: ScriptedManager, **rollout: Any):
         guidance = Guidance(manager)
         monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls: guidance))
         tool = SearchAndAskTool()
         monkeypatch.setattr(agent_loop, "environment_host", cache(EnvironmentHost))
+        monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
         monkeypatch.setattr(agent_loop, "guidance", lambda: guidance)
         monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda: tool)
         surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}

@@ -1,4 +1,4 @@
-"""A scripted server, a scripted experience manager and the settings an agent loop reads."""
+"""Scripted server, experience manager and TransferQueue of an agent loop, and its settings."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_comprl.manager.messages import Answer, Guide
+from verl_comprl.rollout.failures import PARTITION
 
 TOOL_TURN = (
     "<think>I am not sure.</think>\n<tool_call>\n"
@@ -57,6 +58,20 @@ class ScriptedManager:
             return result
 
         return SimpleNamespace(remote=call)
+
+
+class ScriptedQueue:
+    """Keeps the tags of failed rollouts by key; raises ``failure`` instead, if it is set."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, dict[str, Any]] = {}
+        self.failure: Exception | None = None
+
+    async def put(self, *, key: str, partition_id: str, tag: dict[str, Any]) -> None:
+        assert partition_id == PARTITION
+        if self.failure:
+            raise self.failure
+        self.sent[key] = tag
 
 
 def settings(**rollout: Any) -> DictConfigWrap:

@@ -2,17 +2,12 @@
 
 import asyncio
 import json
-import os
-import signal
-from typing import ClassVar
 
 import pytest
 from ray.exceptions import RayActorError
 from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
 
-from env_adapters import TextEnvironment, Transition
 from env_adapters.minihack.dataset import build_rows
-from env_adapters.parsing import extract_tool_call
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -195,44 +190,17 @@ async def test_a_failing_environment_costs_this_rollout_only(make_loop, tokenize
     assert played.response_ids
 
 
-class Unfinished(TextEnvironment):
-    """Offers a tool, hangs or dies on request, and is worth something only when it is cut off."""
-
-    tools: ClassVar[tuple[dict, ...]] = (
-        {"type": "function", "function": {"name": "dig", "description": "Dig.", "parameters": {"type": "object"}}},
-    )
-
-    def close(self) -> None:
-        pass
-
-    def _start(self, seed: int, options: dict) -> str:
-        self.instructions, self.goal, self.task_id, self.admissible_actions = "", "Dig.", str(seed), []
-        return "earth"
-
-    def _read(self, action_text: str) -> str | None:
-        call = extract_tool_call(action_text)
-        return call[0] if call else None
-
-    def _play(self, action: str) -> Transition:
-        if action == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return Transition("more earth, " * 40)
-
-    def _settle(self) -> Transition:
-        return Transition("", reward=0.5, score=0.5)
-
-
 def call(name: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {{"query": "?"}}}}\n</tool_call>'
 
 
 def unfinished(session_id: int) -> dict:
     columns = row(session_id)
-    extra = {"environment": f"{__name__}:Unfinished", "environment_options": "{}"}
+    extra = {"environment": "own_environments:Unfinished", "environment_options": "{}"}
     return columns | {"extra_info": columns["extra_info"] | extra}
 
 
-async def test_an_episode_that_no_longer_fits_is_settled_by_its_environment(make_loop, tokenizer):
+async def test_an_episode_that_no_longer_fits_is_graded_by_its_environment(make_loop, tokenizer):
     loop = make_loop(ScriptedServer(tokenizer, [call("dig")] * 9), ScriptedManager(GUIDE, ANSWER), response_length=300)
     output = await play(loop, **unfinished(2))
     assert output.reward_score == 0.5
@@ -240,7 +208,7 @@ async def test_an_episode_that_no_longer_fits_is_settled_by_its_environment(make
     assert output.extra_fields["reward_extra_info"]["actions"] < 9
 
 
-async def test_both_halves_are_offered_the_environments_tools_and_each_call_goes_where_it_belongs(make_loop, tokenizer):
+async def test_both_halves_have_the_environments_tools_and_calls_are_routed_by_name(make_loop, tokenizer):
     server = ScriptedServer(tokenizer, [call("search_and_ask"), call("dig")] + [call("dig")] * 9)
     manager = ScriptedManager(GUIDE, ANSWER)
     guided = await play(make_loop(server, manager, response_length=500), **unfinished(0))

@@ -1,4 +1,4 @@
-"""The actor as critic (Eq. 8): how its answer is read, and what it does to an episode."""
+"""Actor as critic (Eq. 8): parsing of its answer, and its effect on an episode."""
 
 import asyncio
 from typing import Any
@@ -52,7 +52,7 @@ def judge(make_loop: Any, tokenizer: Any) -> Any:
             async def slow(request_id: str, **arguments: Any) -> Any:
                 if request_id.endswith("_critic"):
                     await asyncio.sleep(delay)
-                    server.turns.insert(0, "")  # nobody waits for it: the next request is the first turn
+                    server.turns.insert(0, "")  # this answer is dropped: the next request is the first turn
                 return await generate(request_id, **arguments)
 
             server.turns, server.generate = [MOVE_TURN] * 3, slow
@@ -87,7 +87,7 @@ async def test_rejected_text_is_dropped_and_the_rollout_is_free(judge: Any, toke
     assert "<experience>" not in prompt and "search_and_ask" not in prompt
     report = manager.calls[-1][1][0]
     assert not report.guided and report.judgement == Judgement("reject", "record-1")
-    # Its outcome is still the entry's reward, but the extractor is not told that it guided the episode.
+    # Its outcome is still the entry's reward, but for the extractor it did not guide the episode.
     assert report.record_ids == ("record-1",) and report.request.experience_ids == ()
 
 
@@ -97,7 +97,7 @@ async def test_a_critic_that_is_too_late_changes_nothing(judge: Any, tokenizer: 
     assert manager.calls[-1][1][0].judgement == Judgement("late", "record-1")
 
 
-async def test_the_critics_words_are_an_output_of_their_own_if_trained(judge: Any) -> None:
+async def test_the_critics_answer_is_a_separate_output_if_it_is_trained_on(judge: Any) -> None:
     outputs, server, _ = await judge(ACCEPT, train=True)
     said, episode = outputs
     assert [output.extra_fields[OUTPUT_KEY] for output in outputs] == ["judgement", "episode"]
@@ -108,7 +108,7 @@ async def test_the_critics_words_are_an_output_of_their_own_if_trained(judge: An
     assert (await judge(ACCEPT, train=True, evaluation=True))[0].extra_fields[OUTPUT_KEY] == "episode"
 
 
-async def test_nobody_judges_in_the_free_half(make_loop: Any, tokenizer: Any) -> None:
+async def test_there_is_no_critic_in_the_free_half(make_loop: Any, tokenizer: Any) -> None:
     server, manager = ScriptedServer(tokenizer, [MOVE_TURN] * 3), ScriptedManager(GUIDE)
     loop = make_loop(server, manager)
     change_settings(loop, "actor_critic", enabled=True)

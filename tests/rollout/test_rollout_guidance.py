@@ -1,4 +1,4 @@
-"""Which slots are guided."""
+"""Choice of the guided slots."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The words an actor reads."""
+"""Chat messages that an actor reads."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from verl_comprl.rollout.messages import initial_messages, observation_message
 PROMPT = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Reach the goal."}]
 
 
-def test_task_experience_and_observation_stand_in_one_user_message():
+def test_task_experience_and_observation_are_in_one_user_message():
     messages = initial_messages(PROMPT, "a map", "Title\nDo this.")
     assert messages[0] == PROMPT[0]
     assert messages[1]["content"] == (

@@ -1,4 +1,4 @@
-"""What self-distillation is taught: the exact tokens of a successful guided episode, without its experience."""
+"""Output for self-distillation: the exact tokens of a successful guided episode, without its experience."""
 
 from typing import Any
 
@@ -37,27 +37,27 @@ def distilling_loop(make_loop: Any, server: ScriptedServer, every: int = 1) -> A
     return loop
 
 
-async def test_the_episode_is_told_without_experience_and_questions(
+async def test_the_output_has_the_turns_without_experience_and_tool_calls(
     make_loop: Any, tokenizer: Any, solution: tuple[list[str], list[str]]
 ) -> None:
     turns, seen = solution
     server = ScriptedServer(tokenizer, [turns[0], TOOL_TURN, *turns[1:]])
     outputs = await play(distilling_loop(make_loop, server), **row(0, max_turns=MAX_TURNS))
-    told, played = outputs
+    student, played = outputs
     assert [output.extra_fields[OUTPUT_KEY] for output in outputs] == ["distillation", "episode"]
     assert str(GUIDE.text) in tokenizer.decode(played.prompt_ids)
 
     # The chat template, applied to what a free actor would have seen, is the independent truth.
     messages = initial_messages(row(0, max_turns=MAX_TURNS)["raw_prompt"], seen[0])
-    assert told.prompt_ids == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert student.prompt_ids == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     for number, turn in enumerate(turns):
         messages += [observation_message(seen[number])] if number else []
         messages.append({"role": "assistant", "content": turn})
-    ids = told.prompt_ids + told.response_ids
+    ids = student.prompt_ids + student.response_ids
     assert ids == tokenizer.apply_chat_template(messages, return_dict=False)[: len(ids)]
 
     # Targets are the turns as they were generated, in order, without the question.
-    targets = [token for token, kept in zip(told.response_ids, told.response_mask, strict=True) if kept]
+    targets = [token for token, kept in zip(student.response_ids, student.response_mask, strict=True) if kept]
     generated = [server.generated[0], *server.generated[2:]]
     assert targets == [token for turn in generated for token in turn]
 
@@ -79,7 +79,7 @@ async def test_nothing_else_is_distilled(
     assert output.extra_fields["reward_extra_info"]["success"] == 1.0
 
 
-async def test_a_failed_episode_teaches_nothing(make_loop: Any, tokenizer: Any) -> None:
+async def test_an_episode_without_success_is_not_distilled(make_loop: Any, tokenizer: Any) -> None:
     server = ScriptedServer(tokenizer, ["no action"] * 3)
     output = await play(distilling_loop(make_loop, server), **row(0))
     assert output.extra_fields[OUTPUT_KEY] == "episode"

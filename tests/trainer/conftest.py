@@ -73,13 +73,14 @@ asyncio.run(main())
 
 @pytest.fixture(scope="session")
 def mix(folder: Path) -> list[str]:
-    """Files with rows of every environment family and of a user's own environment."""
+    """Files with rows of every environment family, of a user's own environment and of one that always raises."""
     families = {name: [] for name in env_adapters.list_environments()} | {"minihack": ["--variant", "keyroom"]}
-    for name, options in (families | {"examples.own_environment.guess:GuessEnvironment": []}).items():
+    own = ("examples.own_environment.guess:GuessEnvironment", "broken:BrokenEnvironment")
+    for name, options in (families | {name: [] for name in own}).items():
         file = folder / "mix" / f"{name.rpartition(':')[2]}.parquet"
         command = [sys.executable, "-m", "verl_comprl.cli.main", "data", name, *options, "--split", "train"]
         command += ["--count", "2", "--max-turns", "3", "--output", str(file)]
-        subprocess.run(command, cwd=ROOT, check=True)
+        subprocess.run(command, cwd=ROOT, env=run_environment(folder), check=True)
     return sorted(map(str, (folder / "mix").iterdir()))
 
 

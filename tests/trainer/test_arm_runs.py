@@ -1,5 +1,6 @@
 """Training runs of the arms: the baseline against verl's own trainer, and two steps of every other arm."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_every_environment_family_and_a_users_own_in_one_batch(lent: Steps) -> N
     assert {task.partition("/")[0] for task in tasks} == {*env_adapters.list_environments(), "guess"}
     assert set(shares.values()) == {1.0}, "one guided and one free rollout of each"
     assert undocumented(step) == []
+
+
+def test_an_environment_that_raises_costs_its_own_rollouts(folder: Path, lent: Steps) -> None:
+    (step,) = lent["mix"]
+    failed = {name: value for name, value in step.items() if name.startswith("comprl/rollouts/failed/")}
+    assert failed.pop("comprl/rollouts/failed/environment") == 2.0 and set(failed.values()) == {0.0}
+    records = [json.loads(line) for line in (folder / "mix" / "failures.jsonl").read_text().splitlines()]
+    assert {(record["task"], record["type"], record["step"]) for record in records} == {("broken", "LookupError", 1)}
+    assert len({record["id"] for record in records}) == 2
+    # The launcher redirects to train.log what is printed here.
+    assert (folder / "lent.txt").read_text().count('raise LookupError("the secret is lost")') == 1
+    assert not (folder / "static_online" / "failures.jsonl").exists()
 
 
 def test_features_that_are_off_by_default_take_effect(lent: Steps) -> None:

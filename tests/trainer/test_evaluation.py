@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from verl_comprl.algorithm.interval import wilson_interval
-from verl_comprl.trainer.evaluation import EVALUATIONS, begin_evaluations, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.evaluation import EVALUATIONS, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.step_records import begin_records
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
@@ -45,13 +46,13 @@ def test_an_evaluation_without_episodes_has_no_metrics() -> None:
 def test_the_file_of_a_run_keeps_only_evaluations_up_to_its_start(tmp_path: Path, step: int, kept: list[int]) -> None:
     for evaluated in (0, 15, 30):
         write_evaluation(tmp_path, {"step": evaluated})
-    begin_evaluations(tmp_path, step)
     file = tmp_path / EVALUATIONS
+    begin_records(file, step)
     assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == kept
     aside = list(tmp_path.glob("evaluations-*.jsonl"))
     assert [len(path.read_text().splitlines()) for path in aside] == ([3] if len(kept) < 3 else [])
 
 
 def test_nothing_is_created_in_a_new_folder(tmp_path: Path) -> None:
-    begin_evaluations(tmp_path / "run", -1)
+    begin_records(tmp_path / "run" / EVALUATIONS, -1)
     assert not (tmp_path / "run").exists()

@@ -20,6 +20,7 @@ from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
+from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.names import manager_name
 
@@ -28,7 +29,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
     """Its constructor does nothing, since a Ray actor's constructor cannot await; call :meth:`open`."""
 
     def __init__(self) -> None:
-        pass
+        self._warnings = KeptWarnings()
 
     async def open(self, config: ComprlConfig, reader: dict[str, Any], *, keep_content: bool) -> None:
         """Open bank and embedder.
@@ -51,6 +52,10 @@ class _ManagerActor(BankInspection, ExperienceManager):
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name())
         _relieve_garbage_collector()
+
+    async def take_warnings(self) -> list[str]:
+        """Return what was logged as a warning or worse since the last call, with tracebacks."""
+        return self._warnings.take()
 
     async def restore(self, folder: str) -> None:
         """Replace the state with what ``save`` wrote."""

@@ -1,1 +1,1 @@
-"""One episode: guidance, the agent loop and the ``search_and_ask`` tool."""
+"""Agent loop of an episode, with guidance, critic, tool and the records of failed rollouts."""

@@ -1,12 +1,11 @@
-"""The rollout worker hook: plays one episode for verl.
+"""Agent loop that plays one episode for verl.
 
-Top to bottom: guide (→ critic) → turns with environment and tool → (a) tokens and reward
-to verl, (b) the episode to the experience manager. An error anywhere costs this rollout and nothing else.
+In order: guide, critic, turns with environment and tool, then tokens and reward to verl and the episode to the
+experience manager. An error costs this rollout and nothing else; :mod:`verl_comprl.errors` describes the failure model.
 """
 
 import asyncio
 import json
-import logging
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -20,28 +19,23 @@ from verl.utils.profiler import simple_timer
 from env_adapters.host import EnvironmentHost, Limits, Session
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
 from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, Episode, OutputKind
+from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
-
-logger = logging.getLogger(__name__)
-
 
 # One of each per worker process: verl makes a new agent loop for every episode.
 environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
 search_and_ask_tool = cache(SearchAndAskTool)
-
-
-@cache
-def _log_once(kind: type[Exception], text: str) -> None:
-    logger.exception("a rollout failed and is left out; further %s are not logged: %s", kind.__name__, text)
+failure_reporter = cache(FailureReporter)
 
 
 _read: dict[int, tuple[DictConfig, ComprlConfig]] = {}
@@ -59,7 +53,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
     """verl agent loop: a multi-turn episode that may be guided by experience."""
 
     def __init__(self, *args: Any, tools: Any = None, **kwargs: Any) -> None:
-        """Take verl's arguments; the tool is our own, tools of the worker are not offered."""
+        """Take verl's arguments; ``search_and_ask`` is the only tool, those of the worker are not offered."""
         super().__init__(*args, **kwargs)
         self._settings = _settings(self.config)
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)
@@ -77,29 +71,42 @@ class ComplementaryAgentLoop(AgentLoopBase):
         try:
             return await self._play_episode(sampling_params, row)
         except Exception as error:
-            _log_once(type(error), str(error))
+            # Before the return: verl may count the prompt as finished after it, and the trainer ends the step.
+            await failure_reporter().report(row, error)
             return []
 
     async def _play_episode(
         self, sampling_params: dict[str, Any], row: dict[str, Any]
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
+        # Guided or free is fixed before anything is retrieved or played, so that the halves differ in nothing else.
         episode = Episode(row, slot_guided=self._is_guided_slot(row))
-        outputs: list[AgentLoopOutput] = []
-        async with self._environments().session(episode.environment, episode.environment_options) as environment:
-            observation, episode.info = await environment.reset(episode.seed)
-            if episode.slot_guided:
-                await self._guide(episode)
-            if episode.guided and self._settings.actor_critic.enabled:
-                outputs += await self._judge(episode, observation, sampling_params)
-            conversation = await self._begin(episode, observation, environment.tools)
-            await self._take_turns(episode, conversation, environment, observation, sampling_params)
+        name, options = episode.environment, episode.environment_options
+        with failing_at(Boundary.ENVIRONMENT):
+            async with self._environments().session(name, options) as environment:
+                with failing_at(Boundary.ROLLOUT):
+                    outputs, conversation = await self._play(episode, environment, sampling_params)
         if self._is_to_be_distilled(episode):
             outputs.append(await self._without_experience(episode, conversation))
-        # The episode comes last: verl takes outcome and metrics from there.
+        # The episode comes last: verl takes outcome and metrics from the last output and gives them to the others.
         outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))
         if self._settings.experience and not episode.evaluation:
             await guidance().report(episode.report())
         return outputs if len(outputs) > 1 else outputs[0]
+
+    async def _play(
+        self, episode: Episode, environment: Session, sampling_params: dict[str, Any]
+    ) -> tuple[list[AgentLoopOutput], Conversation]:
+        """Play from reset to the end; returns what the critic's turn adds to the outputs, and the conversation."""
+        outputs: list[AgentLoopOutput] = []
+        with failing_at(Boundary.ENVIRONMENT):
+            observation, episode.info = await environment.reset(episode.seed)
+        if episode.slot_guided:
+            await self._guide(episode)
+        if episode.guided and self._settings.actor_critic.enabled:
+            outputs += await self._judge(episode, observation, sampling_params)
+        conversation = await self._begin(episode, observation, environment.tools)
+        await self._take_turns(episode, conversation, environment, observation, sampling_params)
+        return outputs, conversation
 
     def _environments(self) -> EnvironmentHost:
         settings = self._settings.environments
@@ -110,7 +117,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if not self._settings.experience:
             return False
         session = int(row["session_id"])
-        if row.get(EVALUATION_KEY, False):  # always both arms; shares and warm-up are about training
+        if row.get(EVALUATION_KEY, False):  # always both arms: share and warm-up are settings of training
             return is_guided_slot(session, self.rollout_config.val_kwargs.n, 0.5, step=1, warmup_steps=0)
         return is_guided_slot(
             session,
@@ -134,7 +141,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
     async def _judge(
         self, episode: Episode, observation: str, sampling_params: dict[str, Any]
     ) -> list[AgentLoopOutput]:
-        """Let the actor accept, refine or reject what it was given (Eq. 8); returns its words if they are trained."""
+        """Let the actor accept, refine or reject its entry (Eq. 8); returns what it wrote if that is trained on."""
         settings, guide = self._settings.actor_critic, episode.guide
         experience = guide.text or ""
         critic = Conversation(self, f"{episode.id}_critic", settings.max_tokens, None)
@@ -163,19 +170,21 @@ class ComplementaryAgentLoop(AgentLoopBase):
         )
 
     async def _without_experience(self, episode: Episode, played: Conversation) -> AgentLoopOutput:
-        """Return the episode as a free actor would have lived it: no experience, no tool, no questions."""
+        """Return the episode as a free actor would have seen it, without experience, tool and tool calls."""
         student = Conversation(self, episode.id, self.rollout_config.response_length, None)
         await student.begin(initial_messages(episode.row["raw_prompt"], episode.turns[0].observation))
         for turn, (ids, log_probs) in zip(episode.turns, episode.generated, strict=True):
+            # The mask is empty before the first turn, whose observation is in the prompt.
             if student.mask and not await student.append(observation_message(turn.observation)):
                 break
+            # The ids as generated: encoding the text again could give others, and the loss would be on those.
             await student.put(ids, log_probs)
             student.messages.append({"role": "assistant", "content": turn.response})
         student.weight_versions = played.weight_versions
         return _output(student, OutputKind.DISTILLATION, episode)
 
     async def _begin(self, episode: Episode, observation: str, tools: list[dict[str, Any]]) -> Conversation:
-        # The free half has neither entry nor tool: it must not read the bank.
+        # The free half has neither entry nor tool, or its outcomes would depend on the bank.
         if episode.guided and self._settings.search_and_ask.max_calls > 0:
             tools = [*tools, search_and_ask_tool().schema()]
         conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
@@ -202,16 +211,19 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 fits = await conversation.append({"role": "tool", "content": reply})
                 continue
             seen = observation
-            observation, reward, terminated, truncated, episode.info = await environment.step(text)
+            with failing_at(Boundary.ENVIRONMENT):
+                observation, reward, terminated, truncated, episode.info = await environment.step(text)
             episode.turns.append(Turn(observation=seen, response=text))
+            # Turns of the environment only: a tool call is no turn, and self-distillation leaves it out.
             episode.generated.append((conversation.last_turn_ids, conversation.last_turn_log_probs))
             episode.reward += reward
             episode.invalid_actions += not episode.info["action_valid"]
             if terminated or truncated:
                 return
             fits = await conversation.append(observation_message(observation))
-        # What the environment makes of an unfinished episode, a patch or a punishment, counts here too.
-        _, reward, _, _, episode.info = await environment.truncate()
+        # The environment may still grade an unfinished episode, a patch for example; that counts as well.
+        with failing_at(Boundary.ENVIRONMENT):
+            _, reward, _, _, episode.info = await environment.truncate()
         episode.reward += reward
 
     async def _tool_call(
@@ -220,7 +232,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         """Return the tool call of the last turn, if the actor may make one and it is not the environment's."""
         if not episode.guided or episode.tool_calls >= self._settings.search_and_ask.max_calls:
             return None
-        if "<tool_call>" not in text:  # spares the parser, which decodes in a thread
+        if "<tool_call>" not in text:  # saves the call of the parser, which decodes in a thread
             return None
         _, calls = await self._parser.extract_tool_calls(conversation.last_turn_ids)
         if not calls or (environment.tools and calls[0].name != search_and_ask_tool().name):
@@ -248,7 +260,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
 def _output(
     conversation: Conversation, kind: OutputKind, episode: Episode, reward: float | None = None
 ) -> AgentLoopOutput:
-    """Return a conversation as verl takes it."""
+    """Return a conversation in the form that verl takes."""
     return AgentLoopOutput(
         prompt_ids=conversation.prompt_ids,
         response_ids=conversation.response_ids,

@@ -1,6 +1,6 @@
-"""The token stream of one episode: exact ids, loss mask and log-probs, turn by turn.
+"""Token stream of one episode: exact ids, loss mask and log-probs, turn by turn.
 
-Ids that the model generated are kept as they are and never re-encoded from text; what is put between them comes from
+Ids that the model generated are kept as they are and never re-encoded from text; the tokens between them come from
 verl's Continuous Token builder. Only generated tokens carry loss.
 """
 
@@ -9,14 +9,15 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.workers.rollout.replica import TokenOutput
 
+from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout.messages import Message
 
 
 class Conversation:
-    """Messages and the tokens they became."""
+    """Chat messages of an episode and their tokens."""
 
     def __init__(self, loop: AgentLoopBase, request_id: str, response_length: int, tools: list[dict] | None) -> None:
-        """Start empty.
+        """Start without messages.
 
         Args:
             loop: The agent loop whose tokenizer, token builder and server client are used.
@@ -51,11 +52,12 @@ class Conversation:
     async def generate(self, sampling_params: dict[str, Any], max_tokens: int) -> str:
         """Let the actor write one turn and return its text."""
         budget = min(max_tokens, self._response_length - len(self.mask))
-        output: TokenOutput = await self._loop.server_manager.generate(
-            request_id=self._request_id,
-            prompt_ids=self.ids,
-            sampling_params={**sampling_params, "max_tokens": budget},
-        )
+        with failing_at(Boundary.SERVER):
+            output: TokenOutput = await self._loop.server_manager.generate(
+                request_id=self._request_id,
+                prompt_ids=self.ids,
+                sampling_params={**sampling_params, "max_tokens": budget},
+            )
         await self.put(output.token_ids, output.log_probs)
         versions = (output.extra_fields.get(key) for key in ("min_global_steps", "max_global_steps"))
         self.weight_versions += [version for version in versions if version is not None]
@@ -64,7 +66,7 @@ class Conversation:
         return text
 
     async def put(self, token_ids: list[int], log_probs: list[float] | None) -> None:
-        """Add a turn that the actor has generated, here or in another conversation."""
+        """Add a turn that the actor has generated, in this or in another conversation, with loss on all of it."""
         merged, self.mask, all_log_probs = await self._loop.ct_merge_assistant_token(
             self.ids, token_ids, self.mask, self.log_probs, assistant_logprobs=log_probs
         )
@@ -73,6 +75,7 @@ class Conversation:
 
     async def append(self, message: Message) -> bool:
         """Put a context message after the last turn; ``False`` (and nothing changed) if no further turn would fit."""
+        # Nothing is assigned before it is known to fit: the stream must end with generated tokens, which carry loss.
         ids, mask, log_probs = self._closed_turn()
         messages = [*self.messages, message]
         merged, mask, log_probs = await self._loop.ct_merge_context_msg(

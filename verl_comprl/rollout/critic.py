@@ -1,7 +1,7 @@
-"""Actor-critic (App. B.1, Eq. 8): before its first turn the actor judges the entry it was given.
+"""Actor as critic (App. B.1, Eq. 8): prompt for its judgement of an entry, and how the answer is parsed.
 
 Accepted text is used as it is, refined text in the actor's own words, rejected text not at all. An answer that cannot
-be read, or that comes too late, leaves the entry as it is. Pure functions; generating is the agent loop's.
+be parsed, or that comes too late, leaves the entry as it is. Owns pure functions; generation is in the agent loop.
 """
 
 import re
@@ -21,13 +21,13 @@ _REFINED = re.compile(r"<experience>(.*?)</experience>", re.DOTALL)
 
 
 def judging_messages(goal: str, observation: str, experience: str) -> list[Message]:
-    """Ask for a verdict on ``experience``, with what is known before the first turn."""
+    """Return the prompt that asks for a verdict on ``experience``, with goal and first observation."""
     parts = [goal, OBSERVATION_BLOCK.format(observation=observation), EXPERIENCE_BLOCK.format(experience=experience)]
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
 def read_judgement(answer: str, experience: str, record_id: str | None) -> tuple[Judgement, str | None]:
-    """Return the verdict and the text that the actor will get.
+    """Parse a verdict, and return it with the text that the actor will get.
 
     Args:
         answer: What the critic wrote; its last verdict counts.

@@ -1,4 +1,4 @@
-"""One episode as data: what a dataset row asks for, what accumulates while it runs, what is handed on at its end."""
+"""Data of one episode: its dataset row, what accumulates while it runs, and its report to the experience manager."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,24 +9,23 @@ from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.manager.messages import EpisodeReport, Guide, Judgement
 
 EVALUATION_KEY = "comprl_evaluation"
-"""Field that the trainer puts on every submitted prompt: whether it is evaluated or trained on."""
+"""Field of every submitted prompt, set by the trainer: whether it is evaluated or trained on."""
 
 OUTPUT_KEY = "comprl_output"
-"""Extra field by which the trainer tells the outputs of a rollout apart."""
-
+"""Extra field with the :class:`OutputKind`."""
 
 TASK_KEY = "comprl_task"
 """Extra field with the row's data source."""
 
 
 class OutputKind(StrEnum):
-    """What an output of a rollout is."""
+    """Kind of an output of a rollout."""
 
     EPISODE = "episode"
     JUDGEMENT = "judgement"
-    """What the actor as critic wrote before the episode."""
+    """What the actor wrote as critic before the episode."""
     DISTILLATION = "distillation"
-    """The episode without its experience and its questions."""
+    """The episode without its experience and its tool calls."""
 
 
 @dataclass
@@ -76,16 +75,16 @@ class Episode:
 
     @property
     def evaluation(self) -> bool:
-        """Whether the episode is evaluated: it then changes nothing in the bank."""
+        """Whether the episode is part of an evaluation, which changes nothing in the bank."""
         return bool(self.row.get(EVALUATION_KEY, False))
 
     @property
     def guided(self) -> bool:
-        """A guided slot that got nothing, or whose critic rejected what it got, is trained as free."""
+        """Whether the actor read an entry; a guided slot without one, or with a rejected one, is trained as free."""
         return self.guide.text is not None
 
     def report(self) -> EpisodeReport:
-        """Return what the experience manager gets."""
+        """Return the report for the experience manager."""
         request = DistillationRequest(
             id=self.id,
             task=self.task,
@@ -99,7 +98,7 @@ class Episode:
         return EpisodeReport(request, self.guided, tuple(self.record_ids), self.judgement)
 
     def details(self) -> dict[str, float]:
-        """Return what the trainer needs of the episode beside tokens and reward."""
+        """Return what the trainer needs of the episode in addition to tokens and reward."""
         return {
             "guided": float(self.guided),
             "slot_guided": float(self.slot_guided),

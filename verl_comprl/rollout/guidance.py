@@ -1,4 +1,7 @@
-"""A rollout's side of the experience manager: who is guided, and calls that never break an episode."""
+"""Calls from a rollout to the experience manager, bounded in time, and which rollouts are guided.
+
+A call that fails costs the guidance and not the rollout, see :mod:`verl_comprl.errors`.
+"""
 
 import asyncio
 import logging
@@ -7,6 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.names import manager_name
 
@@ -24,13 +28,13 @@ def is_guided_slot(session_id: int, group_size: int, guided_fraction: float, ste
         group_size: K.
         guided_fraction: Share of the guided half.
         step: Actor step, from 1.
-        warmup_steps: During the first steps the bank fills and nobody is guided.
+        warmup_steps: Steps at the start in which every rollout is free, while the bank fills.
     """
     return step > warmup_steps and session_id < round(group_size * guided_fraction)
 
 
 class Guidance:
-    """Calls to the manager from inside an episode: bounded in time, a failure is an empty answer."""
+    """Client of the experience manager for rollouts; a failure or a time-out is an empty answer."""
 
     def __init__(self, manager: Any) -> None:
         """Wrap a Ray actor handle of :class:`~verl_comprl.manager.manager.ExperienceManager`."""
@@ -42,9 +46,10 @@ class Guidance:
         """Find the manager of this Ray job.
 
         Raises:
-            ValueError: If no manager runs: the trainer is not one of ours.
+            RolloutError: If no manager runs: the trainer is not one of ours, or the manager died.
         """
-        return cls(ray.get_actor(manager_name(ray.get_runtime_context().get_job_id())))
+        with failing_at(Boundary.MANAGER):
+            return cls(ray.get_actor(manager_name(ray.get_runtime_context().get_job_id())))
 
     async def guide(self, query: str, *, task: str, environment: str, read_only: bool) -> Guide:
         """Retrieve one entry; ``degraded`` if the manager does not answer."""
@@ -61,11 +66,12 @@ class Guidance:
         await self._bounded(self._manager.report.remote(episode), GUIDE_TIMEOUT_SECONDS)
 
     async def _bounded(self, call: Any, timeout: float) -> Any:
+        # What the manager raises itself arrives as a RayTaskError, which is a RayError too.
         try:
             async with asyncio.timeout(timeout):
                 return await call
         except (RayError, TimeoutError) as error:
             if not self._complained:
-                logger.warning("the experience manager does not answer, rollouts go on without it: %r", error)
+                logger.warning("the experience manager does not answer, rollouts continue without it: %r", error)
                 self._complained = True
             return None

@@ -1,7 +1,7 @@
-"""The text an actor reads: one place for the wording, shared by rollouts and by data that warm-starts a model.
+"""Chat messages that an actor reads, for rollouts and for supervised data that warm-starts a model.
 
-Pure functions on chat messages. They know neither verl nor the experience bank, so a supervised dataset built with
-them has exactly the format a model meets in training.
+Owns pure functions that need neither verl nor the experience bank, so that a supervised dataset built with them has
+exactly the format of training.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""``search_and_ask``: the tool by which a guided actor asks for experience about where it is.
+"""Tool ``search_and_ask``, by which a guided actor asks for experience about its current state.
 
-Registered with verl as a ``BaseTool``; our agent loop uses it directly, verl's own tool agent loop takes it from
+It is a ``BaseTool`` of verl: our agent loop uses it directly, verl's own tool agent loop takes it from
 ``config/search_and_ask.yaml`` through ``multi_turn.tool_config_path``.
 """
 
@@ -14,7 +14,7 @@ from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 
 class SearchAndAskTool(BaseTool):
-    """Answers a query from the best entry of the bank; a failure costs nothing but the missing answer."""
+    """Answers a query from the best entry of the bank; a failure costs the answer only."""
 
     def __init__(
         self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
@@ -26,7 +26,7 @@ class SearchAndAskTool(BaseTool):
         self._guidance = Guidance.connect()
 
     def schema(self) -> dict[str, Any]:
-        """Return the schema as a chat template takes it."""
+        """Return the schema in the form that chat templates take."""
         return self.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
 
     async def execute(

@@ -1,4 +1,4 @@
-"""How ``search_and_ask`` is described to a model; free of verl, so that warm-start data can use it."""
+"""Schema of ``search_and_ask`` as a model reads it; imports nothing, so that warm-start data can use it."""
 
 SEARCH_AND_ASK_SCHEMA = {
     "type": "function",

@@ -4,7 +4,6 @@ Owns the metrics and the file in the run's folder that has a line of them for ea
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,18 +50,6 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
             average |= _interval([episode for episodes in by_task.values() for episode in episodes])
             result |= {f"comprl/eval/{_named(name, arm)}": value for name, value in average.items()}
     return result
-
-
-def begin_evaluations(folder: Path, step: int) -> None:
-    """Prepare the run's file for a run that starts after ``step`` (-1: from scratch); later lines are set aside."""
-    file = folder / EVALUATIONS
-    if not file.exists():
-        return
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if json.loads(line)["step"] <= step]
-    if len(kept) < len(lines):
-        file.rename(folder / f"evaluations-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
-        file.write_text("".join(kept), encoding="utf-8")
 
 
 def write_evaluation(folder: Path, measured: Mapping[str, Any]) -> None:

@@ -85,6 +85,7 @@ class ExperienceRuntime(NoExperienceRuntime):
     def collect(self, step: int) -> Metrics:
         """Turn the step's outcomes into samples, and start a merge if one is due."""
         collected = wait_for(self.manager.collect.remote(step))
+        self._print_warnings()
         interval = self._comprl.merge.every
         if interval > 0 and step % interval == 0:
             self.manager.merge.remote()
@@ -93,7 +94,13 @@ class ExperienceRuntime(NoExperienceRuntime):
     def finish(self) -> Metrics:
         """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds."""
         wait_for(self.manager.drain.remote(self._comprl.drain_timeout))
+        self._print_warnings()
         return _named(wait_for(self.manager.metrics.remote())) | self._learner.metrics()
+
+    def _print_warnings(self) -> None:
+        """Print what the manager warned about; the launcher redirects it to train.log."""
+        for warning in wait_for(self.manager.take_warnings.remote()):
+            print(f"experience manager: {warning}")
 
     def stop(self) -> None:
         """Let a running update finish, then stop training the extractor."""

@@ -32,8 +32,10 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
-from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.evaluation import EVALUATIONS, evaluation_metrics, write_evaluation
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
+from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.step_records import begin_records
 from verl_comprl.trainer.task_sampler import TaskSampler
 
 
@@ -71,6 +73,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self.replay_buffer.poll_interval = self.comprl.poll_interval
         self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.progress = Progress()
+        self._failures = FailureLog(Path(config.trainer.default_local_dir))
         self._stop_requested = False
         self._saved_step = -1
         self._stretch = 1
@@ -81,7 +84,8 @@ class ComplementaryTrainerMixin(PPOTrainer):
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        begin_evaluations(Path(self.config.trainer.default_local_dir), step)
+        for name in (EVALUATIONS, FAILURES):
+            begin_records(Path(self.config.trainer.default_local_dir) / name, step)
         if self.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
         # The two models start concurrently: most of a start is waiting for processes.
@@ -114,6 +118,9 @@ class ComplementaryTrainerMixin(PPOTrainer):
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
             self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
+        except Exception as error:
+            self._failures.explain(error)
+            raise
         finally:
             self.experience_runtime.stop()
 
@@ -214,6 +221,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
+        self._failures.collect(metrics)
         self.progress.step(self.global_steps, self.total_training_steps, metrics)
 
     # ---- evaluation ----
@@ -226,6 +234,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self.progress.evaluation(self.global_steps, ours)
         measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
         write_evaluation(Path(self.config.trainer.default_local_dir), measured)
+        self._failures.collect(result)
         return result
 
     def _saved_paths(self) -> dict[str, str]:

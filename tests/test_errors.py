@@ -1,0 +1,31 @@
+"""How an exception gets the boundary at which it was raised."""
+
+import asyncio
+
+import pytest
+
+from verl_comprl.errors import Boundary, RolloutError, failing_at
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+def test_what_a_block_raises_gets_its_boundary(boundary: Boundary) -> None:
+    with pytest.raises(RolloutError) as caught, failing_at(boundary):
+        raise KeyError("door")
+    assert caught.value.boundary == boundary
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert str(caught.value) == f"{boundary.value}: KeyError('door')"
+
+
+def test_the_innermost_boundary_counts() -> None:
+    outer, inner = failing_at(Boundary.ENVIRONMENT), failing_at(Boundary.SERVER)
+    with pytest.raises(RolloutError) as caught, outer, failing_at(Boundary.ROLLOUT), inner:
+        raise ConnectionError
+    assert caught.value.boundary == Boundary.SERVER
+    assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+async def test_a_time_limit_around_a_boundary_is_no_failure_of_it() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            with failing_at(Boundary.SERVER):
+                await asyncio.sleep(5)

@@ -1,0 +1,94 @@
+"""Failure model: what can fail in a run, what each failure costs, what counts it and what the user sees.
+
+A failed rollout is missing data, not a crash. The run continues unless a failure would make it meaningless.
+
+**A rollout fails** at one of four boundaries. The code that makes the call knows which one and says so
+(:func:`failing_at`), so that nothing has to be guessed from exception types later.
+
+===========  ==========================================================================================
+environment  It cannot be made (``ImportError``, ``ValueError``, ``TypeError``), or it raised, died or exceeded
+             ``comprl.environments.*_timeout`` (``EnvironmentFailure``).
+server       The actor's server did not generate; whatever verl's client raises, often a ``RayError``.
+manager      No experience manager runs in this Ray job (``ValueError``).
+rollout      Anything else: a dataset row that cannot be read, or a fault in the agent loop.
+===========  ==========================================================================================
+
+* Raised: :class:`RolloutError`, caught in ``rollout/agent_loop.py: run``.
+* Cost: this rollout. The others of its prompt are compared among themselves. If every rollout of a batch fails, verl
+  stops the run; its traceback ends with what failed.
+* Counted: ``comprl/rollouts/failed/<boundary>`` of the step, rollouts of an evaluation included.
+* Seen: a line in ``RUN/failures.jsonl`` for each failed rollout. The first traceback of each kind, which is a boundary
+  and an exception type, is in ``RUN/train.log``. ``rollout/failures.py`` sends, ``trainer/failures.py`` writes them.
+
+**Guidance fails**, the rollout continues without it (``rollout/guidance.py``, ``experience/retrieval/retriever.py``).
+
+* Store or embedder fail during retrieval, or the manager raises or is late: the slot is trained as free. Counted in
+  ``comprl/degraded``; in ``comprl/bank/degraded`` and ``comprl/guides/degraded`` if the manager noticed.
+* The extractor or the retrieval fails behind ``search_and_ask``: the actor reads that there is no answer. Counted in
+  ``comprl/answers/failed`` and ``degraded``; what raised in ``comprl/failures/search_and_ask:<type>``.
+* The manager does not take a finished episode: it is not distilled, and its outcome rewards nothing. Not counted.
+
+**The manager fails** at work that no rollout waits for. It counts what raised in ``comprl/failures/<what>:<type>``.
+``StoreError`` is the store, other types are the embedder's or those of the extractor's server.
+
+* ``distill``: the episode is tried again, then moved to ``dead_letters.jsonl`` (``comprl/queue/retried``, ``dead``).
+* ``merge``: the entries of one chunk stay as they are. ``retire``: entries are retired a step later.
+* Counters of the bank or files of the queue cannot be written: ``comprl/bank/counter_flush_failures`` and
+  ``comprl/queue/disk_failures``; both are kept in memory.
+
+The first traceback of each kind is in ``RUN/train.log``, with all other warnings of the manager
+(``manager/kept_warnings.py``).
+
+**The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
+terminal, exit code 2), if the manager's process dies, or if an update of the extractor or of the actor raises.
+
+After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
+worker and treats the prompt as failed.
+
+Owns the boundaries of a rollout and the exception that names them; imports nothing of the package.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+
+class Boundary(StrEnum):
+    """Where a rollout can fail."""
+
+    ENVIRONMENT = "environment"
+    SERVER = "server"
+    """The actor's inference server."""
+    MANAGER = "manager"
+    ROLLOUT = "rollout"
+    """The agent loop or its dataset row."""
+
+
+class RolloutError(Exception):
+    """A rollout failed; the cause is what was raised at the boundary."""
+
+    def __init__(self, boundary: Boundary) -> None:
+        """Name the boundary; raise it from the cause."""
+        super().__init__(boundary)
+        self.boundary = boundary
+
+    def __str__(self) -> str:
+        """Return the boundary and what was raised there."""
+        return f"{self.boundary}: {self.__cause__!r}"
+
+
+@contextmanager
+def failing_at(boundary: Boundary) -> Iterator[None]:
+    """Attribute what the block raises to ``boundary``; an error that has a boundary already keeps it.
+
+    Cancellation passes through, so time limits around the block work as usual.
+
+    Raises:
+        RolloutError: From the exception that the block raised.
+    """
+    try:
+        yield
+    except RolloutError:
+        raise
+    except Exception as error:
+        raise RolloutError(boundary) from error
