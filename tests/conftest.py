@@ -1,4 +1,4 @@
-"""What the tests of all packages share: verl on the CPU, records, and an extractor that answers from a script."""
+"""Fixtures shared by all packages: verl on the CPU, records, and an extractor that answers from a script."""
 
 import os
 from collections.abc import Awaitable, Callable, Sequence

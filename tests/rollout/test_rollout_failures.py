@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from own_environments import Raising, RaisingInItsProcess
 from ray.exceptions import RayActorError
-from scripted import MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer
+from scripted import MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, change_settings
 from test_rollout_agent_loop import GUIDE, play, row
 
 from env_adapters import TextEnvironment
@@ -84,7 +84,7 @@ async def test_an_episode_that_takes_too_long(make_loop: Any, tokenizer: Any, qu
 
     server.generate = never  # pyright: ignore[reportAttributeAccessIssue]
     loop = make_loop(server, ScriptedManager(GUIDE))
-    loop._settings.environments.episode_timeout = 0.5
+    change_settings(loop, "environments", episode_timeout=0.5)
     assert await play(loop, **raising("nothing")) == []
     tag = queue.sent["u_2"]
     assert (tag["boundary"], tag["type"]) == ("environment", "TimeoutError")
