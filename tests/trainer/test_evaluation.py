@@ -1,13 +1,11 @@
 """An evaluation's numbers, by hand."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from verl_comprl.algorithm.interval import wilson_interval
-from verl_comprl.trainer.evaluation import EVALUATIONS, begin_evaluations, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.evaluation import evaluation_metrics
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
@@ -39,19 +37,3 @@ def test_per_task_and_average() -> None:
 def test_an_evaluation_without_any_episode() -> None:
     assert evaluation_metrics([], {}) == {}
     assert evaluation_metrics(["room"], infos((None,) * 6)) == {}
-
-
-@pytest.mark.parametrize(("step", "kept"), [(-1, []), (0, [0]), (15, [0, 15]), (30, [0, 15, 30])])
-def test_the_file_of_a_run_holds_what_belongs_to_it(tmp_path: Path, step: int, kept: list[int]) -> None:
-    for evaluated in (0, 15, 30):
-        write_evaluation(tmp_path, {"step": evaluated})
-    begin_evaluations(tmp_path, step)
-    file = tmp_path / EVALUATIONS
-    assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == kept
-    aside = list(tmp_path.glob("evaluations-*.jsonl"))
-    assert [len(path.read_text().splitlines()) for path in aside] == ([3] if len(kept) < 3 else [])
-
-
-def test_a_new_folder_has_no_file_to_begin_with(tmp_path: Path) -> None:
-    begin_evaluations(tmp_path / "run", -1)
-    assert not (tmp_path / "run").exists()

@@ -1,20 +1,10 @@
-"""What an evaluation measured: per task and on average, with experience and without, with confidence intervals.
+"""Measures of an evaluation: per task and on average, with experience and without, with confidence intervals."""
 
-Owns the measures and the file in the run's folder that keeps a line of them for each evaluation.
-"""
-
-import json
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from verl_comprl.algorithm.interval import wilson_interval
-
-EVALUATIONS = "evaluations.jsonl"
-"""In the run's folder: a line of metrics per evaluation."""
 
 ARMS = ("with", "without")
 _COLUMNS: tuple[str, ...] = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls")
@@ -51,25 +41,6 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
             average |= _interval([episode for episodes in by_task.values() for episode in episodes])
             result |= {f"comprl/eval/{_named(name, arm)}": value for name, value in average.items()}
     return result
-
-
-def begin_evaluations(folder: Path, step: int) -> None:
-    """Make the run's file ready for a run that begins after ``step`` (-1: anew); what does not belong is set aside."""
-    file = folder / EVALUATIONS
-    if not file.exists():
-        return
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if json.loads(line)["step"] <= step]
-    if len(kept) < len(lines):
-        file.rename(folder / f"evaluations-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
-        file.write_text("".join(kept), encoding="utf-8")
-
-
-def write_evaluation(folder: Path, measured: Mapping[str, Any]) -> None:
-    """Add a line to the run's file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / EVALUATIONS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(measured) + "\n")
 
 
 def _named(measure: str, arm: str) -> str:

@@ -31,8 +31,9 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
-from verl_comprl.trainer.evaluation import begin_evaluations, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
+from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
 from verl_comprl.trainer.task_sampler import TaskSampler
 
 
@@ -79,7 +80,8 @@ class ComplementaryTrainerMixin(PPOTrainer):
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        begin_evaluations(Path(self.config.trainer.default_local_dir), step)
+        for name in (EVALUATIONS, METRICS):
+            rewind_log(self._folder / name, step)
         if self.config.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
         # Two models start at the same time: most of it is waiting for one process after the other.
@@ -111,7 +113,9 @@ class ComplementaryTrainerMixin(PPOTrainer):
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
+            if not self.config.trainer.val_only:
+                self.progress.activity("finishing: the extractor reads the last episodes")
+                self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
         finally:
             self.experience_runtime.stop()
 
@@ -196,6 +200,19 @@ class ComplementaryTrainerMixin(PPOTrainer):
         finally:
             actor.ppo_mini_batch_size = size
 
+    def on_train_begin(self) -> None:
+        """Before the first step."""
+        self._add_metrics_file()
+        super().on_train_begin()
+
+    def on_step_begin(self) -> None:
+        """Stop here if asked to: the metrics of the step before have been logged."""
+        if self._stop_requested:
+            step = self.global_steps - 1
+            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
+        self.progress.activity(f"step {self.global_steps}")
+        super().on_step_begin()
+
     def on_step_end(self) -> None:
         """After the actor's step: outcomes become samples, the bank is merged on its schedule."""
         super().on_step_end()
@@ -203,16 +220,25 @@ class ComplementaryTrainerMixin(PPOTrainer):
         with marked_timer("comprl_collect", self.timing_raw):
             step_metrics = self.experience_runtime.collect(step)
         self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
-        if self._stop_requested:
-            if self._saved_step != step:
-                self._save_checkpoint()
-            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self.config.trainer.default_local_dir}")
+        if self._stop_requested and self._saved_step != step:
+            self._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         self.progress.step(self.global_steps, self.total_training_steps, metrics)
 
+    def _add_metrics_file(self) -> None:
+        """Let verl's ``Tracking`` write metrics.jsonl too."""
+        backends: dict[str, Any] = self.logger.logger
+        backends.setdefault("metrics_file", MetricsFile(self._folder / METRICS))
+
     # ---- evaluation ----
+
+    def on_validate_begin(self) -> None:
+        """Before an evaluation; the one before training comes before :meth:`on_train_begin`."""
+        self._add_metrics_file()
+        self.progress.activity("evaluating")
+        super().on_validate_begin()
 
     def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
         """Add our two arms, with and without experience, to verl's validation metrics."""
@@ -221,20 +247,29 @@ class ComplementaryTrainerMixin(PPOTrainer):
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
         measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
-        write_evaluation(Path(self.config.trainer.default_local_dir), measured)
+        append_record(self._folder / EVALUATIONS, measured)
         return result
 
+    @property
+    def _folder(self) -> Path:
+        return Path(self.config.trainer.default_local_dir)
+
     def _saved_paths(self) -> dict[str, str]:
-        folder = Path(self.config.trainer.default_local_dir).resolve()
-        paths: dict[str, Any] = {"run": folder}
-        if self.config.comprl.experience:
-            bank = self.config.comprl.bank
-            paths["bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
+        folder = self._folder.resolve()
+        paths: dict[str, Any] = {}
         if self._saved_step >= 0:
             paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
+        if self.config.comprl.experience:
+            bank = self.config.comprl.bank
+            paths["experience bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
         if "tensorboard" in self.config.trainer.logger:
-            paths["tensorboard"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
-        return {name: str(path) for name, path in paths.items()}
+            paths["learning curves"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
+        paths |= {
+            "all metrics": folder / METRICS,
+            "evaluations": folder / EVALUATIONS,
+            "verl's output": folder / "train.log",
+        }
+        return {name: str(path) for name, path in paths.items() if "://" in str(path) or Path(path).exists()}
 
     # ---- checkpoints ----
 

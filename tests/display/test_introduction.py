@@ -1,0 +1,36 @@
+"""Description of a run at its start."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.display.introduction import describe_training
+
+
+def config(**changes: Any) -> Any:
+    made = OmegaConf.create(
+        {
+            "data": {"train_batch_size": 4},
+            "actor_rollout_ref": {"rollout": {"n": 8}},
+            "trainer": {"total_training_steps": 30},
+            "comprl": {"experience": True, "guided_fraction": 0.25},
+        }
+    )
+    for key, value in changes.items():
+        OmegaConf.update(made, key.replace("__", "."), value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "untold"),
+    [
+        ({}, "Training for 30 steps; in each, the actor plays 4 tasks 8 times.", "None"),
+        ({}, "2 of 8 attempts are guided", "4 of 8"),
+        ({"trainer__total_training_steps": None}, "Training; in each, the actor", "None"),
+        ({"comprl__experience": False}, "Training for 30 steps", "guided"),
+    ],
+)
+def test_it_names_what_is_counted(changes: dict[str, Any], told: str, untold: str) -> None:
+    text = describe_training(config(**changes))
+    assert told in text and untold not in text

@@ -1,0 +1,22 @@
+"""Describes to the user what a run is going to do."""
+
+from typing import Any
+
+
+def describe_training(config: Any) -> str:
+    """Return a few lines that name what the later lines count.
+
+    Args:
+        config: The run's config.
+    """
+    tasks, attempts = config.data.train_batch_size, config.actor_rollout_ref.rollout.n
+    steps = config.trainer.total_training_steps
+    begin = f"Training {'' if steps is None else f'for {steps} steps'}".rstrip()
+    lines = [f"{begin}; in each, the actor plays {tasks} tasks {attempts} times. Success is the share of solved ones."]
+    if config.comprl.experience:
+        guided = round(attempts * config.comprl.guided_fraction)
+        lines += [
+            f"{guided} of {attempts} attempts are guided by an entry of the experience bank, the others are free.",
+            "The extractor reads what happened, writes the entries, and is trained on whether they helped.",
+        ]
+    return "\n".join(lines)
