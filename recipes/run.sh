@@ -2,7 +2,7 @@
 # Make a recipe's tasks (once) and train on them: run.sh RECIPE [SETTING] [key=value …]
 #
 #   bash recipes/run.sh mix3          the paper's setting (16 GPUs)
-#   bash recipes/run.sh mix3 cpu      tiny models, two CPU cores, a few steps
+#   bash recipes/run.sh mix3 cpu      small models, two CPU cores, a few steps
 #
 # COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
 set -euo pipefail
@@ -25,7 +25,7 @@ root="${COMPRL_RECIPES:-$PWD/outputs/recipes}"
 export COMPRL_TASKS="$root/tasks-$setting"
 export COMPRL_RUN="$root/$recipe-$setting"
 
-# task NAME TRAIN VAL …: rows of a task, as `comprl data …` makes them; TRAIN and VAL are numbers of tasks, or all.
+# task NAME TRAIN VAL …: makes the rows of a task with `comprl data …`; TRAIN and VAL are numbers of rows, or all.
 task() {
   local name=$1 train=$2 val=$3
   shift 3

@@ -29,26 +29,34 @@ def rendered(state: RunState, totals: Metrics) -> str:
 
 
 def evaluation(with_experience: float, without: float) -> Metrics:
-    return {"comprl/eval/success_with": with_experience, "comprl/eval/success_without": without}
+    name = "comprl/eval/success_with"
+    return {name: with_experience, f"{name}_low": 0.21, f"{name}_high": 0.678, f"{name}out": without}
 
 
 def test_the_first_and_the_last_evaluation_are_compared() -> None:
     state = RunState()
     state.evaluations.update({0: evaluation(0.4, 0.3), 15: evaluation(0.45, 0.35), 30: evaluation(0.5, 0.42)})
     text = rendered(state, TOTALS)
-    assert "40 % with experience, 30 % without" in text and "50 % with experience, 42 % without" in text
+    assert "40 % (21 to 68 %) with experience, 30 % without" in text
+    assert "50 % (21 to 68 %) with experience, 42 % without" in text
     assert "before training" in text and "after step 30" in text and "45 %" not in text
 
 
 def test_totals_and_times_of_a_run() -> None:
     state = RunState()
     state.seconds["start"] = 62.4
+    metrics = {
+        "timing_s/gen": 70.0,
+        "timing_s/old_log_prob": 1.0,
+        "timing_s/update_actor": 2.5,
+        "timing_s/testing": 0.1,
+    }
     for step in (1, 2):
-        state.record_step(step, 2, {"timing_s/gen": 70.0, "timing_s/testing": 0.1})
+        state.record_step(step, 2, metrics)
     text = rendered(state, TOTALS)
-    assert "128 entries (402 written, 0 improved, 0 merged, 0 discarded)" in text
-    assert "23 updates; 1 answer not usable" in text and "1.8 ms median, 95 % within 3.0 ms" in text
-    assert "start 62 s, episodes 2 min 20 s; in parallel: extractor training 85 s" in text
+    assert "128 entries now; 402 written, 0 updated, 0 merged, 0 discarded; 1 requests" in text
+    assert "23 updates" in text and "median 1.8 ms, 95 % within 3.0 ms" in text
+    assert "start 62 s, playing 2 min 20 s, actor training 7 s; in the background: extractor training 85 s" in text
     assert "evaluation" not in text, "it took no time worth a word"
     assert "episodes not read" not in text
 
@@ -68,7 +76,7 @@ def test_results_come_with_commands_that_open_them(monkeypatch: pytest.MonkeyPat
     assert results(saved).splitlines() == [
         "Results:",
         "  checkpoint       /run/global_step_30",
-        "                     comprl evaluate --checkpoint /run/global_step_30",
+        "                     to evaluate it: comprl evaluate --checkpoint /run/global_step_30",
         "  experience bank  http://127.0.0.1:6333 bank",
         "  all metrics      /m",
     ]

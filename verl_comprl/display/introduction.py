@@ -17,6 +17,6 @@ def describe_training(config: Any) -> str:
         guided = round(attempts * config.comprl.guided_fraction)
         lines += [
             f"{guided} of {attempts} attempts are guided by an entry of the experience bank, the others are free.",
-            "The extractor reads what happened, writes the entries, and is trained on whether they helped.",
+            "The extractor reads what happened, writes the entries, and is updated by whether they helped.",
         ]
     return "\n".join(lines)

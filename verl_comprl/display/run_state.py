@@ -7,13 +7,12 @@ from verl_comprl.display.progress import Metrics
 from verl_comprl.display.units import counted, duration, percent
 
 _PHASES = {
-    "episodes": "timing_s/gen",
-    "actor training": "timing_s/update_actor",
-    "probabilities of old tokens": "timing_s/old_log_prob",
-    "weights to the server": "timing_s/update_weights",
-    "evaluation": "timing_s/testing",
-    "checkpoints": "timing_s/save_checkpoint",
+    "playing": ("gen",),
+    "actor training": ("old_log_prob", "update_actor", "update_weights"),
+    "evaluation": ("testing",),
+    "checkpoints": ("save_checkpoint",),
 }
+"""What a user reads, and verl's ``timing_s`` metrics."""
 
 
 @dataclass
@@ -44,8 +43,9 @@ class RunState:
         self.step, self.total, self.metrics = step, total, metrics
         self.steps_here += 1
         self.step_seconds += float(metrics.get("timing_s/step", 0.0))
-        for phase, key in _PHASES.items():
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + float(metrics.get(key, 0.0))
+        for phase, parts in _PHASES.items():
+            seconds = sum(float(metrics.get(f"timing_s/{part}", 0.0)) for part in parts)
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     @property
     def has_experience(self) -> bool:
@@ -83,12 +83,20 @@ class RunState:
         parts.append(duration(float(self.metrics.get("timing_s/step", 0.0))))
         return " · ".join(parts)
 
-    def evaluation(self, step: int) -> str:
-        """Return the success that an evaluation measured."""
-        arms = {arm: self.evaluations[step].get(f"comprl/eval/success_{arm}") for arm in ("with", "without")}
-        if arms["with"] is None:
-            return f"success {percent(arms['without'])}"
-        return f"success {percent(arms['with'])} with experience, {percent(arms['without'])} without"
+    def evaluation(self, step: int, *, interval: bool = False) -> str:
+        """Return the success that an evaluation measured, with its 95 % confidence interval if wanted."""
+        measured = self.evaluations[step]
+
+        def shown(arm: str) -> str:
+            name = f"comprl/eval/success_{arm}"
+            text = percent(measured.get(name))
+            if interval and f"{name}_low" in measured:
+                text += f" ({100 * measured[f'{name}_low']:.0f} to {100 * measured[f'{name}_high']:.0f} %)"
+            return text
+
+        if "comprl/eval/success_with" not in measured:
+            return f"success {shown('without')}"
+        return f"success {shown('with')} with experience, {shown('without')} without"
 
     def evaluation_name(self, step: int) -> str:
         """Return when an evaluation was made."""

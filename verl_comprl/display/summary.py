@@ -14,9 +14,9 @@ from verl_comprl.display.run_state import RunState
 from verl_comprl.display.units import counted, duration
 
 _NEXT = {
-    "checkpoint": "{comprl} evaluate --checkpoint {path}",
-    "experience bank": "{comprl} bank list --path {path}",
-    "learning curves": "{tensorboard} --logdir {path}",
+    "checkpoint": "to evaluate it: {comprl} evaluate --checkpoint {path}",
+    "experience bank": "to read it: {comprl} bank list --path {path}",
+    "learning curves": "to see them: {tensorboard} --logdir {path}",
 }
 """What to do with a result."""
 
@@ -30,7 +30,9 @@ def summary(state: RunState, totals: Metrics) -> RenderableType:
     """
     table = Table(title="Result", title_justify="left", show_header=False)
     for step in sorted({min(state.evaluations), max(state.evaluations)} if state.evaluations else ()):
-        table.add_row(f"evaluation {state.evaluation_name(step)}", state.evaluation(step))
+        table.add_row(f"evaluation {state.evaluation_name(step)}", state.evaluation(step, interval=True))
+    if state.evaluations:
+        table.add_row("", "(in brackets: 95 % confidence interval)")
     if "comprl/bank/size" in totals:
         for row in _experience(totals):
             table.add_row(*row)
@@ -42,24 +44,24 @@ def _experience(totals: Metrics) -> Iterator[tuple[str, str]]:
     def total(name: str) -> float:
         return totals.get(f"comprl/{name}", 0.0)
 
-    operations = {"added": "written", "updated": "improved", "merged": "merged", "discarded": "discarded"}
-    written = ", ".join(f"{total(f'operations/{name}'):.0f} {word}" for name, word in operations.items())
-    yield "experience bank", f"{counted(total('bank/size'), 'entry', 'entries')} ({written})"
-    rejected = counted(total("operations/rejected"), "answer", "answers")
-    yield "extractor", f"{counted(total('extractor/updates'), 'update', 'updates')}; {rejected} not usable"
+    operations = {"added": "written", "updated": "updated", "merged": "merged", "discarded": "discarded"}
+    changes = ", ".join(f"{total(f'operations/{name}'):.0f} {word}" for name, word in operations.items())
+    rejected = f"{total('operations/rejected'):.0f} requests of the extractor rejected"
+    yield "experience bank", f"{counted(total('bank/size'), 'entry', 'entries')} now; {changes}; {rejected}"
+    yield "extractor", f"trained in {counted(total('extractor/updates'), 'update', 'updates')}"
     troubles = {"retried": "tried again", "dead": "given up", "dropped": "dropped", "depth": "left in the queue"}
     if any(total(f"queue/{name}") for name in troubles):
         shown = ", ".join(f"{total(f'queue/{name}'):.0f} {word}" for name, word in troubles.items())
         yield "episodes not read", shown
     median, slow = total("bank/latency_p50_ms"), total("bank/latency_p95_ms")
-    yield "retrieval", f"{median:.1f} ms median, 95 % within {slow:.1f} ms"
+    yield "search in bank", f"median {median:.1f} ms, 95 % within {slow:.1f} ms"
 
 
 def _time(state: RunState, totals: Metrics) -> str:
     phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in state.seconds.items() if seconds >= 0.5)
     learning = totals.get("comprl/extractor/seconds", 0.0)
-    beside = f"; in parallel: extractor training {duration(learning)}" if learning else ""
-    return f"{duration(time.perf_counter() - state.started)}: {phases}{beside}"
+    background = f"; in the background: extractor training {duration(learning)}" if learning else ""
+    return f"{duration(time.perf_counter() - state.started)}: {phases}{background}"
 
 
 def results(saved: Mapping[str, str]) -> str:

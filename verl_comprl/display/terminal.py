@@ -15,6 +15,11 @@ from verl_comprl.display.summary import results, summary
 from verl_comprl.display.units import duration
 
 
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else 120  # rich takes 80 where it cannot ask a terminal
+    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True)
+
+
 class Display(Progress):
     """Shows the run."""
 
@@ -25,7 +30,7 @@ class Display(Progress):
             console: By default the current standard output, also if that is redirected later.
             live: Whether a live view may be used; libraries that print to the same terminal would tear it apart.
         """
-        self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._console = console or _console()
         self._state = RunState()
         self._evaluation_line = ""
         self._live: Live | None = None

@@ -210,7 +210,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         if self._stop_requested:
             step = self.global_steps - 1
             raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
-        self.progress.activity(f"step {self.global_steps}")
+        self.progress.activity(f"step {self.global_steps} of {self.total_training_steps}")
         super().on_step_begin()
 
     def on_step_end(self) -> None:
