@@ -17,7 +17,6 @@ from typing import Any
 from verl_comprl.display.introduction import describe_training
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.platform import detection
-from verl_comprl.platform.detection import select_platform
 
 _HELP = """\
 usage: comprl train [--config-dir DIR --config-name NAME] key=value …
@@ -53,7 +52,7 @@ def prepare_environment() -> bool:
         os.environ.pop(name, None)  # Ray workers inherit them and verl's would be wrong
     if first:
         quiet_libraries()
-        select_platform()
+        detection.select_platform()
     return first
 
 
@@ -179,7 +178,7 @@ def _train(config: Any, display: Any) -> None:
                 reward_loop_worker_handles=trainer.get_reward_handles(),
             )
         if not config.trainer.val_only:
-            display.note(describe_training(config))
+            display.note(describe_training(config, after=trainer.global_steps))
         with _stop_on_signal(trainer, display):
             trainer.fit(agent_loops)
         finished = True

@@ -25,12 +25,16 @@ def config(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "told", "untold"),
     [
-        ({}, "Training for 30 steps; in each, the actor plays 4 tasks 8 times.", "None"),
+        ({}, "Training for 30 steps; in each step, the actor plays 4 tasks 8 times.", "None"),
         ({}, "2 of 8 attempts are guided", "4 of 8"),
-        ({"trainer__total_training_steps": None}, "Training; in each, the actor", "None"),
+        ({"trainer__total_training_steps": None}, "Training; in each step, the actor", "None"),
         ({"comprl__experience": False}, "Training for 30 steps", "guided"),
     ],
 )
 def test_it_names_what_is_counted(changes: dict[str, Any], told: str, untold: str) -> None:
     text = describe_training(config(**changes))
     assert told in text and untold not in text
+
+
+def test_a_resumed_run_says_where_it_continues() -> None:
+    assert describe_training(config(), after=15).startswith("Resuming after step 15 of 30; in each step")

@@ -3,16 +3,21 @@
 from typing import Any
 
 
-def describe_training(config: Any) -> str:
+def describe_training(config: Any, *, after: int = 0) -> str:
     """Return a few lines that name what the later lines count.
 
     Args:
         config: The run's config.
+        after: The step that the run is resumed from; 0 for a new run.
     """
     tasks, attempts = config.data.train_batch_size, config.actor_rollout_ref.rollout.n
     steps = config.trainer.total_training_steps
-    begin = f"Training {'' if steps is None else f'for {steps} steps'}".rstrip()
-    lines = [f"{begin}; in each, the actor plays {tasks} tasks {attempts} times. Success is the share of solved ones."]
+    begin = "Training" if steps is None else f"Training for {steps} steps"
+    if after:
+        begin = f"Resuming after step {after}" + ("" if steps is None else f" of {steps}")
+    lines = [
+        f"{begin}; in each step, the actor plays {tasks} tasks {attempts} times. Success is the share of solved ones."
+    ]
     if config.comprl.experience:
         guided = round(attempts * config.comprl.guided_fraction)
         lines += [
