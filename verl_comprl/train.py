@@ -66,13 +66,16 @@ def run(config: Any) -> int:
     from verl_comprl.display.terminal import Display
 
     display = Display(live=not is_verbose())
-    log = Path(config.trainer.default_local_dir) / "train.log"
+    log = Path(config.trainer.default_local_dir).resolve() / "train.log"
     with nullcontext() if is_verbose() else redirect_verl_output(log, display.note):
         try:
             return _run(config, display)
         except Exception:
-            display.fail(traceback.format_exc().rstrip())
-            display.note(f"What was printed before is in {log.resolve()}, the logs of Ray's workers in {_RAY_LOGS}.")
+            text = traceback.format_exc().rstrip()
+            display.fail(text)
+            if not is_verbose():
+                print(text)  # to the log
+                display.note(f"All other output of this run is in {log}, the logs of Ray's workers in {_RAY_LOGS}.")
             return 1
         finally:
             display.close()

@@ -66,7 +66,7 @@ def _time(state: RunState, totals: Metrics) -> str:
 
 def results(saved: Mapping[str, str]) -> str:
     """Return where the results are and, for some, a command that opens them."""
-    width = max(map(len, saved))
+    width = max(map(len, saved), default=0)
     lines = []
     for name, path in saved.items():
         lines.append(f"  {name:<{width}}  {path}")
