@@ -64,7 +64,7 @@ def test_missing_parts_are_named_with_their_remedy(
 
 
 @pytest.mark.parametrize(
-    ("available", "variables", "told"),
+    ("available", "variables", "expected"),
     [
         (False, {"VERL_PLATFORM": "nvidia"}, "FAIL  device: verl expects cuda, but PyTorch finds none: unset VERL_P"),
         (False, {"RAY_ADDRESS": "10.0.0.1:6379"}, "ok    device: verl expects cuda on the Ray cluster 10.0.0.1:6379"),
@@ -76,7 +76,7 @@ def test_a_gpu_that_is_expected(
     capsys: pytest.CaptureFixture[str],
     available: bool,
     variables: dict[str, str],
-    told: str,
+    expected: str,
 ) -> None:
     import torch
     import verl.plugin.platform as platform
@@ -91,5 +91,5 @@ def test_a_gpu_that_is_expected(
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
     monkeypatch.setattr(platform, "get_platform", Cuda)
     monkeypatch.setattr(doctor, "CHECKS", {"device": doctor.CHECKS["device"]})
-    assert main(["doctor"]) == int(told.startswith("FAIL"))
-    assert capsys.readouterr().out.startswith(told)
+    assert main(["doctor"]) == int(expected.startswith("FAIL"))
+    assert capsys.readouterr().out.startswith(expected)

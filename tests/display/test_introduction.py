@@ -23,7 +23,7 @@ def config(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told", "untold"),
+    ("changes", "expected", "absent"),
     [
         ({}, "Training for 30 steps; in each step, the actor plays 4 tasks 8 times.", "None"),
         ({}, "2 of 8 attempts are guided", "4 of 8"),
@@ -31,9 +31,9 @@ def config(**changes: Any) -> Any:
         ({"comprl__experience": False}, "Training for 30 steps", "guided"),
     ],
 )
-def test_it_names_what_is_counted(changes: dict[str, Any], told: str, untold: str) -> None:
+def test_it_names_what_is_counted(changes: dict[str, Any], expected: str, absent: str) -> None:
     text = describe_training(config(**changes))
-    assert told in text and untold not in text
+    assert expected in text and absent not in text
 
 
 def test_a_resumed_run_says_where_it_continues() -> None:

@@ -206,9 +206,9 @@ class ComplementaryTrainerMixin(PPOTrainer):
         super().on_train_begin()
 
     def on_step_begin(self) -> None:
-        """Stop here if asked to: the metrics of the step before have been logged."""
-        if self._stop_requested:
-            step = self.global_steps - 1
+        """Stop if asked to and the step before has a checkpoint; its metrics have been logged by now."""
+        step = self.global_steps - 1
+        if self._stop_requested and self._saved_step == step:
             raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
         self.progress.activity(f"step {self.global_steps} of {self.total_training_steps}")
         super().on_step_begin()
