@@ -13,7 +13,7 @@ from verl_comprl.trainer.trainer import ComplementarySync, RunInterrupted
 @pytest.fixture
 def trainer(tmp_path: Path) -> Any:
     """A trainer before its fifth step, with nothing but what the decision needs."""
-    trainer = ComplementarySync.__new__(ComplementarySync)
+    trainer: Any = object.__new__(ComplementarySync)
     trainer.config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     trainer.progress = Progress()
     trainer.global_steps, trainer.total_training_steps = 5, 8
