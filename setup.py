@@ -39,6 +39,7 @@ setup(
         # verl's V1 trainer imports it, but only verl's extras ask for it.
         "TransferQueue==0.1.11",
         "cachetools>=7",
+        "orjson",
         "psutil",
         "pyarrow>=19",
         "pydantic>=2.12",

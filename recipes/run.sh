@@ -2,9 +2,9 @@
 # Make a recipe's tasks (once) and train on them: run.sh RECIPE [SETTING] [key=value …]
 #
 #   bash recipes/run.sh mix3          the paper's setting (16 GPUs)
-#   bash recipes/run.sh mix3 cpu      tiny models, two CPU cores, a few steps
+#   bash recipes/run.sh mix3 cpu      small models, two CPU cores, a few steps
 #
-# COMPRL_RECIPES is where data and runs go (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
+# COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,9 +24,8 @@ overrides=("${@:2}")
 root="${COMPRL_RECIPES:-$PWD/outputs/recipes}"
 export COMPRL_TASKS="$root/tasks-$setting"
 export COMPRL_RUN="$root/$recipe-$setting"
-export TENSORBOARD_DIR="$COMPRL_RUN/tensorboard"
 
-# task NAME TRAIN VAL …: rows of a task, as `comprl data …` makes them; TRAIN and VAL are numbers of tasks, or all.
+# task NAME TRAIN VAL …: makes the rows of a task with `comprl data …`; TRAIN and VAL are numbers of rows, or all.
 task() {
   local name=$1 train=$2 val=$3
   shift 3
@@ -43,9 +42,6 @@ task() {
 
 if [ "$setting" = cpu ]; then
   export COMPRL_QUICKSTART="${COMPRL_QUICKSTART:-$PWD/outputs/quickstart}"
-  export VERL_PLATFORM=cpu
-  export VLLM_CPU_KVCACHE_SPACE=1          # GiB per server
-  export VLLM_CPU_OMP_THREADS_BIND=nobind  # two servers share the cores
   export HF_HUB_OFFLINE=1
   python -m recipes.quickstart_cpu.prepare --output "$COMPRL_QUICKSTART/models"
 fi

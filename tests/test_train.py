@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 
 from verl_comprl import train
 
@@ -27,7 +28,29 @@ def launch(*overrides: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def test_mistakes_are_told_one_per_line_before_anything_starts(tmp_path):
+@pytest.mark.parametrize("error", [RuntimeError("the server died"), KeyError("loss")])
+def test_an_unexpected_error_is_printed_once_in_full(tmp_path, monkeypatch, capsys, error):
+    def fail(*_):
+        print("what verl prints")
+        raise error
+
+    monkeypatch.setattr(train, "_run", fail)
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    assert train.run(config) == 1
+    shown = capsys.readouterr()
+    assert shown.out.startswith("error: Traceback") and shown.out.count(repr(error).partition("(")[0]) == 1
+    assert "in fail" in shown.out and str(tmp_path / "train.log") in shown.out and shown.err == ""
+    log = (tmp_path / "train.log").read_text()
+    assert log.startswith("what verl prints\nTraceback") and log.count(repr(error).partition("(")[0]) == 1
+
+
+def test_help_is_one_screen(capsys):
+    assert train.main(["--config-name=recipe", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "data.train_files=FILE" in shown and "arm=NAME" in shown and len(shown.splitlines()) <= 24
+
+
+def test_mistakes_are_printed_one_per_line_before_anything_starts(tmp_path):
     result = launch(
         "actor_rollout_ref.rollout.n=7",
         "comprl.extractor.batch_size=0",

@@ -1,52 +1,58 @@
-"""Launcher of a training run: ``python -m verl_comprl.train key=value …`` (also ``comprl train`` and torchrun).
+"""Launches a training run: ``python -m verl_comprl.train key=value …`` (also ``comprl train`` and torchrun).
 
-Composes and checks the config, starts Ray, runs the trainer in this process and leaves nothing behind. Under torchrun
-the first process does that and the others return at once, since verl starts its own workers.
+Composes and checks the config, starts Ray, runs the trainer in this process and stops all processes at the end. Under
+torchrun the first process does that and the others return immediately, since verl starts its own workers.
 """
 
 import logging
 import os
 import signal
 import sys
-import warnings
+import traceback
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# Before verl, vLLM or Ray are imported: their logs would bury the run's own lines.
-_QUIET = {
-    "VERL_LOGGING_LEVEL": "ERROR",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "TQ_LOGGING_LEVEL": "ERROR",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAY_DEDUP_LOGS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TQDM_DISABLE": "1",  # verl's own bar; ours is drawn by rich
-    "PYTHONWARNINGS": "ignore",
-}
-# What Hydra can be told by its primary config only, which may be a recipe of the user's.
+from verl_comprl.display.introduction import describe_training
+from verl_comprl.display.quiet import is_verbose, quiet_libraries
+from verl_comprl.platform import detection
+
+_HELP = """\
+usage: comprl train [--config-dir DIR --config-name NAME] key=value …
+
+Trains an actor and an experience extractor; settings are Hydra overrides. Needed are:
+
+  data.train_files=FILE data.val_files=FILE   tasks, made with comprl data
+  actor_rollout_ref.model.path=MODEL          the actor: a folder, or a name on the Hugging Face hub
+  extractor.model.path=MODEL                  the extractor
+
+Every key of verl's ppo_trainer config can be set; what this package adds is under comprl and extractor, and arm=NAME
+chooses a variant of the method (arm=baseline is plain GRPO).
+
+  comprl train --cfg job                      prints the whole config and starts nothing
+  comprl train --info defaults-tree           prints the files that it is made from
+"""
+# Settings that Hydra takes from the primary config only, which may be a recipe of the user.
 _HYDRA_DEFAULTS = (
     "hydra.searchpath=[pkg://verl.trainer.config]",
-    "hydra.output_subdir=null",  # no outputs/ folder per launch: a run writes to trainer.default_local_dir
+    "hydra.output_subdir=null",  # no outputs/ folder for each launch: a run writes to trainer.default_local_dir
     "hydra.run.dir=.",
     "hydra/job_logging=stdout",
     "hydra.job_logging.root.level=WARNING",
 )
+_RAY_LOGS = "/tmp/ray/session_latest/logs"
 _TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def prepare_environment() -> bool:
-    """Set what libraries read at import; returns ``False`` in a torchrun process that has nothing to do."""
+    """Set what libraries read when imported; returns ``False`` in a torchrun process that has nothing to do."""
     first = os.environ.get("RANK", "0") == "0"
     for name in _TORCHRUN_VARIABLES:
         os.environ.pop(name, None)  # Ray workers inherit them and verl's would be wrong
-    if os.environ.get("COMPRL_VERBOSE", "0") == "0":
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
-        warnings.filterwarnings("ignore")  # for this process; the variable is for its workers
+    if first:
+        quiet_libraries()
+        detection.select_platform()
     return first
 
 
@@ -56,19 +62,39 @@ def run(config: Any) -> int:
     Args:
         config: The composed config.
     """
-    from verl_comprl.display.terminal import Display, redirect_verl_output
+    from verl_comprl.display.redirect import redirect_verl_output
+    from verl_comprl.display.terminal import Display
 
-    display = Display()
-    log = Path(config.trainer.default_local_dir) / "train.log"
-    with redirect_verl_output(log) if os.environ.get("COMPRL_VERBOSE", "0") == "0" else nullcontext():
-        return _run(config, display)
+    display = Display(live=not is_verbose())
+    log = Path(config.trainer.default_local_dir).resolve() / "train.log"
+    with nullcontext() if is_verbose() else redirect_verl_output(log, display.note):
+        try:
+            return _run(config, display)
+        except Exception:
+            text = traceback.format_exc().rstrip()
+            display.fail(text)
+            if not is_verbose():
+                print(text)  # to the log
+                display.note(f"All other output of this run is in {log}, the logs of Ray's workers in {_RAY_LOGS}.")
+            return 1
+        finally:
+            display.close()
+
+
+def complete_config(config: Any) -> None:
+    """Fill in what depends on the device: the CPU where there is no accelerator."""
+    from verl.utils.device import auto_set_device
+
+    from verl_comprl.config.validation import device_slots
+
+    detection.complete_config(config, sum(device_slots(config)))
+    auto_set_device(config)
 
 
 def _run(config: Any, display: Any) -> int:
     import ray
     from omegaconf import OmegaConf
     from verl.utils.config import validate_config
-    from verl.utils.device import auto_set_device
 
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
@@ -78,13 +104,17 @@ def _run(config: Any, display: Any) -> int:
     from verl_comprl.trainer.extractor_runtime import extractor_view
     from verl_comprl.trainer.trainer import RunInterrupted
 
+    folder = Path(config.trainer.default_local_dir)
+    os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
     try:
         check_symbols()
         plugin.verify()
-        auto_set_device(config)
         validate(config)
+        complete_config(config)
         for model in (config, *([extractor_view(config)] if config.comprl.experience else [])):
             validate_config(config=model, use_reference_policy=False, use_critic=False)
+        if detection.uses_cpu():
+            display.note(detection.describe_cpu())
         _start_ray(config)
         check_slots(config, ray.cluster_resources())
     except (ConfigError, RuntimeError, AssertionError, ValueError) as error:
@@ -92,10 +122,11 @@ def _run(config: Any, display: Any) -> int:
         display.fail(str(error))
         return 2
     try:
-        save_config(config, Path(config.trainer.default_local_dir))
+        save_config(config, folder)
         OmegaConf.resolve(config)
         _train(config, display)
     except RunInterrupted as interrupted:
+        display.close()
         display.note(str(interrupted))
         return 130
     except (FileNotFoundError, StoreError, SnapshotError) as error:
@@ -137,7 +168,7 @@ def _train(config: Any, display: Any) -> None:
     trainer: Any = None
     finished = False
     try:
-        with display.phase("start"):
+        with display.phase("start", "starting the models, their servers and the workers"):
             trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
             trainer.progress = display
             trainer.init()
@@ -149,6 +180,8 @@ def _train(config: Any, display: Any) -> None:
                 teacher_client=trainer.get_teacher_client(),
                 reward_loop_worker_handles=trainer.get_reward_handles(),
             )
+        if not config.trainer.val_only:
+            display.note(describe_training(config, after=trainer.global_steps))
         with _stop_on_signal(trainer, display):
             trainer.fit(agent_loops)
         finished = True
@@ -164,11 +197,11 @@ def _train(config: Any, display: Any) -> None:
 
 @contextmanager
 def _stop_on_signal(trainer: Any, display: Any):
-    """First Ctrl-C or SIGTERM: finish the step and write a checkpoint. Second: stop at once."""
+    """First Ctrl-C or SIGTERM: finish the step and write a checkpoint. Second: stop immediately."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        display.note("stopping after this step, with a checkpoint; once more to stop at once")
+        display.note("stopping after this step, with a checkpoint; press Ctrl-C again to stop without one")
         trainer.request_stop()
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -181,7 +214,7 @@ def _stop_on_signal(trainer: Any, display: Any):
 
 @contextmanager
 def _uninterrupted():
-    """Shut down without being shut down: an impatient second signal must not leave servers behind."""
+    """Ignore signals while shutting down: an impatient second one must not leave servers running."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -192,6 +225,10 @@ def _uninterrupted():
 
 def main(arguments: list[str] | None = None) -> int:
     """Compose the config from ``arguments`` (Hydra overrides) and run."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(given):
+        print(_HELP, end="")
+        return 0
     if not prepare_environment():
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -204,7 +241,6 @@ def main(arguments: list[str] | None = None) -> int:
         nonlocal code
         code = run(config)
 
-    given = sys.argv[1:] if arguments is None else arguments
     named = {argument.partition("=")[0] for argument in given}
     defaults = [default for default in _HYDRA_DEFAULTS if default.partition("=")[0] not in named]
     sys.argv = [sys.argv[0], *given, *defaults]

@@ -1,1 +1,1 @@
-"""The quickstart: two tiny models, built and warm-started here, that learn together on a CPU."""
+"""Quickstart: trains two small models, built and warm-started here, on a CPU."""

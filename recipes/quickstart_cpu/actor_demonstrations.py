@@ -1,8 +1,8 @@
 """Scripted episodes in the real environment, as supervised data for the actor.
 
-Owns how a demonstrator that is not perfect behaves and how guidance changes it: a helpful lesson makes it follow the
-scripted expert, anything else leaves it wandering most of the time. An actor warm-started on this is bad but trainable
-when free, and what it reads matters to it. The lessons' wording is ``lessons``.
+Owns the behaviour of an imperfect demonstrator and how guidance changes it: with a helpful lesson it follows the
+scripted expert, otherwise it mostly moves at random. An actor warm-started on this performs badly without experience
+but can improve, and it reacts to what it reads. The lessons' wording is in ``lessons``.
 """
 
 import json
@@ -23,10 +23,10 @@ from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 VARIANT = "room-ultimate"
 
 _WANDERING: dict[Worth | None, float] = {"helpful": 0.02, "neutral": 0.85, "misleading": 0.95, None: 0.85}
-"""Share of turns with a random move, by what the demonstrator was told last; None: nothing."""
+"""Share of turns with a random move, by the last lesson that the demonstrator read; None: it read none."""
 
 _GUIDANCE: dict[Worth | None, float] = {"helpful": 0.5, "neutral": 0.15, "misleading": 0.15, None: 0.2}
-"""Share of episodes. Most are played well, since only those show how to read the map."""
+"""Share of episodes by lesson. Half have a helpful one, since only good play shows how to read the map."""
 
 _ASK = 0.08  # per turn of a guided episode, until it has asked once
 QUERIES = (
@@ -40,13 +40,13 @@ _GOAL = "staircase down"  # as the legend of an observation names it
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One episode: what the actor learns from, and what the extractor would read."""
+    """One episode: the actor's conversation, and the trajectory that the extractor reads."""
 
     messages: list[Message]
     tools: list[dict[str, Any]]
     turns: tuple[Turn, ...]
     advised: tuple[Turn, ...]
-    """The same turns as the expert would have answered them."""
+    """The same turns with the expert's answers."""
     goal: str
     lesson: Lesson | None
     success: bool
@@ -57,7 +57,7 @@ def demonstrate(count: int, *, max_turns: int, seed: int) -> Iterator[Demonstrat
 
     Args:
         count: Number of episodes.
-        max_turns: Turn limit of an episode; it stands in the prompt.
+        max_turns: Turn limit of an episode; it is part of the prompt.
         seed: Chooses the environment's episodes and the demonstrator's randomness.
 
     Yields:
@@ -75,11 +75,11 @@ def demonstrate(count: int, *, max_turns: int, seed: int) -> Iterator[Demonstrat
 
 
 def exercises(count: int, *, max_turns: int, seed: int) -> Iterator[list[Message]]:
-    """Yield single turns as conversations of their own.
+    """Yield single turns as separate conversations.
 
-    Without all else, reading the map and heeding a lesson are learned in a fraction of the time. A turn comes in two
-    forms: observation and the expert's answer (more of those that have the staircase in sight), or lesson, observation
-    and the answer that was given.
+    Reading the map and following a lesson are learned much faster from single turns than from whole episodes. A turn
+    has one of two forms: observation and the expert's answer (preferably with the staircase in sight), or lesson,
+    observation and the demonstrator's answer.
 
     Args:
         count: Number of episodes whose turns are used.

@@ -1,8 +1,8 @@
 """Scripted answers of the extractor, as supervised data.
 
-Owns what a warm-started extractor writes: well-formed answers of all three kinds of call, whose lessons are helpful,
-neutral and misleading about equally often and do not depend on the episode. Which of them are worth writing is left to
-be learned. The lessons' wording is ``lessons``, the prompts are ``verl_comprl.extractor.prompts``.
+Owns what a warm-started extractor writes: well-formed answers to all three kinds of call, whose lessons are helpful,
+neutral and misleading about equally often and do not depend on the episode. Training then has to find out which lessons
+are worth writing. The lessons' wording is in ``lessons``, the prompts are in ``verl_comprl.extractor.prompts``.
 """
 
 import json
@@ -64,7 +64,7 @@ def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
 
 
 def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
-    """Yield ``search_and_ask`` calls, answered with what the entry says.
+    """Yield ``search_and_ask`` calls, answered with the entry's content.
 
     Args:
         count: Number of calls.

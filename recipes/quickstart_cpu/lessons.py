@@ -1,8 +1,8 @@
-"""The experience that scripted episodes are guided by and scripted extractor answers contain.
+"""Texts of scripted lessons: they guide demonstrations, and the extractor's example answers contain them.
 
-Owns the wording and what each kind of lesson is worth; how strongly a lesson moves the actor is
-``actor_demonstrations``. Lessons are put together from interchangeable sentences, so that an extractor trained on them
-has many ways to say each thing and reinforcement learning has something to choose from.
+Owns the wording and which lessons help; how strongly a lesson changes the demonstrator is in ``actor_demonstrations``.
+Lessons are combined from interchangeable sentences, so that an extractor trained on them has many ways to say each
+thing and reinforcement learning has something to choose from.
 """
 
 import random
@@ -15,7 +15,7 @@ WORTHS: tuple[Worth, ...] = get_args(Worth)
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One entry as the bank would hold it."""
+    """Title and text of one experience entry."""
 
     worth: Worth
     title: str
@@ -23,7 +23,7 @@ class Lesson:
 
     @property
     def text(self) -> str:
-        """What an actor reads; the form of ``verl_comprl.experience.schema.Experience.text``."""
+        """The text that an actor reads, in the format of ``verl_comprl.experience.schema.Experience.text``."""
         return f"{self.title}\n{self.content}"
 
 

@@ -1,7 +1,4 @@
-"""The shape of the two small Qwen3 models, and their random weights.
-
-What they are taught is ``warm_start``; everything after that treats them as it treats any model folder.
-"""
+"""Builds a small Qwen3 model with random weights; its supervised training is in ``warm_start``."""
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM

@@ -1,6 +1,6 @@
-"""``python -m recipes.quickstart_cpu.prepare --output DIR``: build and warm-start both models, once.
+"""Builds and warm-starts both models: ``python -m recipes.quickstart_cpu.prepare --output DIR``.
 
-The result is cached under a hash of everything it is made from; a second call returns at once.
+The result is cached under a hash of all its source files; a second call returns immediately.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from verl_comprl.display.quiet import quiet_libraries
+
 SOURCES = (
     "recipes/quickstart_cpu",
     "verl_comprl/extractor/prompts",
@@ -22,11 +24,11 @@ SOURCES = (
     "env_adapters/minihack",
 )
 STAMP = "prepared.json"
-MAX_TURNS = 8  # as in run.sh: the number is part of the prompt
+MAX_TURNS = 8  # the same as in run.sh: the number is part of the prompt
 
 
 def fingerprint() -> str:
-    """Return a hash of the files that the models are made from."""
+    """Return a hash of the source files of the models."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for source in SOURCES:
@@ -38,19 +40,21 @@ def fingerprint() -> str:
 
 
 def prepare(output: Path) -> None:
-    """Build ``output/actor`` and ``output/extractor`` unless they are there already."""
+    """Build ``output/actor`` and ``output/extractor`` unless they are up to date."""
     wanted = fingerprint()
     stamp = output / STAMP
     if stamp.exists() and json.loads(stamp.read_text())["fingerprint"] == wanted:
-        print(f"models: prepared already in {output}")
+        print(f"Models: prepared already, in {output}")
         return
+    quiet_libraries()  # before they are imported; the two processes below inherit the settings
     started = time.perf_counter()
-    print("models: playing scripted episodes for the warm start …", flush=True)
+    print("Models: building two small ones, actor and extractor (once, 2 to 4 minutes)", flush=True)
+    print("  playing scripted example episodes …", flush=True)
     temporary = output.with_name(f"{output.name}.part-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     _train_tokenizer(temporary / "tokenizer")
-    print(f"models: {time.perf_counter() - started:.0f} s; training actor and extractor …", flush=True)
+    print("  training both models on the examples …", flush=True)
     # Spawned, not forked: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=train, args=(temporary,)) for train in (_train_actor, _train_extractor)]
@@ -59,12 +63,12 @@ def prepare(output: Path) -> None:
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
-        raise SystemExit(f"models: a warm start failed; what there is lies in {temporary}")
+        raise SystemExit(f"error: building the models failed, see above; intermediate files are in {temporary}")
     shutil.rmtree(temporary / "tokenizer")
     (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
-    print(f"models: ready in {output} after {time.perf_counter() - started:.0f} s", flush=True)
+    print(f"  both models are ready after {time.perf_counter() - started:.0f} s, in {output}", flush=True)
 
 
 def _train_tokenizer(folder: Path) -> None:
@@ -91,11 +95,11 @@ def _train_actor(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=1)
     turns = [encode(tokenizer, messages) for messages in exercises(2500, max_turns=MAX_TURNS, seed=1)]
-    read = warm_start(model, turns, folder, steps=1300, batch_size=16, learning_rate=3e-3, seed=1)
+    warm_start(model, turns, folder, steps=1300, batch_size=16, learning_rate=3e-3, seed=1)
     played = demonstrate(1200, max_turns=MAX_TURNS, seed=2)
     episodes = [encode(tokenizer, episode.messages, episode.tools) for episode in played]
-    play = warm_start(model, episodes, folder, steps=900, batch_size=2, learning_rate=2e-3, seed=2)
-    _save(model, tokenizer, folder / "actor", read, play)
+    loss = warm_start(model, episodes, folder, steps=900, batch_size=2, learning_rate=2e-3, seed=2)
+    _save(model, tokenizer, folder / "actor", loss)
 
 
 def _train_extractor(folder: Path) -> None:
@@ -111,26 +115,26 @@ def _train_extractor(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=2)
     episodes = list(demonstrate(1600, max_turns=MAX_TURNS, seed=5))
-    # The form of an answer is learned from short prompts in a fraction of the time.
-    beginnings = [replace(episode, turns=episode.turns[:2]) for episode in episodes]
-    forms = [*merges(1600, seed=3), *answers(800, seed=4), *distillations(beginnings, seed=8)]
+    # The format of an answer is learned much faster from short prompts.
+    prefixes = [replace(episode, turns=episode.turns[:2]) for episode in episodes]
+    forms = [*merges(1600, seed=3), *answers(800, seed=4), *distillations(prefixes, seed=8)]
     short = [encode(tokenizer, messages) for messages in forms]
-    form = warm_start(model, short, folder, steps=500, batch_size=16, learning_rate=3e-3, seed=3)
+    warm_start(model, short, folder, steps=500, batch_size=16, learning_rate=3e-3, seed=3)
     mixed = [*distillations(episodes, seed=5), *merges(400, seed=6), *answers(150, seed=7)]
     examples = [encode(tokenizer, messages) for messages in mixed]
-    distil = warm_start(model, examples, folder, steps=400, batch_size=4, learning_rate=2e-3, seed=4)
-    _save(model, tokenizer, folder / "extractor", form, distil)
+    loss = warm_start(model, examples, folder, steps=400, batch_size=4, learning_rate=2e-3, seed=4)
+    _save(model, tokenizer, folder / "extractor", loss)
 
 
-def _save(model, tokenizer, folder: Path, *losses: float) -> None:
+def _save(model, tokenizer, folder: Path, loss: float) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    print(f"models: {folder.name} trained, loss {' then '.join(f'{loss:.2f}' for loss in losses)}", flush=True)
+    print(f"  {folder.name} trained (loss per token {loss:.2f})", flush=True)
 
 
 def main() -> int:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Build and warm-start the two models of the quickstart.")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")
     prepare(parser.parse_args().output.resolve())
     return 0

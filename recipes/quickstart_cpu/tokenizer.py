@@ -1,7 +1,7 @@
-"""A tokenizer of our own: byte-level BPE over the scripted texts, with a ChatML template.
+"""Trains the quickstart's tokenizer: byte-level BPE on the scripted texts, with a ChatML template.
 
-Owns the splitting rules, the special tokens and the template. Both models of the quickstart use it; any other model
-brings its own tokenizer and template, and nothing outside this recipe depends on this one.
+Owns the splitting rules, the special tokens and the template. Both models of the quickstart use it; nothing outside
+this recipe does.
 """
 
 import re
@@ -18,9 +18,9 @@ Conversation = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
 _SPECIAL_TOKENS = [PAD, START, END]
 
 # Pieces that BPE may merge within but not across; they are larger than words, so that frequent phrases become single
-# tokens and episodes stay short. A newline stands alone: verl's token builder needs it as one token, and a turn then
-# encodes the same on its own as within a conversation. A row of the map is one piece: its symbols stand at fixed
-# places in it, which the one token of a common row says directly.
+# tokens and episodes stay short. A newline is a piece of its own: verl's token builder needs it as one token, and a
+# turn then encodes the same alone as within a conversation. A row of the map is one piece: its symbols have fixed
+# positions, which the single token of a common row encodes directly.
 _PIECES = "|".join(
     [
         r"^(?:\S )+\S\n",  # row of single symbols
@@ -72,7 +72,7 @@ To call one, write its name and arguments as one JSON object inside <tool_call> 
 {%- if add_generation_prompt -%}
 {{ '<|im_start|>assistant\\n' }}
 {%- endif -%}"""
-"""Renders each message without a look at the others: a longer conversation starts with the shorter one's text."""
+"""Renders each message independently: the text of a conversation is a prefix of the text of a longer one."""
 
 
 def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 2560) -> PreTrainedTokenizerFast:
@@ -107,7 +107,7 @@ def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 256
 
 
 def _plain_texts(conversations: Iterable[Conversation]) -> Iterator[str]:
-    """Render, then split at the special tokens, which training must not see as text."""
+    """Render, then split at the special tokens, so that BPE does not learn them as text."""
     empty = Tokenizer(models.BPE())
     empty.add_special_tokens(_SPECIAL_TOKENS)
     renderer = _with_template(empty)

@@ -1,7 +1,7 @@
 """Supervised training of a model on conversations, with loss on the assistant's tokens only.
 
-Uses transformers' ``Trainer`` and not verl's SFT trainer, which gives the same tokens but starts anew for each of the
-four short phases and renders every conversation twice each time it is read.
+Uses transformers' ``Trainer`` instead of verl's SFT trainer, which gives the same tokens but would have to be started
+for each of the four short phases and renders every conversation twice each time it is read.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def encode(
         shown = list(tools) if tools and index == 0 else None
         part = tokenizer.apply_chat_template([message], tools=shown, tokenize=True, return_dict=False)
         ids += part
-        # The last token is the newline after <|im_end|>, where generation has stopped already.
+        # The last token is the newline after <|im_end|>; generation has already stopped there.
         written = range(cue, len(part) - 1) if message["role"] == "assistant" else range(0)
         labels += [token if position in written else IGNORED for position, token in enumerate(part)]
     return {"input_ids": ids, "labels": labels}
@@ -64,7 +64,7 @@ class _Collator:
             return pad_sequence([torch.tensor(example[key]) for example in examples], True, value)
 
         ids, labels = padded("input_ids", self.pad_token_id), padded("labels", IGNORED)
-        # Padding stands on the right, where causal attention never looks back at it: no mask is needed.
+        # Padding is on the right, where causal attention never reads it: no mask is needed.
         return {"input_ids": ids, "labels": labels}
 
 
@@ -103,8 +103,8 @@ def warm_start(
 
     Args:
         model: A decoder with ``model`` and ``lm_head``, as transformers' have; on the CPU, in float32.
-        examples: What ``encode`` returned.
-        folder: The trainer's; nothing is written to it.
+        examples: Results of ``encode``.
+        folder: Output folder that ``Trainer`` asks for; nothing is written to it.
         steps: Optimizer steps.
         batch_size: Examples per step.
         learning_rate: Peak of a cosine schedule.

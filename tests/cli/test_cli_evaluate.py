@@ -24,7 +24,7 @@ def checkpoint(tmp_path: Path) -> Path:
     ("arguments", "message"),
     [
         (["--checkpoint", "{run}/global_step_9"], "global_step_9 does not exist; it is a folder RUN/global_step_<N>"),
-        (["--checkpoint", "{run}"], "is no folder of verl's, which are called global_step_<N>"),
+        (["--checkpoint", "{run}"], "is not a checkpoint folder; its name must be global_step_<N>"),
         (["--checkpoint", "{run}/global_step_2", "--samples", "0"], "--samples 0 must be at least 1"),
         (["--checkpoint", "{run}/global_step_2", "--bank", "b"], "--bank b: the run had no experience; add comprl.ex"),
         (["--checkpoint", "{run}/global_step_2", "comprl.arn=x"], "'comprl.arn=x' cannot be applied to"),

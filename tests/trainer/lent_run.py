@@ -166,7 +166,6 @@ def main() -> None:
     import ray
     import transfer_queue as tq
     from hydra import compose, initialize_config_dir
-    from verl.utils.device import auto_set_device
 
     from verl_comprl import plugin
 
@@ -182,7 +181,7 @@ def main() -> None:
             configs.append(None if "evaluate" in run else compose(recipe, overrides=overrides))
     for config in filter(None, configs):
         config.transfer_queue.enable = True
-        auto_set_device(config)
+        train.complete_config(config)
     train._start_ray(configs[0])
     tq.init(configs[0].transfer_queue)
     runs = Runs(Path(sys.argv[2]))

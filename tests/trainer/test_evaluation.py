@@ -1,14 +1,11 @@
 """Metrics of an evaluation, against numbers worked out by hand, and the file that keeps them."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from verl_comprl.algorithm.interval import wilson_interval
-from verl_comprl.trainer.evaluation import EVALUATIONS, evaluation_metrics, write_evaluation
-from verl_comprl.trainer.step_records import begin_records
+from verl_comprl.trainer.evaluation import evaluation_metrics
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
@@ -40,19 +37,3 @@ def test_per_task_and_average() -> None:
 def test_an_evaluation_without_episodes_has_no_metrics() -> None:
     assert evaluation_metrics([], {}) == {}
     assert evaluation_metrics(["room"], infos((None,) * 6)) == {}
-
-
-@pytest.mark.parametrize(("step", "kept"), [(-1, []), (0, [0]), (15, [0, 15]), (30, [0, 15, 30])])
-def test_the_file_of_a_run_keeps_only_evaluations_up_to_its_start(tmp_path: Path, step: int, kept: list[int]) -> None:
-    for evaluated in (0, 15, 30):
-        write_evaluation(tmp_path, {"step": evaluated})
-    file = tmp_path / EVALUATIONS
-    begin_records(file, step)
-    assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == kept
-    aside = list(tmp_path.glob("evaluations-*.jsonl"))
-    assert [len(path.read_text().splitlines()) for path in aside] == ([3] if len(kept) < 3 else [])
-
-
-def test_nothing_is_created_in_a_new_folder(tmp_path: Path) -> None:
-    begin_records(tmp_path / "run" / EVALUATIONS, -1)
-    assert not (tmp_path / "run").exists()

@@ -54,6 +54,17 @@ def test_the_bank_can_be_read_while_the_run_has_it_open(folder, interrupted):
     assert not (folder / "run" / "bank" / "manager.json").exists()
 
 
+def test_the_terminal_gets_our_lines_and_no_metrics_of_verl(interrupted):
+    assert "step 1/1000 · success " in interrupted.text() and "step:1 " not in interrupted.text()
+    assert "PyTorch finds no GPU" in interrupted.text() or "VERL_PLATFORM=cpu is set" in interrupted.text()
+
+
+def test_metrics_of_a_run_and_its_continuation_are_in_one_file(folder, interrupted, lent):
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, last_step(folder / "run") + 1))
+    assert all(line["data"]["comprl/free/rollouts"] > 0 for line in lines)
+
+
 def test_a_resumed_run_continues_from_the_checkpoint(folder, interrupted, lent):
     steps = [line["step"] for line in lent["resumed"]]
     assert len(steps) == 2 and last_step(folder / "run") == steps[-1]

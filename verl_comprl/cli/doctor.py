@@ -1,11 +1,11 @@
-"""``comprl doctor``: is everything in place, and if not, what to do."""
+"""``comprl doctor``: checks the installation and says how to repair it."""
 
 import argparse
 import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -18,65 +18,70 @@ def _verl() -> str:
     from verl_comprl.compat import check_symbols, installed_verl
 
     check_symbols()
-    return installed_verl()
+    return f"version {installed_verl()}, which this package supports"
 
 
-def _registration() -> str:
+def _plugin() -> str:
     if "comprl" not in {entry.name for entry in entry_points(group="verl.plugins")}:
         raise RuntimeError("verl-comprl is not installed as a distribution, so verl does not load it: pip install -e .")
     from verl_comprl import plugin
-    from verl_comprl.names import TRAINERS
 
     plugin.verify()
-    return f"trainers {', '.join(TRAINERS)}"
+    return "verl loads verl-comprl in every process"
 
 
 def _device() -> str:
     import torch
     from verl.plugin.platform import get_platform
 
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} CUDA devices, verl platform {get_platform().device_name}"
-    if get_platform().device_name != "cpu":
-        raise RuntimeError("no GPU is visible: to run on the CPU, set VERL_PLATFORM=cpu and trainer.device=cpu")
-    return "CPU"
+    from verl_comprl.platform.detection import describe_cpu
+
+    name = get_platform().device_name
+    if name == "cpu":
+        return describe_cpu()
+    if torch.accelerator.is_available():
+        return f"{torch.accelerator.device_count()} x {name}"
+    if os.environ.get("RAY_ADDRESS"):
+        return f"verl expects {name} on the Ray cluster {os.environ['RAY_ADDRESS']}; this machine has none"
+    raise RuntimeError(
+        f"verl expects {name}, but PyTorch finds none: unset VERL_PLATFORM={os.environ.get('VERL_PLATFORM', '')}, or "
+        "install a driver and a PyTorch build for the GPU"
+    )
 
 
-def _vllm() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
+def _inference() -> str:
     try:
-        return version("vllm")
+        return f"vLLM {version('vllm')} generates text for both models"
     except PackageNotFoundError:
         raise RuntimeError(
             "no distribution called vllm is installed: on GPUs pip install 'verl-comprl[gpu]', on a CPU run make setup"
         ) from None
 
 
-def _environments() -> str:
-    from env_adapters import list_environments, make
-
-    states = []
-    for name in list_environments():
-        try:
-            make(name).close()
-            states.append(name)
-        except ImportError as error:
-            states.append(f"{name} (not usable: {error})")
-    return ", ".join(states)
-
-
 def _embedder() -> str:
     if importlib.util.find_spec("sentence_transformers") is None:
         raise RuntimeError("sentence-transformers is missing: pip install 'verl-comprl[embed]'")
-    return "sentence-transformers"
+    return "sentence-transformers turns experience into vectors that can be searched"
+
+
+def _environments() -> str:
+    from env_adapters import list_environments, make
+
+    usable, unusable = [], []
+    for name in list_environments():
+        try:
+            make(name).close()
+            usable.append(name)
+        except ImportError as error:
+            unusable.append(f"{name} ({error})")
+    return "; not usable: ".join(filter(None, (", ".join(usable), ", ".join(unusable))))
 
 
 CHECKS: dict[str, Callable[[], str]] = {
     "verl": _verl,
-    "registration": _registration,
+    "plugin": _plugin,
     "device": _device,
-    "vllm": _vllm,
+    "inference": _inference,
     "embedder": _embedder,
     "environments": _environments,
 }
@@ -84,9 +89,9 @@ CHECKS: dict[str, Callable[[], str]] = {
 
 def run(_: argparse.Namespace) -> int:
     """Run every check; exit code 1 if one failed."""
-    os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    from verl_comprl.platform.detection import select_platform
+
+    select_platform()
     failed = 0
     for name, check in CHECKS.items():
         try:
@@ -96,4 +101,6 @@ def run(_: argparse.Namespace) -> int:
             print(f"FAIL  {name}: {error}")
     if failed:
         print(f"{failed} of {len(CHECKS)} checks failed (Python {sys.version.split()[0]})")
+    else:
+        print("All checks passed.")
     return 1 if failed else 0

@@ -1,11 +1,12 @@
-"""``comprl evaluate``: a checkpoint on the run's evaluation tasks, with experience and without; the result is JSON.
+"""``comprl evaluate``: evaluates a checkpoint on the run's tasks, with experience and without; the result is JSON.
 
-Starts the run's own trainer in a folder of its own, so that nothing of the run is touched, and lets it evaluate only.
+Starts the run's trainer in a temporary folder, so that nothing of the run is changed, and lets it evaluate only.
 """
 
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 from contextlib import redirect_stdout
@@ -18,11 +19,13 @@ from verl_comprl.cli.evaluation_result import result
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("evaluate", help="evaluate a checkpoint with experience and without")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="its folder, RUN/global_step_N")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="its folder: RUN/global_step_N")
     parser.add_argument("--bank", default="", help="a snapshot (folder or hf://datasets/…); default: the checkpoint's")
-    parser.add_argument("--samples", type=int, default=1, help="episodes of each task in each arm (default 1)")
+    parser.add_argument(
+        "--samples", type=int, default=1, help="episodes of each task with experience, and as many without (default 1)"
+    )
     parser.add_argument("--greedy", action="store_true", help="temperature 0 instead of the run's sampling")
-    parser.add_argument("--output", type=Path, help="file to write; default: standard output only")
+    parser.add_argument("--output", type=Path, help="also write the result to this file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of the run's configuration")
     parser.set_defaults(run=run)
 
@@ -40,20 +43,25 @@ def run(options: argparse.Namespace) -> int:
     if not checkpoint.is_dir():
         raise FileNotFoundError(f"checkpoint {options.checkpoint} does not exist; it is a folder RUN/global_step_<N>")
     if not checkpoint.name.startswith("global_step_"):
-        raise ValueError(f"checkpoint {options.checkpoint} is no folder of verl's, which are called global_step_<N>")
+        raise ValueError(
+            f"checkpoint {options.checkpoint} is not a checkpoint folder; its name must be global_step_<N>"
+        )
     if options.samples < 1:
         raise ValueError(f"--samples {options.samples} must be at least 1")
-    with tempfile.TemporaryDirectory(prefix="comprl-evaluate-") as folder:
-        config = _config(checkpoint, options, Path(folder))
-        if config.trainer.device == "cpu":  # as recipes/quickstart_cpu/run.sh has it
-            for name, value in (("VERL_PLATFORM", "cpu"), ("VLLM_CPU_OMP_THREADS_BIND", "nobind")):
-                os.environ.setdefault(name, value)
-            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    folder = Path(tempfile.mkdtemp(prefix="comprl-evaluate-"))
+    code = 0
+    try:
+        config = _config(checkpoint, options, folder)
+        if config.trainer.device == "cpu":  # a run on the CPU is evaluated there too
+            os.environ.setdefault("VERL_PLATFORM", "cpu")
         train.prepare_environment()
-        with redirect_stdout(sys.stderr):  # standard output is the result's
+        with redirect_stdout(sys.stderr):  # standard output is for the result
             if code := train.run(config):
                 return code
-        found = result(config, checkpoint, Path(folder))
+        found = result(config, checkpoint, folder)
+    finally:
+        if not code:  # the error message of a failed run names its train.log
+            shutil.rmtree(folder)
     text = json.dumps(found, indent=1)
     print(text)
     if options.output:
@@ -78,7 +86,7 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
             resume_from_path=str(checkpoint),
             val_before_train=True,
             val_only=True,
-            logger=["console"],
+            logger=[],
             default_local_dir=str(folder),
         )
         sampling.n = options.samples * (2 if config.comprl.experience else 1)
@@ -89,5 +97,5 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
             config.comprl.bank.update(path=str(folder / "bank"), url="")
             config.comprl.queue.folder = str(folder / "queue")
             config.comprl.extractor.update(train=False, distill=False)
-            config.comprl.drain_timeout = 0  # the checkpoint's queue stays as it is
+            config.comprl.drain_timeout = 0  # the queue of the checkpoint is not worked on
     return config

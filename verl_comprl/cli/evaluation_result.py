@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience.transfer.snapshot import snapshot_checksum
-from verl_comprl.trainer.evaluation import EVALUATIONS
+from verl_comprl.trainer.run_log import EVALUATIONS
 
 _PREFIX = "comprl/eval/"
 _ARMS = {"_without": "without", "_with": "with"}

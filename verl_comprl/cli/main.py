@@ -1,10 +1,11 @@
-"""Entry point of ``comprl``: one sub-command, one module."""
+"""Entry point of ``comprl``: one module per sub-command."""
 
 import argparse
 import sys
 
 from verl_comprl.cli import data, doctor, evaluate
 from verl_comprl.cli.bank import args as bank
+from verl_comprl.display.quiet import quiet_libraries
 
 
 def _train(arguments: list[str]) -> int:
@@ -16,11 +17,12 @@ def _train(arguments: list[str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run a sub-command and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["train"]:  # everything after it is Hydra's
+    quiet_libraries()
+    if given[:1] == ["train"]:  # everything after it is for Hydra
         return _train(given[1:])
     parser = argparse.ArgumentParser(prog="comprl", description="Complementary RL for verl.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="{bank,data,doctor,evaluate,train}")
-    commands.add_parser("train", help="train actor and extractor: comprl train key=value … (Hydra overrides)")
+    commands.add_parser("train", help="train actor and extractor (comprl train --help)")
     bank.add_parser(commands)
     data.add_parser(commands)
     doctor.add_parser(commands)

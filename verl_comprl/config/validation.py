@@ -35,6 +35,13 @@ def validate(config: DictConfig) -> ComprlConfig:
     return comprl
 
 
+def device_slots(config: DictConfig) -> tuple[int, int]:
+    """Return how many device slots actor and extractor need."""
+    comprl = comprl_config(config)
+    extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.experience else 0
+    return config.trainer.nnodes * config.trainer.n_gpus_per_node, extractor
+
+
 def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     """Check that the Ray cluster has a device slot for every worker; verl would wait forever without a word.
 
@@ -45,16 +52,14 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     Raises:
         ConfigError: If there are too few.
     """
-    actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    comprl = comprl_config(config)
-    extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.experience else 0
+    actor, extractor = device_slots(config)
     available = int(resources.get("GPU", 0))
     if available < actor + extractor:
         raise ConfigError(
             f"Ray has {available} device slots (GPU), but {actor + extractor} are needed: {actor} for the actor "
             f"(trainer.nnodes * trainer.n_gpus_per_node) and {extractor} for the extractor "
             "(comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node). "
-            "Without GPUs set ray_kwargs.ray_init.num_gpus to the number of logical slots."
+            "On the CPU, ray_kwargs.ray_init.num_gpus is the number of logical slots; null takes what is needed."
         )
     # verl reserves one CPU per device slot and colocated role; the servers and the manager take their own.
     needed = 3 * (actor + extractor) + 4

@@ -1,1 +1,1 @@
-"""What a user sees of a run."""
+"""Terminal output of a run."""

@@ -1,4 +1,4 @@
-"""What a user sees of a run: nothing by default; the launcher puts a display in its place."""
+"""Progress interface through which the trainer reports to the terminal; by default it shows nothing."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,21 @@ Metrics = dict[str, float]
 
 
 class Progress:
-    """Receives what happens; every method does nothing."""
+    """Receives what happens in a run; every method does nothing."""
+
+    def activity(self, text: str) -> None:
+        """Something that takes a while has started."""
 
     def evaluation(self, step: int, metrics: Metrics) -> None:
         """An evaluation has ended."""
 
     def step(self, step: int, total: int, metrics: Metrics) -> None:
-        """An actor step has ended; ``metrics`` are all of the step's."""
+        """An actor step has ended; ``metrics`` are all of that step."""
 
     def finish(self, metrics: Metrics, saved: Mapping[str, str]) -> None:
-        """The run has ended regularly; ``metrics`` are the totals, ``saved`` names what lies where."""
+        """The run has ended regularly.
+
+        Args:
+            metrics: Totals of the run.
+            saved: Path of each kind of result.
+        """

@@ -1,1 +1,1 @@
-"""Running verl on a machine without an accelerator. Nothing here is active unless ``VERL_PLATFORM=cpu``."""
+"""Support for verl on a machine without an accelerator; active if ``VERL_PLATFORM=cpu``, which ``detection`` sets."""

@@ -1,19 +1,10 @@
-"""Evaluation metrics per task and on average, with experience and without, with confidence intervals.
+"""Evaluation metrics per task and on average, with experience and without, with confidence intervals."""
 
-Owns the metrics and the file in the run's folder that has a line of them for each evaluation.
-"""
-
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from verl_comprl.algorithm.interval import wilson_interval
-
-EVALUATIONS = "evaluations.jsonl"
-"""In the run's folder: a line of metrics per evaluation."""
 
 ARMS = ("with", "without")
 _COLUMNS: tuple[str, ...] = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls")
@@ -50,13 +41,6 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
             average |= _interval([episode for episodes in by_task.values() for episode in episodes])
             result |= {f"comprl/eval/{_named(name, arm)}": value for name, value in average.items()}
     return result
-
-
-def write_evaluation(folder: Path, measured: Mapping[str, Any]) -> None:
-    """Add a line to the run's file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / EVALUATIONS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(measured) + "\n")
 
 
 def _named(measure: str, arm: str) -> str:

@@ -13,6 +13,7 @@ import transfer_queue as tq
 
 from verl_comprl.errors import Boundary
 from verl_comprl.rollout.failures import PARTITION, FailedRollout
+from verl_comprl.trainer.run_log import append_record
 
 FAILURES = "failures.jsonl"
 """In the run's folder: a line per failed rollout."""
@@ -53,17 +54,15 @@ class FailureLog:
             error.add_note(f"Rollouts of this run failed: {counts}. See {self._file} and train.log next to it.")
 
     def _write(self, failures: list[FailedRollout]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
-            for failure in failures:
-                record = asdict(failure)
-                trace = record.pop("traceback")
-                line = json.dumps(record)
-                file.write(line + "\n")
-                if trace and failure.kind not in self._traced:
-                    self._traced.add(failure.kind)
-                    # The launcher redirects what is printed to train.log.
-                    print(f"first rollout that failed at {failure.boundary} with {failure.type}: {line}\n{trace}")
+        for failure in failures:
+            record = asdict(failure)
+            trace = record.pop("traceback")
+            append_record(self._file, record)
+            if trace and failure.kind not in self._traced:
+                self._traced.add(failure.kind)
+                # The launcher redirects what is printed to train.log.
+                kind = f"{failure.boundary} with {failure.type}"
+                print(f"first rollout that failed at {kind}: {json.dumps(record)}\n{trace}")
 
 
 def _take() -> list[FailedRollout]:

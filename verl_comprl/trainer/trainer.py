@@ -32,10 +32,10 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
-from verl_comprl.trainer.evaluation import EVALUATIONS, evaluation_metrics, write_evaluation
+from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog
-from verl_comprl.trainer.step_records import begin_records
+from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
 from verl_comprl.trainer.task_sampler import TaskSampler
 
 
@@ -73,7 +73,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         self.replay_buffer.poll_interval = self.comprl.poll_interval
         self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.progress = Progress()
-        self._failures = FailureLog(Path(config.trainer.default_local_dir))
+        self._failures = FailureLog(self._folder)
         self._stop_requested = False
         self._saved_step = -1
         self._stretch = 1
@@ -84,8 +84,8 @@ class ComplementaryTrainerMixin(PPOTrainer):
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        for name in (EVALUATIONS, FAILURES):
-            begin_records(Path(self.config.trainer.default_local_dir) / name, step)
+        for name in (EVALUATIONS, FAILURES, METRICS):
+            rewind_log(self._folder / name, step)
         if self.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
         # The two models start concurrently: most of a start is waiting for processes.
@@ -117,7 +117,9 @@ class ComplementaryTrainerMixin(PPOTrainer):
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
+            if not self.config.trainer.val_only:
+                self.progress.activity("finishing: the extractor reads the last episodes")
+                self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
         except Exception as error:
             self._failures.explain(error)
             raise
@@ -207,6 +209,19 @@ class ComplementaryTrainerMixin(PPOTrainer):
         finally:
             actor.ppo_mini_batch_size = size
 
+    def on_train_begin(self) -> None:
+        """Before the first step."""
+        self._add_metrics_file()
+        super().on_train_begin()
+
+    def on_step_begin(self) -> None:
+        """Stop if asked to and the step before has a checkpoint; its metrics have been logged by now."""
+        step = self.global_steps - 1
+        if self._stop_requested and self._saved_step == step:
+            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
+        self.progress.activity(f"step {self.global_steps} of {self.total_training_steps}")
+        super().on_step_begin()
+
     def on_step_end(self) -> None:
         """Collect the step's outcomes, start a merge if one is due, and stop here if asked to."""
         super().on_step_end()
@@ -214,17 +229,26 @@ class ComplementaryTrainerMixin(PPOTrainer):
         with marked_timer("comprl_collect", self.timing_raw):
             step_metrics = self.experience_runtime.collect(step)
         self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
-        if self._stop_requested:
-            if self._saved_step != step:
-                self._save_checkpoint()
-            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self.config.trainer.default_local_dir}")
+        if self._stop_requested and self._saved_step != step:
+            self._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         self._failures.collect(metrics)
         self.progress.step(self.global_steps, self.total_training_steps, metrics)
 
+    def _add_metrics_file(self) -> None:
+        """Let verl's ``Tracking`` write metrics.jsonl too."""
+        backends: dict[str, Any] = self.logger.logger
+        backends.setdefault("metrics_file", MetricsFile(self._folder / METRICS))
+
     # ---- evaluation ----
+
+    def on_validate_begin(self) -> None:
+        """Before an evaluation; the one before training comes before :meth:`on_train_begin`."""
+        self._add_metrics_file()
+        self.progress.activity("evaluating")
+        super().on_validate_begin()
 
     def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
         """Add our metrics, with experience and without, to verl's validation metrics."""
@@ -233,21 +257,30 @@ class ComplementaryTrainerMixin(PPOTrainer):
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
         measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
-        write_evaluation(Path(self.config.trainer.default_local_dir), measured)
+        append_record(self._folder / EVALUATIONS, measured)
         self._failures.collect(result)
         return result
 
+    @property
+    def _folder(self) -> Path:
+        return Path(self.config.trainer.default_local_dir)
+
     def _saved_paths(self) -> dict[str, str]:
-        folder = Path(self.config.trainer.default_local_dir).resolve()
-        paths: dict[str, Any] = {"run": folder}
-        if self.comprl.experience:
-            bank = self.comprl.bank
-            paths["bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
+        folder = self._folder.resolve()
+        paths: dict[str, Any] = {}
         if self._saved_step >= 0:
             paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
+        if self.comprl.experience:
+            bank = self.comprl.bank
+            paths["experience bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
         if "tensorboard" in self.config.trainer.logger:
-            paths["tensorboard"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
-        return {name: str(path) for name, path in paths.items()}
+            paths["learning curves"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
+        paths |= {
+            "all metrics": folder / METRICS,
+            "evaluations": folder / EVALUATIONS,
+            "verl's output": folder / "train.log",
+        }
+        return {name: str(path) for name, path in paths.items() if "://" in str(path) or Path(path).exists()}
 
     # ---- checkpoints ----
 

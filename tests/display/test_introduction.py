@@ -1,0 +1,40 @@
+"""Description of a run at its start."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.display.introduction import describe_training
+
+
+def config(**changes: Any) -> Any:
+    made = OmegaConf.create(
+        {
+            "data": {"train_batch_size": 4},
+            "actor_rollout_ref": {"rollout": {"n": 8}},
+            "trainer": {"total_training_steps": 30},
+            "comprl": {"experience": True, "guided_fraction": 0.25},
+        }
+    )
+    for key, value in changes.items():
+        OmegaConf.update(made, key.replace("__", "."), value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "absent"),
+    [
+        ({}, "Training for 30 steps; in each step, the actor plays 4 tasks 8 times.", "None"),
+        ({}, "2 of 8 attempts are guided", "4 of 8"),
+        ({"trainer__total_training_steps": None}, "Training; in each step, the actor", "None"),
+        ({"comprl__experience": False}, "Training for 30 steps", "guided"),
+    ],
+)
+def test_it_names_what_is_counted(changes: dict[str, Any], expected: str, absent: str) -> None:
+    text = describe_training(config(**changes))
+    assert expected in text and absent not in text
+
+
+def test_a_resumed_run_says_where_it_continues() -> None:
+    assert describe_training(config(), after=15).startswith("Resuming after step 15 of 30; in each step")

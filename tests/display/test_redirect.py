@@ -1,0 +1,36 @@
+"""What libraries print goes to a file, metrics lines of verl to the terminal."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_comprl.display.redirect import redirect_verl_output
+
+
+def test_only_metrics_lines_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, shown = tmp_path / "run" / "train.log", []
+    with redirect_verl_output(log, shown.append):
+        print("Training Progress")
+        print("step:1 - actor/loss:", end="")
+        print("0.5\nsteps to go")
+        print("a warning", file=sys.stderr)
+    assert shown == ["step:1 - actor/loss:0.5"]
+    assert log.read_text() == "Training Progress\nsteps to go\na warning\n"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_second_run_appends(tmp_path: Path) -> None:
+    for number in (1, 2):
+        with redirect_verl_output(tmp_path / "train.log", print):
+            print(f"run {number}")
+    assert (tmp_path / "train.log").read_text() == "run 1\nrun 2\n"
+
+
+def test_a_logger_that_was_set_up_meanwhile_can_write_at_exit(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with redirect_verl_output(log, print):
+        handler = logging.StreamHandler()
+    handler.handle(logging.makeLogRecord({"msg": "goodbye"}))
+    assert log.read_text() == "goodbye\n"

@@ -1,0 +1,106 @@
+"""Choice of the platform: the CPU where there is no accelerator, and never against the user's settings."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.platform.detection import complete_config, cores, describe_cpu, select_platform, uses_cpu
+
+NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE")
+
+
+@pytest.fixture
+def select(monkeypatch: pytest.MonkeyPatch):
+    """Select the platform with these variables; returns those of NAMES that are set afterwards."""
+
+    def run(accelerator: bool, **variables: str) -> dict[str, str]:
+        for name in NAMES:
+            monkeypatch.setenv(name, "")  # so that what the function sets is undone
+            monkeypatch.delenv(name)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
+        select_platform()
+        return {name: os.environ[name] for name in NAMES if name in os.environ}
+
+    return run
+
+
+def config(device: str | None = None, **ray_init: Any) -> DictConfig:
+    settings = {"num_gpus": None, "num_cpus": None, **ray_init}
+    return OmegaConf.create({"trainer": {"device": device}, "ray_kwargs": {"ray_init": settings}})
+
+
+CPU = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "given", "changed"),
+    [
+        (False, {}, CPU),
+        (True, {}, {}),
+        (True, {"VERL_PLATFORM": "cpu"}, CPU),
+        (False, {"VERL_PLATFORM": "nvidia"}, {"VERL_PLATFORM": "nvidia"}),
+        (False, {"RAY_ADDRESS": "10.0.0.1:6379"}, {"RAY_ADDRESS": "10.0.0.1:6379"}),
+        (
+            False,
+            {"VLLM_CPU_OMP_THREADS_BIND": "0-7", "VLLM_CPU_KVCACHE_SPACE": "8"},
+            {**CPU, "VLLM_CPU_OMP_THREADS_BIND": "0-7", "VLLM_CPU_KVCACHE_SPACE": "8"},
+        ),
+    ],
+)
+def test_the_environment(select: Any, accelerator: bool, given: dict[str, str], changed: dict[str, str]) -> None:
+    assert select(accelerator, **given) == changed
+    assert uses_cpu() == (changed.get("VERL_PLATFORM") == "cpu")
+
+
+def test_a_cpu_run_gets_device_and_slots(select: Any) -> None:
+    select(False)
+    made = config()
+    complete_config(made, slots=2)
+    ray_init = made.ray_kwargs.ray_init
+    assert (made.trainer.device, ray_init.num_gpus) == ("cpu", 2)
+    assert ray_init.num_cpus >= max(32, cores())
+
+
+def test_settings_of_the_user_win(select: Any) -> None:
+    select(False)
+    made = config(num_gpus=5, num_cpus=7)
+    complete_config(made, slots=2)
+    assert (made.ray_kwargs.ray_init.num_gpus, made.ray_kwargs.ray_init.num_cpus) == (5, 7)
+
+
+def test_an_accelerator_changes_nothing(select: Any) -> None:
+    select(True)
+    made = config()
+    complete_config(made, slots=2)
+    assert made == config()
+
+
+@pytest.mark.parametrize("by", ["variable", "setting"])
+def test_an_existing_cluster_has_its_own_resources(select: Any, by: str) -> None:
+    variable = {"RAY_ADDRESS": "10.0.0.1:6379"} if by == "variable" else {}
+    select(False, VERL_PLATFORM="cpu", **variable)
+    made = config(**({} if variable else {"address": "10.0.0.1:6379"}))
+    complete_config(made, slots=2)
+    assert made.trainer.device == "cpu"
+    assert made.ray_kwargs.ray_init.num_gpus is None and made.ray_kwargs.ray_init.num_cpus is None
+
+
+@pytest.mark.parametrize(("accelerator", "device"), [(False, "cuda"), (True, "cpu")])
+def test_a_device_that_contradicts_the_platform_is_an_error(select: Any, accelerator: bool, device: str) -> None:
+    select(accelerator)
+    with pytest.raises(ValueError, match=f"trainer.device={device}.*VERL_PLATFORM=cpu"):
+        complete_config(config(device), slots=1)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "reason"), [(False, "PyTorch finds no GPU"), (True, "VERL_PLATFORM=cpu is set")]
+)
+def test_a_cpu_run_is_explained_in_one_line(select: Any, accelerator: bool, reason: str) -> None:
+    select(accelerator, VERL_PLATFORM="cpu")
+    assert describe_cpu().startswith(f"{reason}: ") and f" {cores()} CPU cores" in describe_cpu()
+    assert "\n" not in describe_cpu()

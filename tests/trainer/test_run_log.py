@@ -1,0 +1,57 @@
+"""JSON-lines files of a run, across a resume."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from verl_comprl.trainer.run_log import MetricsFile, append_record, rewind_log
+
+
+def steps(file: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("step", "kept"), [(-1, []), (0, [0]), (15, [0, 15]), (30, [0, 15, 30])])
+def test_records_after_the_step_resumed_from_are_set_aside(tmp_path: Path, step: int, kept: list[int]) -> None:
+    file = tmp_path / "evaluations.jsonl"
+    for evaluated in (0, 15, 30):
+        append_record(file, {"step": evaluated})
+    rewind_log(file, step)
+    assert steps(file) == kept
+    aside = list(tmp_path.glob("evaluations-*.jsonl"))
+    assert [steps(path) for path in aside] == ([[0, 15, 30]] if len(kept) < 3 else [])
+
+
+def test_a_new_run_has_no_file_to_rewind(tmp_path: Path) -> None:
+    rewind_log(tmp_path / "run" / "metrics.jsonl", -1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_line_that_a_killed_process_left_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    MetricsFile(file).log({"loss": 1.0}, 1)
+    with file.open("a") as lines:
+        lines.write('{"step":2,"da')
+    rewind_log(file, 5)
+    MetricsFile(file).log({"loss": 0.5}, 2)
+    assert steps(file) == [1, 2]
+
+
+def test_metrics_have_the_format_of_verls_file_logger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.utils.tracking import Tracking
+
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "verl.jsonl"))
+    tracking = Tracking("project", "experiment", default_backend=["file"])
+    tracking.logger["metrics_file"] = MetricsFile(tmp_path / "ours.jsonl")
+    tracking.log({"a": 1, "b": np.float32(0.5), "c": float("nan"), "d": np.int64(3)}, step=1)
+    tracking.log({"a": 2.5}, step=2)
+    tracking.finish()
+    assert (tmp_path / "ours.jsonl").read_text() == (tmp_path / "verl.jsonl").read_text()
+
+
+def test_a_value_of_an_unknown_type_does_not_end_the_run(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "metrics.jsonl").log({"a": torch.tensor(1.0)}, 1)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "data": {"a": "tensor(1.)"}}

@@ -1,0 +1,27 @@
+"""Describes to the user what a run is going to do."""
+
+from typing import Any
+
+
+def describe_training(config: Any, *, after: int = 0) -> str:
+    """Return a few lines that name what the later lines count.
+
+    Args:
+        config: The run's config.
+        after: The step that the run is resumed from; 0 for a new run.
+    """
+    tasks, attempts = config.data.train_batch_size, config.actor_rollout_ref.rollout.n
+    steps = config.trainer.total_training_steps
+    begin = "Training" if steps is None else f"Training for {steps} steps"
+    if after:
+        begin = f"Resuming after step {after}" + ("" if steps is None else f" of {steps}")
+    lines = [
+        f"{begin}; in each step, the actor plays {tasks} tasks {attempts} times. Success is the share of solved ones."
+    ]
+    if config.comprl.experience:
+        guided = round(attempts * config.comprl.guided_fraction)
+        lines += [
+            f"{guided} of {attempts} attempts are guided by an entry of the experience bank, the others are free.",
+            "The extractor reads what happened, writes the entries, and is updated by whether they helped.",
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,80 @@
+"""Chooses the CPU where there is no accelerator, and fills in what verl, vLLM and Ray need for that.
+
+Settings of the user are never changed. With ``RAY_ADDRESS`` set nothing is chosen: this machine may have no accelerator
+while the cluster's workers have one; to use the CPUs of a cluster, set ``VERL_PLATFORM=cpu``.
+"""
+
+import os
+from typing import Any
+
+_VLLM_DEFAULTS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several servers share the cores
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB per server
+}
+
+_CPUS_PER_SLOT = 16
+"""Ray's CPUs are only counted: they may exceed the cores, and too few of them make verl wait forever."""
+
+
+def uses_cpu() -> bool:
+    """Return whether verl runs on the CPU in this process and its workers."""
+    return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
+
+
+def select_platform() -> None:
+    """Set the environment variables of a CPU run where there is no accelerator.
+
+    Has to be called before verl is imported and before Ray is started, whose workers inherit the variables.
+    """
+    if not os.environ.get("VERL_PLATFORM") and not os.environ.get("RAY_ADDRESS") and not _has_accelerator():
+        os.environ["VERL_PLATFORM"] = "cpu"
+    if uses_cpu():
+        for name, value in _VLLM_DEFAULTS.items():
+            os.environ.setdefault(name, value)
+
+
+def complete_config(config: Any, slots: int) -> None:
+    """Fill in ``trainer.device`` and Ray's logical resources for a CPU run.
+
+    Args:
+        config: The run's config; changed in place.
+        slots: Device slots that the run needs, one for each worker of a model.
+
+    Raises:
+        ValueError: If ``trainer.device`` contradicts the platform.
+    """
+    device = config.trainer.device
+    if not uses_cpu():
+        if device == "cpu":
+            raise ValueError("trainer.device=cpu: verl also needs the environment variable VERL_PLATFORM=cpu")
+        return
+    if device not in (None, "cpu"):
+        raise ValueError(
+            f"trainer.device={device}, but the run uses the CPU: PyTorch finds no accelerator, or VERL_PLATFORM=cpu is "
+            "set; allowed: null or cpu"
+        )
+    config.trainer.device = "cpu"
+    ray_init = config.ray_kwargs.ray_init
+    if os.environ.get("RAY_ADDRESS") or ray_init.get("address"):
+        return  # an existing cluster has its own resources
+    if ray_init.num_gpus is None:
+        ray_init.num_gpus = slots
+    if ray_init.num_cpus is None:
+        ray_init.num_cpus = max(_CPUS_PER_SLOT * slots, cores())
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_cpu() -> str:
+    """Return one line for the user of a run on the CPU."""
+    reason = "VERL_PLATFORM=cpu is set" if _has_accelerator() else "PyTorch finds no GPU"
+    return f"{reason}: models and environments share {cores()} CPU cores, which is enough for small models only."
+
+
+def _has_accelerator() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
