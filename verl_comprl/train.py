@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from verl_comprl.config.reading import unknown_overrides
 from verl_comprl.display.introduction import describe_training
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.platform import detection
@@ -229,6 +230,9 @@ def main(arguments: list[str] | None = None) -> int:
     if {"-h", "--help"} & set(given):
         print(_HELP, end="")
         return 0
+    if mistakes := unknown_overrides(given):
+        print("\n".join(f"error: {mistake}" for mistake in mistakes))
+        return 2
     if not prepare_environment():
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from verl_comprl.config.reading import ConfigError, comprl_config, read_settings, unknown_key
+from verl_comprl.config.reading import ConfigError, comprl_config, read_settings, unknown_overrides
 
 
 def mistakes(config: DictConfig) -> list[str]:
@@ -70,15 +70,18 @@ def test_an_interpolation_that_leads_nowhere_is_one_line(shipped: DictConfig) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    ("override", "wrong"),
     [
-        ("comprl.bank.capacity", None),
-        ("comprl.merge", None),
-        ("comprl.bank.capacty", "comprl.bank.capacty is unknown; did you mean capacity? allowed: path, url"),
-        ("comprl.bnak.capacity", "comprl.bnak is unknown; did you mean bank? allowed: arm"),
-        ("comprl.warmup_steps.x", "comprl.warmup_steps.x is unknown; allowed: arm"),
+        ("comprl.bank.capacity=5", None),
+        ("comprl.merge={every: 3}", None),
+        ("trainer.bank.capacty=5", None),
+        ("--config-name=comprl.x", None),
+        ("+comprl.merge.evry=3", "comprl.merge.evry is unknown; did you mean every? allowed: every, chunk"),
+        ("comprl.bank.capacty=5", "comprl.bank.capacty is unknown; did you mean capacity? allowed: path, url"),
+        ("comprl.bnak.capacity=a=b", "comprl.bnak is unknown; did you mean bank? allowed: arm"),
+        ("comprl.warmup_steps.x=1", "comprl.warmup_steps.x is unknown; allowed: arm"),
     ],
 )
-def test_the_name_of_a_setting(name: str, wrong: str | None) -> None:
-    found = unknown_key(name)
-    assert found is None if wrong is None else (found or "").startswith(wrong)
+def test_an_override_of_a_setting_that_does_not_exist(override: str, wrong: str | None) -> None:
+    found = unknown_overrides([override])
+    assert found == [] if wrong is None else len(found) == 1 and found[0].startswith(wrong)

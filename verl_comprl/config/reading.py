@@ -55,8 +55,13 @@ def read_settings(config: DictConfig) -> tuple[ComprlConfig, list[str]]:
         )
 
 
-def unknown_key(name: str) -> str | None:
-    """Return what is wrong with the dotted name of a setting, such as ``comprl.bank.capacty``; None if it exists."""
+def unknown_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return one line for each Hydra override of a setting of ours that does not exist; Hydra would answer with ten."""
+    names = [override.lstrip("+").partition("=")[0] for override in overrides]
+    return [line for name in names if name.startswith(f"{GROUP}.") and (line := _unknown_key(name))]
+
+
+def _unknown_key(name: str) -> str | None:
     parts = name.split(".")[1:]
     for depth in range(len(parts)):
         group = _group(parts[:depth])
