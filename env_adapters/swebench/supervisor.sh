@@ -77,6 +77,15 @@ await() {
   done
 }
 
+# Kills all other processes and waits until they are gone: one that is writing when the signal arrives still finishes that
+# write, and its output would come after the mark, as that of the next command.
+end_all() {
+  local others
+  set +f
+  while kill -KILL -1; wait; others=(/proc/[0-9]*); ((${#others[@]} > 1)); do :; done
+  set -f
+}
+
 start
 while read -r mark session size1 size2; do
   [ -n "$mark" ] || continue # a request to stop that came too late
@@ -98,8 +107,7 @@ while read -r mark session size1 size2; do
   if [[ $status == [0-9]* ]]; then
     kill -STOP -1
   else
-    kill -KILL -1
-    wait
+    end_all
     start
   fi
   printf '\0%s %s\0' "$mark" "$status"

@@ -119,6 +119,15 @@ def test_output_beyond_the_limit_stops_the_command(start: Start) -> None:
     assert shell(sandbox, "echo here") == "here\n"
 
 
+@pytest.mark.slow
+def test_output_of_a_stopped_command_never_reaches_the_next(start: Start) -> None:
+    # A process that is writing when it is killed still finishes that write.
+    sandbox = start(output=1000)
+    for _ in range(40):
+        assert sandbox.exec("for i in 1 2 3; do yes & done; yes", session=True).stopped == "output"
+        assert shell(sandbox, "echo here") == "here\n"
+
+
 def test_the_end_of_the_shell_is_noticed(start: Start) -> None:
     sandbox = start()
     for end in ("exit", "exit 0", "kill -9 $$", "exec sleep 60", "set -u; echo $unset"):
