@@ -5,7 +5,7 @@ BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/*.* requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart test lint clean
+.PHONY: help setup quickstart check test lint clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -20,7 +20,10 @@ $(STAMP):
 quickstart: setup  ## Train actor and extractor of a small model on this machine's CPU.
 	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
 
-test: lint  ## Run the linters and the tests, real training runs included (more: pytest -m long).
+check: lint  ## Run the linters and the tests that need no engine: for daily work, about 3 minutes.
+	@$(BIN)/pytest -m "not run and not slow" -n 2 --dist worksteal -q
+
+test: lint  ## Run the linters and all tests, including real training runs (more: pytest -m long).
 	@# The training runs need the quickstart's models: they are made in the time that the fast tests leave over.
 	@nice $(BIN)/python -m recipes.quickstart_cpu.prepare --output outputs/quickstart/models >/dev/null 2>&1 & \
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status

@@ -50,6 +50,7 @@ def test_help_is_one_screen(capsys):
     assert "data.train_files=FILE" in shown and "arm=NAME" in shown and len(shown.splitlines()) <= 24
 
 
+@pytest.mark.slow
 def test_mistakes_are_printed_one_per_line_before_anything_starts(tmp_path):
     result = launch(
         "actor_rollout_ref.rollout.n=7",

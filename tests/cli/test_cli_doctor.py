@@ -12,6 +12,7 @@ from verl_comprl.cli import doctor
 from verl_comprl.cli.main import main
 
 
+@pytest.mark.slow
 def test_this_installation_passes_without_any_variable_and_without_a_warning() -> None:
     names = ("VERL_", "VLLM_", "PYTHONWARNINGS", "TRANSFORMERS_VERBOSITY")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}

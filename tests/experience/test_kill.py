@@ -34,6 +34,7 @@ def acknowledged(lines: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+@pytest.mark.slow
 async def test_ten_kills_lose_nothing_acknowledged(tmp_path: Path) -> None:
     there: set[str] = set()
     gone: set[str] = set()

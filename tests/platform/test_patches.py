@@ -25,6 +25,7 @@ def run(tmp_path: Path, program: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_path: Path) -> None:
     program = """
         import os
@@ -61,6 +62,7 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
     assert lines[3] == "works: (0, 0, 1)"
 
 
+@pytest.mark.slow
 def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
     program = """
         import torch

@@ -28,6 +28,7 @@ def test_another_seed_gives_other_weights(tokenizer):
     assert torch.equal(first, same) and not torch.equal(first, other)
 
 
+@pytest.mark.slow
 def test_loss_falls_and_counts_the_assistants_tokens_only(tokenizer, episodes, tmp_path):
     model = build_model(tokenizer, seed=0)
     examples = [encode(tokenizer, episode.messages, episode.tools) for episode in episodes[:8]]
