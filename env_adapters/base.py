@@ -198,7 +198,7 @@ class TextEnvironment(ABC):
         settled = self._settle()
         if settled is not None:
             state = replace(state, reward=state.reward + settled.reward)
-        # A settled transition may be marked as terminated (SWE-bench grades as it does after ``submit``), but this
+        # The final transition may be marked as terminated (SWE-bench grades as it does after ``submit``), but this
         # episode was truncated, and later calls must report that.
         self._state = replace(settled or state, terminated=False, truncated=True)
         return state

@@ -1,4 +1,4 @@
-"""How an exception gets the boundary at which it was raised."""
+"""An exception gets the boundary at which it was raised."""
 
 import asyncio
 

@@ -23,7 +23,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 **Guidance fails**, the rollout continues without it (``rollout/guidance.py``, ``experience/retrieval/retriever.py``).
 
 * Store or embedder fail during retrieval, or the manager raises or is late: the slot is trained as free. Counted in
-  ``comprl/degraded``; in ``comprl/bank/degraded`` and ``comprl/guides/degraded`` if the manager noticed.
+  ``comprl/degraded``, at evaluations in ``comprl/eval/degraded_with``; if the manager noticed and it was a training
+  episode, in ``comprl/bank/degraded`` and ``comprl/guides/degraded`` too.
 * The extractor or the retrieval fails behind ``search_and_ask``: the actor reads that there is no answer. Counted in
   ``comprl/answers/failed`` and ``degraded``; what raised in ``comprl/failures/search_and_ask:<type>``.
 * The manager does not take a finished episode: it is not distilled, and its outcome rewards nothing. Not counted.
@@ -41,6 +42,8 @@ The first traceback of each kind is in ``RUN/train.log``, with all other warning
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the manager's process dies, or if an update of the extractor or of the actor raises.
+
+An agent loop worker that dies takes its running episodes with it; verl waits for their prompts.
 
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.

@@ -4,14 +4,18 @@ A setting is declared once: type, bounds and default in the field, unit and mean
 YAML, the reference page and the error messages are made from that.
 """
 
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 Share = Annotated[float, Field(ge=0, le=1)]
+FilePath = Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
 
 
 class Settings(BaseModel):
@@ -52,6 +56,53 @@ def allowed(field: FieldInfo) -> str:
         if choice is not NoneType:
             words.append(_kind(choice) + _bounds(metadata))
     return " or ".join(words)
+
+
+def mistakes(error: ValidationError, root: type[Settings], name: str) -> list[str]:
+    """Return one line for each mistake, with the value and what is allowed.
+
+    Args:
+        error: What making ``root`` raised.
+        root: The group that was made.
+        name: Its dotted name, which the lines begin with.
+    """
+    return [_mistake(details, root, name) for details in error.errors()]
+
+
+def unknown(name: str, group: type[Settings]) -> str:
+    """Return the line for a setting that does not exist, with the nearest name."""
+    near = get_close_matches(name.rpartition(".")[2], group.model_fields, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{name} is unknown; {hint}allowed: {', '.join(group.model_fields)}"
+
+
+def group_at(root: type[Settings], path: Sequence[Any]) -> type[Settings] | None:
+    """Return the group at ``path`` below ``root``; ``None`` if there is a value or nothing."""
+    group: Any = root
+    for name in path:
+        field = group.model_fields.get(name)
+        group = field.annotation if field is not None else None
+        if not (isinstance(group, type) and issubclass(group, Settings)):
+            return None
+    return group
+
+
+def _mistake(details: Any, root: type[Settings], name: str) -> str:
+    path, kind = details["loc"], details["type"]
+    full = ".".join(map(str, (name, *path)))
+    group = group_at(root, path[:-1])
+    if kind == "extra_forbidden" and group is not None:
+        return unknown(full, group)
+    if kind == "value_error":
+        reason = details["msg"].removeprefix("Value error, ")
+        return f"{full}={details['input']!r} {reason}" if group_at(root, path) is None else f"{full}: {reason}"
+    if group is None or group_at(root, path) is not None:
+        words = "a group of settings"
+    else:
+        words = allowed(group.model_fields[str(path[-1])])
+    if kind == "missing":
+        return f"{full} is missing; it must be {words}"
+    return f"{full}={details['input']!r} is not allowed; it must be {words}"
 
 
 def _kind(kind: Any) -> str:

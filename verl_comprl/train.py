@@ -4,11 +4,13 @@ Composes and checks the config, starts Ray, runs the trainer in this process and
 torchrun the first process does that and the others return immediately, since verl starts its own workers.
 """
 
+import copy
 import logging
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -42,18 +44,23 @@ _HYDRA_DEFAULTS = (
     "hydra/job_logging=stdout",
     "hydra.job_logging.root.level=WARNING",
 )
+_INTERRUPTED = "interrupted; nothing was saved since the last checkpoint"
 _RAY_LOGS = "/tmp/ray/session_latest/logs"
 _TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def prepare_environment() -> bool:
-    """Set what libraries read when imported; returns ``False`` in a torchrun process that has nothing to do."""
+def prepare_environment(*, cluster: bool = False) -> bool:
+    """Set what libraries read when imported; returns ``False`` in a torchrun process that has nothing to do.
+
+    Args:
+        cluster: Whether the run is sent to an existing Ray cluster.
+    """
     first = os.environ.get("RANK", "0") == "0"
     for name in _TORCHRUN_VARIABLES:
         os.environ.pop(name, None)  # Ray workers inherit them and verl's would be wrong
     if first:
         quiet_libraries()
-        detection.select_platform()
+        detection.select_platform(cluster=cluster)
     return first
 
 
@@ -67,10 +74,22 @@ def run(config: Any) -> int:
     from verl_comprl.display.terminal import Display
 
     display = Display(live=not is_verbose())
-    log = Path(config.trainer.default_local_dir).resolve() / "train.log"
+    folder = config.trainer.get("default_local_dir")
+    try:
+        log = Path(str(folder or "")).resolve() / "train.log"
+        if not folder:
+            raise OSError("it must name a folder")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        display.fail(f"trainer.default_local_dir={folder!r}: {error}")
+        return 2
     with nullcontext() if is_verbose() else redirect_verl_output(log, display.note):
         try:
             return _run(config, display)
+        except KeyboardInterrupt:
+            display.fail(_INTERRUPTED)
+            return 130
         except Exception:
             text = traceback.format_exc().rstrip()
             display.fail(text)
@@ -94,6 +113,7 @@ def complete_config(config: Any) -> None:
 
 def _run(config: Any, display: Any) -> int:
     import ray
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from verl.utils.config import validate_config
 
@@ -110,32 +130,42 @@ def _run(config: Any, display: Any) -> int:
     try:
         check_symbols()
         plugin.verify()
-        validate(config)
+        comprl = validate(config)
         complete_config(config)
-        for model in (config, *([extractor_view(config)] if config.comprl.experience else [])):
-            validate_config(config=model, use_reference_policy=False, use_critic=False)
+        validate_config(config=config, use_reference_policy=False, use_critic=False)
+        if comprl.experience:
+            try:
+                validate_config(config=extractor_view(config), use_reference_policy=False, use_critic=False)
+            except Exception as error:
+                raise ConfigError(
+                    f"the extractor's model (extractor in the place of actor_rollout_ref): {error}"
+                ) from error
         if detection.uses_cpu():
             display.note(detection.describe_cpu())
         _start_ray(config)
         check_slots(config, ray.cluster_resources())
-    except (ConfigError, RuntimeError, AssertionError, ValueError) as error:
+    except (ConfigError, RuntimeError, AssertionError, ValueError, HydraException) as error:
+        print(traceback.format_exc())  # to the log
         ray.shutdown()
         display.fail(str(error))
         return 2
+    given = copy.deepcopy(config)
+    fraction = comprl.guided_fraction if comprl.experience else None
     try:
-        save_config(config, folder)
         OmegaConf.resolve(config)
-        _train(config, display)
+        # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
+        _train(config, display, on_start=lambda: save_config(given, folder), guided_fraction=fraction)
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))
         return 130
     except (FileNotFoundError, StoreError, SnapshotError) as error:
+        print(traceback.format_exc())  # to the log
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))
         return 2
     except KeyboardInterrupt:
-        display.fail("interrupted before a checkpoint could be written")
+        display.fail(_INTERRUPTED)
         return 130
     finally:
         with _uninterrupted():
@@ -158,7 +188,7 @@ def _start_ray(config: Any) -> None:
     ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
 
 
-def _train(config: Any, display: Any) -> None:
+def _train(config: Any, display: Any, *, on_start: Callable[[], None], guided_fraction: float | None) -> None:
     """Run the trainer in this process; verl's task runner does the same in a Ray actor, out of reach of a signal."""
     import transfer_queue as tq
     from verl.trainer.ppo.v1 import AgentLoopManagerTQ, get_trainer_cls
@@ -173,6 +203,7 @@ def _train(config: Any, display: Any) -> None:
             trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
             trainer.progress = display
             trainer.init()
+            on_start()
             manager_class = config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
             loops = load_class_from_fqn(manager_class) if manager_class else AgentLoopManagerTQ
             agent_loops: Any = loops.create(
@@ -182,7 +213,7 @@ def _train(config: Any, display: Any) -> None:
                 reward_loop_worker_handles=trainer.get_reward_handles(),
             )
         if not config.trainer.val_only:
-            display.note(describe_training(config, after=trainer.global_steps))
+            display.note(describe_training(config, guided_fraction, after=trainer.global_steps))
         with _stop_on_signal(trainer, display):
             trainer.fit(agent_loops)
         finished = True
@@ -202,7 +233,7 @@ def _stop_on_signal(trainer: Any, display: Any):
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        display.note("stopping after this step, with a checkpoint; press Ctrl-C again to stop without one")
+        display.note("stopping as soon as the current step has a checkpoint; press Ctrl-C again to stop without one")
         trainer.request_stop()
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -233,9 +264,19 @@ def main(arguments: list[str] | None = None) -> int:
     if mistakes := unknown_overrides(given):
         print("\n".join(f"error: {mistake}" for mistake in mistakes))
         return 2
-    if not prepare_environment():
-        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _compose_and_run(given) if prepare_environment(cluster=_names_cluster(given)) else 0
+    except KeyboardInterrupt:
+        print("error: interrupted before the run began")
+        return 130
+
+
+def _names_cluster(overrides: list[str]) -> bool:
+    return any(override.lstrip("+").startswith("ray_kwargs.ray_init.address=") for override in overrides)
+
+
+def _compose_and_run(given: list[str]) -> int:
     import hydra
 
     code = 0

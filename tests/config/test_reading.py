@@ -57,6 +57,27 @@ def test_a_bad_value_is_one_line_that_says_what_is_allowed(
     assert message.startswith(line)
 
 
+@pytest.mark.parametrize("value", [None, 5, [1], {5: "x"}])
+def test_a_group_that_is_none_is_one_line(shipped: DictConfig, value: object) -> None:
+    config = OmegaConf.create({"trainer": shipped.trainer, "comprl": value})
+    (message,) = mistakes(config)
+    assert message.startswith("comprl=") and message.endswith("is not allowed; it must be a group of settings")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("queue", "comprl.queue is missing; it must be a group of settings"),
+        ("queue.folder", "comprl.queue.folder is missing; it must be text that is not empty"),
+    ],
+)
+def test_what_was_deleted_is_missed(shipped: DictConfig, path: str, line: str) -> None:
+    group, _, name = path.rpartition(".")
+    with open_dict(shipped):
+        del (shipped.comprl[group] if group else shipped.comprl)[name]
+    assert mistakes(shipped) == [line]
+
+
 def test_what_is_right_is_kept_beside_mistakes(shipped: DictConfig) -> None:
     shipped.comprl.bank.capacity, shipped.comprl.bank.max_batch, shipped.comprl.warmup_steps = 0, 3, 9
     comprl, found = read_settings(shipped)
@@ -66,7 +87,7 @@ def test_what_is_right_is_kept_beside_mistakes(shipped: DictConfig) -> None:
 def test_an_interpolation_that_leads_nowhere_is_one_line(shipped: DictConfig) -> None:
     shipped.comprl.bank.path = "${no.such.key}/bank"
     (message,) = mistakes(shipped)
-    assert message.startswith("comprl: ") and "no.such.key" in message
+    assert message.startswith("comprl.bank.path: ") and "no.such.key" in message
 
 
 @pytest.mark.parametrize(
@@ -79,7 +100,8 @@ def test_an_interpolation_that_leads_nowhere_is_one_line(shipped: DictConfig) ->
         ("+comprl.merge.evry=3", "comprl.merge.evry is unknown; did you mean every? allowed: every, chunk"),
         ("comprl.bank.capacty=5", "comprl.bank.capacty is unknown; did you mean capacity? allowed: path, url"),
         ("comprl.bnak.capacity=a=b", "comprl.bnak is unknown; did you mean bank? allowed: arm"),
-        ("comprl.warmup_steps.x=1", "comprl.warmup_steps.x is unknown; allowed: arm"),
+        ("comprl.warmup_steps.x=1", "comprl.warmup_steps.x is unknown: comprl.warmup_steps is a value, not a group"),
+        ("~comprl.bankk", "comprl.bankk is unknown; did you mean bank? allowed: arm"),
     ],
 )
 def test_an_override_of_a_setting_that_does_not_exist(override: str, wrong: str | None) -> None:

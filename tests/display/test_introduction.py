@@ -14,7 +14,6 @@ def config(**changes: Any) -> Any:
             "data": {"train_batch_size": 4},
             "actor_rollout_ref": {"rollout": {"n": 8}},
             "trainer": {"total_training_steps": 30},
-            "comprl": {"experience": True, "guided_fraction": 0.25},
         }
     )
     for key, value in changes.items():
@@ -23,18 +22,18 @@ def config(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected", "absent"),
+    ("changes", "fraction", "expected", "absent"),
     [
-        ({}, "Training for 30 steps; in each step, the actor plays 4 tasks 8 times.", "None"),
-        ({}, "2 of 8 attempts are guided", "4 of 8"),
-        ({"trainer__total_training_steps": None}, "Training; in each step, the actor", "None"),
-        ({"comprl__experience": False}, "Training for 30 steps", "guided"),
+        ({}, 0.25, "Training for 30 steps; in each step, the actor plays 4 tasks 8 times.", "None"),
+        ({}, 0.25, "2 of 8 attempts are guided", "4 of 8"),
+        ({"trainer__total_training_steps": None}, 0.25, "Training; in each step, the actor", "None"),
+        ({}, None, "Training for 30 steps", "guided"),
     ],
 )
-def test_it_names_what_is_counted(changes: dict[str, Any], expected: str, absent: str) -> None:
-    text = describe_training(config(**changes))
+def test_it_names_what_is_counted(changes: dict[str, Any], fraction: float | None, expected: str, absent: str) -> None:
+    text = describe_training(config(**changes), fraction)
     assert expected in text and absent not in text
 
 
 def test_a_resumed_run_says_where_it_continues() -> None:
-    assert describe_training(config(), after=15).startswith("Resuming after step 15 of 30; in each step")
+    assert describe_training(config(), 0.5, after=15).startswith("Resuming after step 15 of 30; in each step")

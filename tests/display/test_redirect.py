@@ -1,4 +1,4 @@
-"""What libraries print goes to a file, metrics lines of verl to the terminal."""
+"""Output of libraries goes to a file, metrics lines of verl to the terminal."""
 
 import logging
 import sys

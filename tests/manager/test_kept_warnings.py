@@ -1,4 +1,4 @@
-"""What the manager's process logs reaches the trainer."""
+"""Warnings logged in the manager's process reach the trainer."""
 
 import logging
 from collections.abc import Iterator

@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.platform import detection
 from verl_comprl.platform.detection import complete_config, cores, describe_cpu, select_platform, uses_cpu
 
 NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE")
@@ -16,14 +17,15 @@ NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_
 def select(monkeypatch: pytest.MonkeyPatch):
     """Select the platform with these variables; returns those of NAMES that are set afterwards."""
 
-    def run(accelerator: bool, **variables: str) -> dict[str, str]:
+    def run(accelerator: bool, *, cpu_vllm: bool = False, cluster: bool = False, **variables: str) -> dict[str, str]:
         for name in NAMES:
             monkeypatch.setenv(name, "")  # so that what the function sets is undone
             monkeypatch.delenv(name)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
-        select_platform()
+        monkeypatch.setattr(detection, "_is_cpu_vllm", lambda: cpu_vllm)
+        select_platform(cluster=cluster)
         return {name: os.environ[name] for name in NAMES if name in os.environ}
 
     return run
@@ -55,6 +57,16 @@ CPU = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_
 def test_the_environment(select: Any, accelerator: bool, given: dict[str, str], changed: dict[str, str]) -> None:
     assert select(accelerator, **given) == changed
     assert uses_cpu() == (changed.get("VERL_PLATFORM") == "cpu")
+
+
+def test_vllms_cpu_build_makes_a_cpu_run_beside_a_gpu(select: Any) -> None:
+    assert select(True, cpu_vllm=True) == CPU
+    assert describe_cpu().startswith("vLLM's CPU build is installed: models and environments share ")
+    assert select(True, cpu_vllm=True, VERL_PLATFORM="nvidia") == {"VERL_PLATFORM": "nvidia"}
+
+
+def test_nothing_is_chosen_for_a_cluster_named_in_the_config(select: Any) -> None:
+    assert select(False, cluster=True) == {}
 
 
 def test_a_cpu_run_gets_device_and_slots(select: Any) -> None:

@@ -9,22 +9,23 @@ from verl_comprl.trainer.evaluation import evaluation_metrics
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
-    names = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls")
+    names = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls", "degraded")
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def test_per_task_and_average() -> None:
     rows = infos(
-        (1.0, 1.0, 0.5, 4.0, 1.0, 2.0),  # room, with
-        (1.0, 0.0, 0.0, 6.0, 2.0, 0.0),
-        (0.0, 0.0, 0.2, 8.0, 0.0, 0.0),  # room, without
-        (1.0, 1.0, 1.0, 2.0, 1.0, 1.0),  # maze, with
-        (None, None, None, None, None, None),  # failed
+        (1.0, 1.0, 0.5, 4.0, 1.0, 2.0, 0.0),  # room, with
+        (1.0, 0.0, 0.0, 6.0, 2.0, 0.0, 1.0),
+        (0.0, 0.0, 0.2, 8.0, 0.0, 0.0, 0.0),  # room, without
+        (1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0.0),  # maze, with
+        (None,) * 7,  # failed
     )
     metrics = evaluation_metrics(["room", "room", "room", "maze", "maze"], rows)
     named = {name.removeprefix("comprl/eval/"): value for name, value in metrics.items()}
     assert (named["room/success_with"], named["maze/success_with"]) == (0.5, 1.0)
     assert (named["room/actions_with"], named["room/score_with"], named["room/tool_calls_with"]) == (5.0, 0.25, 1.0)
+    assert (named["room/degraded_with"], named["room/episodes_with"], named["maze/episodes_with"]) == (0.5, 2.0, 1.0)
     assert named["room/invalid_rate_with"] == pytest.approx(3 / 10)  # per action, not per episode
     # The average is over tasks: the one episode of maze weighs as much as the two of room.
     assert (named["success_with"], named["invalid_rate_with"]) == (0.75, pytest.approx((3 / 10 + 1 / 2) / 2))
@@ -36,4 +37,4 @@ def test_per_task_and_average() -> None:
 
 def test_an_evaluation_without_episodes_has_no_metrics() -> None:
     assert evaluation_metrics([], {}) == {}
-    assert evaluation_metrics(["room"], infos((None,) * 6)) == {}
+    assert evaluation_metrics(["room"], infos((None,) * 7)) == {}

@@ -1,4 +1,4 @@
-"""When a run that was asked to stop does so."""
+"""A run that was asked to stop does so at the next step that has a checkpoint."""
 
 from pathlib import Path
 from typing import Any

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
@@ -18,7 +18,7 @@ from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
 
 
 def validate(config: DictConfig) -> ComprlConfig:
-    """Check our part of the config and what it asks of verl's.
+    """Check our settings together, and verl's where they concern us.
 
     Returns:
         Our settings, typed.
@@ -27,7 +27,13 @@ def validate(config: DictConfig) -> ComprlConfig:
         ConfigError: With one line per mistake.
     """
     comprl, mistakes = read_settings(config)
-    mistakes += [*_trainer(config), *_models(config), *_micro_batches(config), *_data(config)]
+    mistakes += [
+        *_trainer(config),
+        *_loggers(config),
+        *_models(config, comprl.experience),
+        *_micro_batches(config),
+        *_data(config),
+    ]
     if comprl.experience:
         mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl), *_extractor(config, comprl)]
     if mistakes:
@@ -68,6 +74,20 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
             f"Ray has {int(resources.get('CPU', 0))} CPU slots, but at least {needed} are needed; "
             "set ray_kwargs.ray_init.num_cpus (they are logical: it may exceed the cores)"
         )
+
+
+def _loggers(config: DictConfig) -> Iterator[str]:
+    """Check the names of verl's metrics backends; verl does so only when both models have started."""
+    from verl.utils.tracking import Tracking
+
+    given = config.trainer.logger
+    names = [given] if isinstance(given, str) else given
+    if not OmegaConf.is_list(names) and not isinstance(names, list):
+        yield f"trainer.logger={names!r} is not allowed; it must be a list of {', '.join(Tracking.supported_backend)}"
+        return
+    for name in names:
+        if name not in Tracking.supported_backend:
+            yield f"trainer.logger: {name!r} is unknown; allowed: {', '.join(Tracking.supported_backend)}"
 
 
 def _trainer(config: DictConfig) -> Iterator[str]:
@@ -125,8 +145,8 @@ def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         )
 
 
-def _models(config: DictConfig) -> Iterator[str]:
-    for subtree in ("actor_rollout_ref", *(["extractor"] if config.comprl.experience else [])):
+def _models(config: DictConfig, experience: bool) -> Iterator[str]:
+    for subtree in ("actor_rollout_ref", *(["extractor"] if experience else [])):
         path = config[subtree].model.get("path")
         if not path:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"

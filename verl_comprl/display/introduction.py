@@ -3,11 +3,12 @@
 from typing import Any
 
 
-def describe_training(config: Any, *, after: int = 0) -> str:
+def describe_training(config: Any, guided_fraction: float | None, *, after: int = 0) -> str:
     """Return a few lines that name what the later lines count.
 
     Args:
-        config: The run's config.
+        config: The run's config, of which verl's part is read.
+        guided_fraction: Share of guided attempts; ``None`` without experience.
         after: The step that the run is resumed from; 0 for a new run.
     """
     tasks, attempts = config.data.train_batch_size, config.actor_rollout_ref.rollout.n
@@ -18,8 +19,8 @@ def describe_training(config: Any, *, after: int = 0) -> str:
     lines = [
         f"{begin}; in each step, the actor plays {tasks} tasks {attempts} times. Success is the share of solved ones."
     ]
-    if config.comprl.experience:
-        guided = round(attempts * config.comprl.guided_fraction)
+    if guided_fraction is not None:
+        guided = round(attempts * guided_fraction)
         lines += [
             f"{guided} of {attempts} attempts are guided by an entry of the experience bank, the others are free.",
             "The extractor reads what happened, writes the entries, and is updated by whether they helped.",

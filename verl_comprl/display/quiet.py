@@ -19,13 +19,14 @@ _SETTINGS = {
 
 def is_verbose() -> bool:
     """Return whether ``COMPRL_VERBOSE`` asks for the output of all libraries."""
-    return os.environ.get("COMPRL_VERBOSE", "0") != "0"
+    return os.environ.get("COMPRL_VERBOSE", "") not in ("", "0")
 
 
 def quiet_libraries() -> None:
     """Set what the libraries read when they are imported, except what the user has set; workers inherit it."""
     if is_verbose():
         return
+    os.environ["COMPRL_VERBOSE"] = "0"  # an empty value cannot be read by the config
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore")  # for this process; the variable is for its workers

@@ -16,8 +16,12 @@ from verl_comprl.display.units import duration
 
 
 def _console() -> Console:
-    width = None if sys.stdout.isatty() else 120  # rich takes 80 where it cannot ask a terminal
-    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True)
+    is_terminal = sys.stdout.isatty()
+    width = None if is_terminal else 120  # rich takes 80 where it cannot ask a terminal
+    # Not left to rich: FORCE_COLOR, which continuous integration sets, would make it take a pipe for a terminal.
+    return Console(
+        file=sys.stdout, width=width, force_terminal=is_terminal, highlight=False, emoji=False, soft_wrap=True
+    )
 
 
 class Display(Progress):
@@ -34,7 +38,7 @@ class Display(Progress):
         self._state = RunState()
         self._evaluation_line = ""
         self._live: Live | None = None
-        if live and self._console.is_terminal:
+        if live and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
                 LiveView(self._state),
                 console=self._console,

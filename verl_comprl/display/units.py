@@ -1,5 +1,7 @@
 """Formats numbers for the terminal."""
 
+import math
+
 
 def percent(share: float | None) -> str:
     """Return a share of 1 in percent."""
@@ -8,6 +10,8 @@ def percent(share: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds, from two minutes on with minutes, from two hours on as hours and minutes."""
+    if not math.isfinite(seconds):
+        return "-"
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"

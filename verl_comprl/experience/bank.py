@@ -66,7 +66,7 @@ class ExperienceBank:
         """Open the bank of ``config``, or create it.
 
         Args:
-            config: Where it lives and how it answers.
+            config: Its place and settings.
             embedder: None opens an existing bank for everything that needs no embedding.
             tokenizer: Tokenizer of the model that reads the entries; counts ``config.max_content_tokens``.
             read_only: Refuse every write. This way other processes can open a server's bank while a run writes it.

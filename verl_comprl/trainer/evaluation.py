@@ -7,7 +7,7 @@ import numpy as np
 from verl_comprl.algorithm.interval import wilson_interval
 
 ARMS = ("with", "without")
-_COLUMNS: tuple[str, ...] = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls")
+_COLUMNS: tuple[str, ...] = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls", "degraded")
 
 Episodes = list[dict[str, float]]
 
@@ -54,8 +54,8 @@ def _measures(episodes: Episodes) -> dict[str, float]:
 
     actions = sum(episode["actions"] for episode in episodes)
     invalid = sum(episode["invalid_actions"] for episode in episodes)
-    rate = {"invalid_rate": invalid / actions if actions else 0.0}
-    return {name: mean(name) for name in ("success", "score", "actions", "tool_calls")} | rate
+    others = {"invalid_rate": invalid / actions if actions else 0.0, "episodes": float(len(episodes))}
+    return {name: mean(name) for name in ("success", "score", "actions", "tool_calls", "degraded")} | others
 
 
 def _interval(episodes: Episodes) -> dict[str, float]:

@@ -1,11 +1,13 @@
-"""All that a run has beside the actor: experience manager, extractor and learner, started, saved and stopped together.
+"""Everything of a run except the actor: experience manager, extractor and learner, started, saved and stopped together.
 
 The trainer holds one such object; an arm without experience holds a :class:`NoExperienceRuntime`.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import DictConfig
+from ray.exceptions import RayError
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.manager.actor import start_manager, wait_for
@@ -105,6 +107,8 @@ class ExperienceRuntime(NoExperienceRuntime):
     def stop(self) -> None:
         """Let a running update finish, then stop training the extractor."""
         self._learner.stop()
+        with suppress(RayError):  # the manager may be what has failed
+            self._print_warnings()
 
     def bank_checksum(self) -> str:
         """Return the checksum of the bank's entries with their counters."""

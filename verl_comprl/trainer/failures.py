@@ -5,6 +5,7 @@ Owns the trainer's side. ``rollout/failures.py`` sends the records; :mod:`verl_c
 
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -71,4 +72,9 @@ def _take() -> list[FailedRollout]:
     tags = {key: tag for key, tag in tq.kv_list(PARTITION).get(PARTITION, {}).items() if tag}
     if tags:
         tq.kv_clear(keys=list(tags), partition_id=PARTITION)
-    return [FailedRollout(**tag | {"boundary": Boundary(tag["boundary"])}) for tag in tags.values()]
+    failures = []
+    for tag in tags.values():
+        # A restored TransferQueue may hold tags of another release.
+        with suppress(TypeError, KeyError, ValueError):
+            failures.append(FailedRollout(**tag | {"boundary": Boundary(tag["boundary"])}))
+    return failures

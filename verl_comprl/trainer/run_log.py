@@ -1,4 +1,4 @@
-"""JSON-lines files in a run's folder, one record per step or evaluation, that stay consistent when a run is resumed."""
+"""JSON-lines files of a run: metrics, evaluations and failed rollouts, kept consistent when the run is resumed."""
 
 import json
 import time

@@ -84,10 +84,11 @@ class ComplementaryTrainerMixin(PPOTrainer):
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        for name in (EVALUATIONS, FAILURES, METRICS):
-            rewind_log(self._folder / name, step)
         if self.comprl.experience:
             self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
+        # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
+        for name in (EVALUATIONS, FAILURES, METRICS):
+            rewind_log(self._folder / name, step)
         # The two models start concurrently: most of a start is waiting for processes.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
             starting = background.submit(self.experience_runtime.start)

@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from verl_comprl.experience import BankConfig, Embedder, Experience, ExperienceBank, StoreError
+from verl_comprl.settings import mistakes
 
 _UNLIMITED = 1_000_000_000
 """Capacity of banks opened here; a run applies its own capacity when it next adds an entry."""
@@ -43,15 +46,22 @@ def bank_config(options: argparse.Namespace) -> BankConfig:
     """Return the configuration of the bank that the arguments name.
 
     Raises:
-        ValueError: If ``--url`` and ``--collection`` are not given together.
+        ValueError: If ``--url`` and ``--collection`` are not given together, or cannot be used.
     """
     if options.url:
         if not options.collection:
             raise ValueError("--url needs --collection: the name of the bank on the server")
-        return BankConfig(url=options.url, collection=options.collection, capacity=_UNLIMITED)
+        return _checked(url=options.url, collection=options.collection)
     if options.collection:
         raise ValueError("--collection is only for --url; a folder holds one bank")
-    return BankConfig(path=options.path, capacity=_UNLIMITED)
+    return _checked(path=options.path)
+
+
+def _checked(**place: str) -> BankConfig:
+    try:
+        return BankConfig.model_validate({"capacity": _UNLIMITED, **place})
+    except ValidationError as error:
+        raise ValueError("; ".join(mistakes(error, BankConfig, "bank"))) from error
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ Owns the interface and the comparison of identities. The embedders are in ``sent
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,7 +37,7 @@ class Embedder(Protocol):
         ...
 
 
-async def make_embedder(model: str = "builtin", **settings: Any) -> Embedder:
+async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embedder:
     """Return the embedder that the settings ``comprl.embedder`` describe.
 
     Args:
@@ -48,13 +49,13 @@ async def make_embedder(model: str = "builtin", **settings: Any) -> Embedder:
         OSError: If the model is not found.
         ImportError: If the extra ``embed`` is not installed.
     """
-    config = EmbedderConfig(model=model, **settings)
+    config = EmbedderConfig.model_validate({"model": model, **settings})
     if config.url:
         from verl_comprl.experience.embedding.openai import OpenAIEmbedder
 
         return await OpenAIEmbedder.create(
             config.url,
-            model,
+            config.model,
             query_prompt=config.query_prompt or "",
             document_prompt=config.document_prompt or "",
             batch_size=config.batch_size,
@@ -63,7 +64,7 @@ async def make_embedder(model: str = "builtin", **settings: Any) -> Embedder:
     from verl_comprl.experience.embedding.sentence_transformer import SentenceTransformerEmbedder
 
     prompts = {"query_prompt": config.query_prompt, "document_prompt": config.document_prompt}
-    load = partial(SentenceTransformerEmbedder, model, config.device, config.batch_size, **prompts)
+    load = partial(SentenceTransformerEmbedder, config.model, config.device, config.batch_size, **prompts)
     return await asyncio.to_thread(load)
 
 
