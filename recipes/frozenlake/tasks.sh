@@ -1,2 +1,2 @@
 # FrozenLake: 4x4, not slippery. Not in the paper; the smallest environment.
-task frozenlake 18560 128 frozenlake --max-turns 30
+task frozenlake 2320 128 frozenlake --max-turns 30

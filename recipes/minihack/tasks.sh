@@ -1,2 +1,2 @@
 # MiniHack Room (Ultimate-5x5): dark, a monster, a hidden trap.
-task room 18560 128 minihack --variant room-ultimate --max-turns 30
+task room 2320 128 minihack --variant room-ultimate --max-turns 30

@@ -1,7 +1,7 @@
 # Six tasks, one bank: as mix3, and MiniHack Maze, MiniHack KeyRoom, Sokoban.
-task room 16384 128 minihack --variant room-ultimate --max-turns 30
+task room 2048 128 minihack --variant room-ultimate --max-turns 30
 task webshop all 128 webshop --max-turns 30
 task alfworld 1466 134 alfworld --max-turns 40
-task maze 16384 128 minihack --variant maze --max-turns 30
-task keyroom 16384 128 minihack --variant keyroom --max-turns 30
-task sokoban 16384 128 sokoban --max-turns 30
+task maze 2048 128 minihack --variant maze --max-turns 30
+task keyroom 2048 128 minihack --variant keyroom --max-turns 30
+task sokoban 2048 128 sokoban --max-turns 30

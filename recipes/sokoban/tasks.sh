@@ -1,2 +1,2 @@
 # Sokoban: 6x6, two boxes.
-task sokoban 18560 128 sokoban --max-turns 30
+task sokoban 2320 128 sokoban --max-turns 30

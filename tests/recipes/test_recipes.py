@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +14,7 @@ from verl_comprl.config.validation import validate
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/tasks.sh"))
+ROLLOUTS = {"webshop": 64, "mix3": 384, "mix6": 768}
 SEQUENCE = {"webshop": 16384, "alfworld": 16384}
 
 
@@ -20,6 +23,13 @@ def tasks(recipe: str) -> dict[str, list[str]]:
     script = f'task() {{ printf "%s\\n" "$*"; }}; source {RECIPES / recipe / "tasks.sh"}'
     lines = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True).stdout.splitlines()
     return {name: rest for name, _, _, *rest in map(str.split, lines)}
+
+
+def train_counts(recipe: str) -> list[str]:
+    """How many rows of each task the recipe trains on."""
+    return [
+        line.split()[2] for line in (RECIPES / recipe / "tasks.sh").read_text().splitlines() if line.startswith("task ")
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +41,8 @@ def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split in ("train", "val"):
             output = str(folder / f"{name}-{split}.parquet")
             assert main(["data", *arguments, "--split", split, "--count", "2", "--output", output]) == 0
+            # Enough rows for the recipe's own batch; drawing that many tasks would take minutes.
+            pq.write_table(pa.concat_tables([pq.read_table(output)] * 8), output)
     return folder
 
 
@@ -45,7 +57,7 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def make(recipe: str, setting: str) -> DictConfig:
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
         with initialize_config_dir(str(RECIPES), version_base=None):
-            config = compose(f"{recipe}/{setting}", overrides=[search, "data.train_batch_size=2"])
+            config = compose(f"{recipe}/{setting}", overrides=[search])
         OmegaConf.resolve(config)
         return config
 
@@ -82,6 +94,25 @@ def test_the_papers_numbers(composed, recipe: str) -> None:
         assert (model.optim.lr, model.optim.weight_decay, model.grad_clip) == (1e-6, 0.0, 1.0)
     assert config.extractor.rollout.max_model_len == 65536
     assert (config.comprl.warmup_steps, config.comprl.merge.every) == (10 if recipe == "webshop" else 5, 5)
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_the_papers_batch_is_counted_in_rollouts_and_trained_in_one_optimizer_step(composed, recipe: str) -> None:
+    config = composed(recipe, "paper")
+    actor, prompts = config.actor_rollout_ref.actor, config.data.train_batch_size
+    assert prompts * config.actor_rollout_ref.rollout.n == ROLLOUTS.get(recipe, 128)
+    assert (prompts / actor.ppo_mini_batch_size, actor.ppo_epochs) == (1, 1)
+    rows = sum(128 if count == "all" else int(count) for count in train_counts(recipe))
+    assert rows >= prompts
+
+
+@pytest.mark.parametrize("setting", ["paper", "cpu"])
+def test_neither_dual_clip_nor_weight_decay(composed, setting: str) -> None:
+    config = composed("minihack", setting)
+    # A loss bounded at a billion times the advantage is not bounded.
+    assert config.actor_rollout_ref.actor.clip_ratio_c == 1e9
+    for model in (config.actor_rollout_ref, config.extractor):
+        assert model.actor.optim.weight_decay == 0.0
 
 
 def test_an_unknown_recipe_or_setting_names_the_known(tmp_path: Path) -> None:
