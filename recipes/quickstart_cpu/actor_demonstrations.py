@@ -16,7 +16,7 @@ from env_adapters import TextEnvironment
 from env_adapters.minihack.dataset import build_rows
 from env_adapters.minihack.expert import ScriptedPolicy
 from recipes.quickstart_cpu.lessons import WORTHS, Lesson, Worth, draw_lesson
-from verl_comprl.experience.schema import Turn
+from verl_comprl.experience.schema import Question, Turn
 from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
@@ -47,6 +47,8 @@ class Demonstration:
     turns: tuple[Turn, ...]
     advised: tuple[Turn, ...]
     """The same turns with the expert's answers."""
+    final_observation: str
+    instructions: str
     goal: str
     lesson: Lesson | None
     success: bool
@@ -106,21 +108,24 @@ def _play(
     expert = ScriptedPolicy()
     wandering = _WANDERING[lesson.worth if lesson else None]
     may_ask = lesson is not None
+    instructions = "\n\n".join(message["content"] for message in row["prompt"] if message["role"] == "system")
     turns: list[Turn] = []
     advised: list[Turn] = []
     over = False
     while not over:
+        questions: tuple[Question, ...] = ()
         if may_ask and rng.random() < _ASK:
             may_ask = False
             answer = draw_lesson(rng, rng.choice(WORTHS))
-            messages += _consultation(rng.choice(QUERIES), answer.content)
+            questions = (Question(query=rng.choice(QUERIES), answer=answer.content),)
+            messages += _consultation(questions[0].query, answer.content)
             wandering = _WANDERING[answer.worth]
         advice = _advise(observation, expert.act(observation))
         if rng.random() < wandering:
             response = _respond(rng.choice(_WANDERING_THOUGHTS), rng.choice(info["admissible_actions"]))
         else:
             response = advice
-        turns.append(Turn(observation=observation, response=response))
+        turns.append(Turn(observation=observation, response=response, questions=questions))
         advised.append(Turn(observation=observation, response=advice))
         messages.append({"role": "assistant", "content": response})
         observation, _, terminated, truncated, info = environment.step(response)
@@ -128,7 +133,17 @@ def _play(
         if not over:
             messages.append(observation_message(observation))
     tools = [SEARCH_AND_ASK_SCHEMA] if lesson else []
-    return Demonstration(messages, tools, tuple(turns), tuple(advised), info["goal"], lesson, info["success"])
+    return Demonstration(
+        messages,
+        tools,
+        tuple(turns),
+        tuple(advised),
+        observation,
+        instructions,
+        info["goal"],
+        lesson,
+        info["success"],
+    )
 
 
 def _advise(observation: str, action: str) -> str:

@@ -31,7 +31,8 @@ def distillations(demonstrations: Sequence[Demonstration], *, seed: int) -> Iter
     rng = random.Random(seed)
     for episode in demonstrations:
         listed = [episode.lesson.text] if episode.lesson else []
-        messages = distill_messages(episode.goal, listed, render_trajectory(episode.turns), episode.success)
+        trajectory = render_trajectory(episode.turns, episode.final_observation)
+        messages = distill_messages(episode.instructions, episode.goal, listed, trajectory, episode.success)
         reason = rng.choice(_FOUND if episode.success else _LOST)
         kind = rng.choices(("add", "update", "return"), (5, 4 if listed else 0, 1))[0]
         if kind == "return":

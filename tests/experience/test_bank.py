@@ -94,6 +94,24 @@ async def test_operations_that_came_too_late_are_rejected_and_the_rest_is_applie
     assert [entry.content for entry in bank.entries()] == ["new b"]
 
 
+async def test_an_update_replaces_the_newest_descendant_of_an_entry_that_was_replaced(bank: Any, apply: Any) -> None:
+    a, b = (await apply(bank, key("a"), key("b"))).new_ids
+    await apply(bank, Update(ids=(1,), title="a", content="second"), call_id="2", listed=[a])
+    await apply(bank, Update(ids=(1,), title="a", content="third"), call_id="3", listed=[a])
+    report = await apply(bank, Update(ids=(1, 2), title="ab", content="both"), call_id="4", listed=[a, b])
+    (entry,) = bank.entries()
+    assert entry.content == "both" and (report.updated, report.rejected) == (1, 0)
+    assert b in entry.parents and a not in entry.parents and len(entry.parents) == 2
+
+
+async def test_lineage_in_a_circle_ends(bank: Any, apply: Any) -> None:
+    (a,) = (await apply(bank, key("a"))).new_ids
+    await bank.delete([a])
+    bank._table.replaced_by.update({a: "x", "x": a})
+    report = await apply(bank, Update(ids=(1,), title="a", content="new"), call_id="2", listed=[a])
+    assert (report.added, report.rejected) == (1, 0)
+
+
 async def test_a_merge_without_task_inherits_what_its_parents_share(bank: Any, apply: Any) -> None:
     a, b = (await apply(bank, key("a"), key("b"))).new_ids
     (c,) = (await apply(bank, key("c"), call_id="other", task="open")).new_ids

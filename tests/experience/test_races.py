@@ -6,7 +6,7 @@ from typing import Any
 
 from fake_embedder import FakeEmbedder
 
-from verl_comprl.experience import Add, Update
+from verl_comprl.experience import Add, Discard, Update
 
 
 async def test_duplicates_from_check_then_insert_across_a_model_call(
@@ -64,9 +64,13 @@ async def test_ids_that_vanished_meanwhile(open_bank: Any, apply: Any) -> None:
     bank = await open_bank()
     a, b = (await apply(bank, Add(title="a", content="x"), Add(title="b", content="y"), call_id="1")).new_ids
     await bank.delete([a])
-    update = await apply(bank, Update(ids=(1,), title="A", content="new"), call_id="2", listed=[a, b])
-    assert (update.updated, update.rejected) == (0, 1)
-    assert await bank.delete([a]) == 0
+    discard = await apply(bank, Discard(ids=(1,)), call_id="2", listed=[a, b])
+    assert (discard.discarded, discard.rejections) == (0, {"vanished": 1})
+    update = await apply(bank, Update(ids=(1,), title="A", content="new"), call_id="3", listed=[a, b])
+    assert (update.updated, update.added, update.rejected) == (0, 1, 0)  # nothing is left to replace
+    (added,) = update.new_ids
+    assert bank.get(added).parents == ()
+    assert await bank.delete([a, added]) == 1
     bank.record_outcome([a], success=True)
     await bank.quarantine([a], "reason")
     assert [entry.id for entry in bank.entries()] == [b] and await bank.verify() == []

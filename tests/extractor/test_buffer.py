@@ -33,8 +33,8 @@ def use(buffer: TrainingBuffer, step: int, **rewards: list[float]) -> int:
     return buffer.collect(step)
 
 
-def full(buffer: TrainingBuffer) -> TrainingBatch:
-    batch = buffer.next_batch()
+def full(buffer: TrainingBuffer, step: int) -> TrainingBatch:
+    batch = buffer.next_batch(step)
     assert batch is not None
     return batch
 
@@ -53,7 +53,7 @@ def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> No
     buffer = filled(2)
     # a: (1 − 1 + 1)/3 = 1/3, b: −1; mean −1/3; never trained, so w = 1
     assert use(buffer, 1, a=[1, -1, 1], b=[-1]) == 2
-    batch = full(buffer)
+    batch = full(buffer, 1)
     assert ids(batch) == ["a", "b"]
     assert batch.rewards == pytest.approx([1 / 3, -1]) and batch.weights == [1, 1]
     assert batch.advantages == pytest.approx([2 / 3, -2 / 3])
@@ -65,7 +65,7 @@ def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> No
     ]
     # mean of −1 and 1 is 0; trained once before, a step ago: w = 2^−½
     assert use(buffer, 2, a=[-1], b=[1]) == 2
-    batch = full(buffer)
+    batch = full(buffer, 2)
     assert batch.weights == pytest.approx([1 / math.sqrt(2)] * 2)
     assert batch.advantages == pytest.approx([-1 / math.sqrt(2), 1 / math.sqrt(2)])
     buffer.trained()
@@ -73,12 +73,12 @@ def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> No
 
 
 def test_two_samples_of_a_record_in_one_batch_are_weighted_in_order(filled: Callable[..., TrainingBuffer]) -> None:
-    buffer = filled(4)
+    buffer = filled(4, cooldown=0)
     use(buffer, 1, a=[1, -1, 1], b=[-1])
-    assert buffer.next_batch() is None
+    assert buffer.next_batch(1) is None
     use(buffer, 2, a=[-1], b=[1])
     # rewards 1/3 −1 −1 1: mean −1/6; deviations 1/2 −5/6 −5/6 7/6, the last two times 2^−½ = 0.7071068
-    batch = full(buffer)
+    batch = full(buffer, 2)
     assert ids(batch) == ["a", "b", "a", "b"]
     assert batch.advantages == pytest.approx([0.5, -0.8333333, -0.5892557, 0.8249579], abs=1e-7)
     assert batch.records[0] == batch.records[2]  # both carry the counts before this update
@@ -93,44 +93,69 @@ def test_a_sample_on_cooldown_has_weight_0_and_does_not_extend_the_cooldown(
     weights = []
     for step in (1, 2, 3):
         use(buffer, step, a=[1], b=[-1])
-        weights.append(full(buffer).weights[0])
+        weights.append(full(buffer, step).weights[0])
         buffer.trained()
     # step 2 − 1 < δ = 2 does not train; at step 3 the last training is two steps ago, and it was the only one
     assert weights == pytest.approx([1, 0, 1 / math.sqrt(2)])
+
+
+def test_a_cooldown_of_one_step_keeps_a_record_from_being_trained_on_twice_in_a_step(
+    filled: Callable[..., TrainingBuffer],
+) -> None:
+    buffer = filled(2)
+    for step in (1, 2, 3):
+        use(buffer, step, a=[1], b=[-1])
+    # Three batches wait. Two updates in actor step 3: t − t_last = 0 < δ = 1 for the second; the third is a step later.
+    weights = []
+    for step in (3, 3, 4):
+        weights.append(full(buffer, step).weights)
+        buffer.trained()
+    assert weights == [[1, 1], [0, 0], pytest.approx([1 / math.sqrt(2)] * 2)]
+    assert counts(buffer, "a") == (2, 4)
+
+
+def test_a_cooldown_of_one_step_keeps_the_second_sample_of_a_record_out_of_a_batch(
+    filled: Callable[..., TrainingBuffer],
+) -> None:
+    buffer = filled(3)
+    use(buffer, 1, a=[1])
+    use(buffer, 2, a=[-1], b=[-1])
+    assert full(buffer, 2).weights == [1, 0, 1]
 
 
 def test_a_batch_takes_the_oldest_samples_and_the_others_stay(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     use(buffer, 1, c=[1])
     use(buffer, 2, b=[1], a=[-1])
-    assert ids(full(buffer)) == ["c", "b"] and len(buffer) == 3
+    assert ids(full(buffer, 2)) == ["c", "b"] and len(buffer) == 3
     buffer.trained()
-    assert len(buffer) == 1 and buffer.next_batch() is None
+    assert len(buffer) == 1 and buffer.next_batch(2) is None
     use(buffer, 3, c=[-1])
-    assert ids(full(buffer)) == ["a", "c"]
+    assert ids(full(buffer, 3)) == ["a", "c"]
 
 
 def test_only_trained_removes_a_batch(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     use(buffer, 1, a=[1], b=[-1])
-    batch = full(buffer)
-    assert full(buffer) == batch
+    batch = full(buffer, 1)
+    assert full(buffer, 1) == batch
     use(buffer, 2, c=[1])  # arrives while the extractor is being trained
     buffer.trained()
     assert len(buffer) == 1 and counts(buffer, "c") == (0, None)
     use(buffer, 3, a=[1])
-    assert ids(full(buffer)) == ["c", "a"]
+    assert ids(full(buffer, 3)) == ["c", "a"]
 
 
 def test_uses_of_unknown_records_are_refused(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(1)
     assert not buffer.record_reward("imported", 1.0)
-    assert buffer.collect(1) == 0 and buffer.next_batch() is None
+    assert buffer.collect(1) == 0 and buffer.next_batch(1) is None
 
 
 def test_adding_a_known_record_keeps_its_counts(filled: Callable[..., TrainingBuffer], make_record: MakeRecord) -> None:
     buffer = filled(1)
     use(buffer, 1, a=[1])
+    full(buffer, 1)
     buffer.trained()
     buffer.add(make_record("a", response_ids=(9, 9)))
     assert buffer.record("a") == make_record("a", train_count=1, last_trained=1) and buffer.record_count == 3
@@ -165,6 +190,7 @@ def test_everything_survives_a_restart(
     buffer = filled(2)
     buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8))
     use(buffer, 1, a=[1], b=[-1], c=[1])
+    full(buffer, 1)
     buffer.trained()
     buffer.record_reward("a", -1)
     buffer.record_reward("a", 1)
@@ -175,12 +201,12 @@ def test_everything_survives_a_restart(
     restored.restore(tmp_path / "buffer")
     assert restored.record("gone") is None and restored.record_count == 4
     assert [restored.record(id) for id in ("a", "c", "answer")] == [buffer.record(id) for id in ("a", "c", "answer")]
-    assert len(restored) == 1 and restored.next_batch() is None
+    assert len(restored) == 1 and restored.next_batch(1) is None
     assert (restored.collect(2), buffer.collect(2)) == (1, 1)
-    batch = full(restored)
+    batch = full(restored, 2)
     # c: 1, never trained; a: 0, trained at step 1; mean ½
     assert batch.advantages == pytest.approx([0.5, -0.5 / math.sqrt(2)])
-    assert batch == full(buffer)
+    assert batch == full(buffer, 2)
 
 
 def test_records_and_uses_added_during_a_save_do_not_break_it(
@@ -203,7 +229,7 @@ def test_records_and_uses_added_during_a_save_do_not_break_it(
     restored = filled(1)
     restored.restore(tmp_path)
     assert restored.record("late") is None and restored.collect(1) == 1
-    assert ids(full(restored)) == ["a"]
+    assert ids(full(restored, 1)) == ["a"]
     assert buffer.collect(1) == 2
 
 
@@ -219,7 +245,7 @@ def test_samples_that_lag_too_far_behind_are_left_out_and_counted(make_record: M
     for id, version in (("old", 1), ("edge", 2), ("new", 5)):
         buffer.add(make_record(id, weight_version=version))
     use(buffer, 1, old=[1], edge=[1], new=[-1])
-    batch = buffer.next_batch(5)  # 5 − 1 > 3, 5 − 2 is not
+    batch = buffer.next_batch(1, version=5)  # 5 − 1 > 3, 5 − 2 is not
     assert batch is not None and ids(batch) == ["edge", "new"] and buffer.stale == 1
     buffer.trained()
     assert len(buffer) == 0

@@ -39,13 +39,14 @@ async def test_distill_returns_operations_and_the_record_of_the_call(
         '<answer>[{"operation": "update", "ids": [2], "title": "T", "content": "C"}, {"operation": "return"}]</answer>'
     )
     script = Script(reply)
-    request = make_request("episode", success=False, step=12)
+    request = make_request(
+        "episode", success=False, step=12, instructions="Move.", final_observation="The door stays shut."
+    )
     answer, record = await make_calls(script).distill(request, ["first guide", "second guide"])
 
     assert answer.operations == (Update(ids=(2,), title="T", content="C"), Return()) and not answer.errors
-    messages = distill_messages(
-        request.goal, ["first guide", "second guide"], render_trajectory(request.turns), success=False
-    )
+    trajectory = render_trajectory(request.turns, "The door stays shut.")
+    messages = distill_messages("Move.", request.goal, ["first guide", "second guide"], trajectory, success=False)
     assert list(record.prompt_ids) == tokenizer.apply_chat_template(messages)
     assert script.prompts == [tokenizer.decode(record.prompt_ids)]
     assert (record.id, record.kind) == (derive_id("distill", "episode"), CallKind.DISTILL)
@@ -104,7 +105,7 @@ async def test_answer_returns_text_and_record(make_calls: MakeCalls, reply: str,
 
 
 async def test_a_long_episode_loses_turns_from_its_middle(make_calls: MakeCalls, make_request: MakeRequest) -> None:
-    request = make_request("long", turns=episode(20, words=100))
+    request = make_request("long", turns=episode(20, words=100), final_observation="the end of it")
     whole = Script("?")
     await make_calls(whole).distill(request, ["the guide"])
     assert "left out" not in whole.prompts[0]
@@ -123,6 +124,22 @@ async def test_a_long_episode_loses_turns_from_its_middle(make_calls: MakeCalls,
     before, after = prompt.split("turns left out)")
     assert f"see{missing[0] - 1} " in before and f"see{missing[-1] + 1} " in after
     assert request.goal in prompt and "the guide" in prompt and "Outcome: success" in prompt
+    assert "Final observation:\nthe end of it" in prompt
+
+
+async def test_a_single_long_page_is_cut_in_its_middle_and_the_cut_is_stated(
+    make_calls: MakeCalls, make_request: MakeRequest
+) -> None:
+    page = "start " + "x" * 5000 + " end"
+    turns = (Turn(observation=page, response="click"), Turn(observation="short", response="buy"))
+    request = make_request("long", turns=turns, final_observation="FIRST" + "y" * 5000 + "LAST")
+    script = Script("?")
+    await make_calls(script, max_prompt_tokens=4000).distill(request, [])
+    (prompt,) = script.prompts
+    assert 3000 < len(prompt) <= 4000
+    assert re.search(r"start x+ … \(\d+ characters left out\) … x+ end\nAnswer:\nclick", prompt)
+    assert re.search(r"Final observation:\nFIRSTy+ … \(\d+ characters left out\) … y+LAST", prompt)
+    assert "Observation:\nshort\nAnswer:\nbuy" in prompt
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 9])

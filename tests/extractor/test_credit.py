@@ -30,7 +30,7 @@ def buffer() -> TrainingBuffer:
 def rewards(buffer: TrainingBuffer, step: int) -> dict[str, float]:
     buffer.collect(step)
     found: dict[str, float] = {}
-    while batch := buffer.next_batch():
+    while batch := buffer.next_batch(1):
         found[batch.records[0].id] = batch.rewards[0]
         buffer.trained()
     return found

@@ -33,7 +33,8 @@ async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(
 
     extractor.replies["distill"] = RETURN
     for id, success in (("a", True), ("b", False), ("c", True)):
-        request = make_request(id, success=success, experience_ids=(entry.id,), step=2)
+        used = {"experience_ids": (entry.id,), "experience_texts": (entry.text,)}
+        request = make_request(id, success=success, step=2, **used)
         await manager.report(EpisodeReport(request, guided=True, record_ids=(record_id,)))
     await running.finished()
     assert all(f"1. {text}" in prompt for _, prompt in extractor.prompts[1:]) and len(extractor.prompts) == 4
@@ -100,7 +101,8 @@ async def test_votes_are_asked_for_only_where_they_are_wanted(
         setup.start()
         (entry,) = await setup.seed("open the door")
         extractor.replies["distill"] = vote
-        await setup.manager.report(EpisodeReport(make_request("a", experience_ids=(entry,)), guided=True))
+        used = {"experience_ids": (entry,), "experience_texts": ("about it",)}
+        await setup.manager.report(EpisodeReport(make_request("a", **used), guided=True))
         metrics = await setup.finished()
         assert ("upvote" in extractor.prompts[-1][1]) == votes
         upvotes = setup.bank.get(entry)
@@ -250,3 +252,24 @@ async def test_a_manager_that_does_not_distil_leaves_a_restored_queue_alone(
     second.start()
     assert not await second.manager.drain(0.2)
     assert extractor.prompts == [] and (await second.manager.metrics())["queue/depth"] == 1
+
+
+async def test_siblings_that_update_the_same_entry_end_with_the_newest_text_and_none_is_punished(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"distillation_workers": 1})
+    (entry,) = await setup.seed("open the door")
+    updates = [{"operation": "update", "ids": [1], "title": "open the door", "content": f"text {n}"} for n in range(4)]
+    extractor.replies["distill"] = [answered(update) for update in updates]
+    used = {"experience_ids": (entry,), "experience_texts": ("open the door\nabout open the door",)}
+    for number in range(4):
+        await setup.manager.report(EpisodeReport(make_request(str(number), **used), guided=True))
+    setup.start()
+    metrics = await setup.finished()
+
+    (newest,) = setup.bank.entries()
+    assert newest.content == "text 3" and metrics["operations/updated"] == 4
+    assert metrics.get("operations/rejected", 0) == 0
+    # All four read the entry as their episode did, although three of them found it replaced.
+    assert all("1. open the door\nabout open the door" in prompt for _, prompt in extractor.prompts)
+    assert (await setup.manager.collect(1))["extractor/samples"] == 0  # no format failure

@@ -81,6 +81,8 @@ def test_distillations_parse_without_an_error(episodes):
         assert parsed.operations and not parsed.errors
         kinds.update(operation.operation for operation in parsed.operations)
         assert f"Outcome: {'success' if episode.success else 'failure'}" in messages[-2]["content"]
+        assert f"Final observation:\n{episode.final_observation}\n\nOutcome" in messages[-2]["content"]
+        assert messages[-2]["content"].startswith(f"Rules:\n{episode.instructions}\n\nTask:")
     assert kinds == {"add", "update", "return"}
 
 

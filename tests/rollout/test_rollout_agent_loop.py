@@ -7,6 +7,7 @@ import pytest
 from ray.exceptions import RayActorError
 from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
 
+import env_adapters
 from env_adapters.minihack.dataset import build_rows
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
 from verl_comprl.rollout.messages import initial_messages
@@ -101,6 +102,26 @@ async def test_a_guided_episode_reports_what_it_used(make_loop, tokenizer):
         3,
         3 + len(server.generated) - 1,
     )
+
+
+async def test_the_extractor_gets_rules_questions_and_the_final_observation(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [MOVE_TURN, TOOL_TURN, MOVE_TURN, MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    columns = row(0)
+    await play(make_loop(server, manager), **columns)
+    request = manager.calls[-1][1][0].request
+
+    (system,) = [message["content"] for message in columns["raw_prompt"] if message["role"] == "system"]
+    assert request.instructions == system and "move" in system
+    asked = [[(question.query, question.answer) for question in turn.questions] for turn in request.turns]
+    assert len(asked) == 3 and asked[0] == asked[2] == [] and [answer for _, answer in asked[1]] == [ANSWER.text]
+    # The last action's result, which no further turn shows: the environment is played again to see it.
+    environment = env_adapters.make("minihack", variant="room-ultimate", max_turns=3)
+    environment.reset(seed=columns["extra_info"]["seed"])
+    seen = [environment.step(turn.response)[0] for turn in request.turns]
+    environment.close()
+    assert [turn.observation for turn in request.turns[1:]] == seen[:2]
+    assert request.final_observation == seen[2]
 
 
 async def test_the_free_half_sees_neither_entry_nor_tool(make_loop, tokenizer):

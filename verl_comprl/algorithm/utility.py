@@ -46,8 +46,8 @@ def training_weight(step: int, last_trained: int | None, train_count: int, *, al
     """Return ``w = 0 if (t − t_last) < δ, else (1 + c_train)^(−α)`` (Eq. 7).
 
     Args:
-        step: ``t``, in actor steps, on the same clock as ``last_trained``.
-        last_trained: ``t_last``, the ``t`` at which the record was last trained on; ``None`` if it never was.
+        step: ``t``, the actor step at which the sample is trained on.
+        last_trained: ``t_last``, the actor step at which the record was last trained on; ``None`` if it never was.
         train_count: ``c_train``, the number of times the record was trained on.
         alpha: ``α`` ≥ 0.
         cooldown: ``δ`` ≥ 0, in actor steps.

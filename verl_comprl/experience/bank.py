@@ -186,6 +186,7 @@ class ExperienceBank:
                     "source_success": source_success,
                 },
                 capacity=self._config.capacity,
+                replaced_by=self._table.replaced_by,
                 duplicates=await duplicates(
                     self._ledger.store,
                     additions,

@@ -138,11 +138,20 @@ class Discard(_Record):
     ids: tuple[int, ...]
 
 
+class Question(_Record):
+    """One ``search_and_ask`` call of the actor, and the answer that it read."""
+
+    query: str
+    answer: str
+
+
 class Turn(_Record):
     """One step of the actor: observation and response, without tool calls and injected experience."""
 
     observation: str
     response: str
+    questions: tuple[Question, ...] = ()
+    """Asked between the two."""
 
 
 class DistillationRequest(_Record):
@@ -154,6 +163,12 @@ class DistillationRequest(_Record):
     goal: str
     turns: tuple[Turn, ...]
     outcome: Outcome
+    final_observation: str = ""
+    """``s_T``: what the last action led to, such as a verdict or a final page; "" if the environment showed nothing."""
+    instructions: str = ""
+    """Rules and actions of the environment, as the actor read them."""
     experience_ids: tuple[str, ...] = ()
     """Entries that guided the episode: the retrieved one first."""
+    experience_texts: tuple[str, ...] = ()
+    """Their texts when they were retrieved. By the time of distillation other episodes may have replaced them."""
     step: int = 0

@@ -56,6 +56,7 @@ class TrainingBuffer:
         self._uses: list[tuple[str, float]] = []
         self._samples: list[Sample] = []
         self._max_staleness = max_staleness
+        self._batch_step = 0  # t of Eq. 7 of the batch that is being trained on
         self.stale = 0
         """Number of samples left out because their records lagged too far behind."""
 
@@ -90,10 +91,11 @@ class TrainingBuffer:
         self._samples += [Sample(record_id, reward, step) for record_id, reward in utilities.items()]
         return len(utilities)
 
-    def next_batch(self, version: int = 0) -> TrainingBatch | None:
+    def next_batch(self, step: int, version: int = 0) -> TrainingBatch | None:
         """Return the oldest full batch without removing it, or ``None``; :meth:`trained` removes it.
 
         Args:
+            step: Current actor step, ``t`` of Eq. 7.
             version: Version of the weights to train; samples whose records lag too far behind are dropped and counted.
         """
         if self._max_staleness is not None:
@@ -104,6 +106,7 @@ class TrainingBuffer:
         samples = self._samples[: self._batch_size]
         if len(samples) < self._batch_size:
             return None
+        self._batch_step = step
         weights, _ = self._weigh(samples)
         rewards = [sample.reward for sample in samples]
         return TrainingBatch(
@@ -137,13 +140,14 @@ class TrainingBuffer:
         records: dict[str, GenerationRecord] = {}
         for sample in samples:
             record = records.get(sample.record_id) or self._records[sample.record_id]
-            # ``t`` is the step at which the sample was collected, not the step of this update. A record gets one sample
-            # per collection step, so two of its samples are at least 1 apart, and a cooldown of 1 never takes effect.
+            # ``t`` is the actor step of this update, not the one at which the sample was collected: a record gets one
+            # sample per collection step, so with the latter a cooldown of 1 would never take effect. Several updates
+            # can happen within one actor step, and samples of one record can wait for the same batch.
             weight = training_weight(
-                sample.step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
+                self._batch_step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
             )
             if weight > 0:
-                counted = {"train_count": record.train_count + 1, "last_trained": sample.step}
+                counted = {"train_count": record.train_count + 1, "last_trained": self._batch_step}
                 records[sample.record_id] = replace(record, **counted)
             weights.append(weight)
         return weights, records

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from verl_comprl.experience.schema import DistillationRequest, Turn, derive_id
+from verl_comprl.experience.schema import DistillationRequest, derive_id
 from verl_comprl.experience.updates.parsing import ParsedAnswer, parse_answer, parse_distillation, parse_merge
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.prompts import (
@@ -18,6 +18,9 @@ from verl_comprl.extractor.prompts import (
     merge_messages,
     render_trajectory,
 )
+
+_SHORTEST_TEXT = 200
+"""Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class ExtractorCalls:
         Args:
             tokenizer: The extractor's tokenizer.
             generate: Samples a response from the extractor's server.
-            max_prompt_tokens: Turns are dropped from the middle of an episode whose prompt is longer.
+            max_prompt_tokens: An episode whose prompt is longer loses turns, then text, from its middle.
             max_operations: Maximum number of operations in the answer to a distillation.
             votes: Whether a distillation may also vote on the entries it was shown.
         """
@@ -121,30 +124,48 @@ class ExtractorCalls:
         return list(ids)
 
     def _episode_prompt(self, request: DistillationRequest, experience: Sequence[str]) -> list[int]:
-        """Encode an episode; drop turns from its middle until it fits, since start and end matter most."""
-        turns = list(request.turns)
+        """Encode an episode. Until it fits, drop turns from its middle, then cut long texts in their middle.
+
+        Start and end matter most: the first shows the situation, the last what decided the outcome.
+        """
+        turns, final = list(request.turns), request.final_observation
         while True:
+            trajectory = render_trajectory(turns, final, left_out=len(request.turns) - len(turns))
             messages = distill_messages(
+                request.instructions,
                 request.goal,
                 experience,
-                _with_gap(turns, request),
+                trajectory,
                 request.outcome.success,
                 self._max_operations,
                 votes=self._votes,
             )
             prompt_ids = self._encode(messages)
-            if len(prompt_ids) <= self._max_prompt_tokens or len(turns) <= 2:
+            if len(prompt_ids) <= self._max_prompt_tokens:
                 return prompt_ids
-            excess = 1 - self._max_prompt_tokens / len(prompt_ids)
-            drop = min(len(turns) - 2, max(1, int(len(turns) * excess)))
-            middle = (len(turns) - drop) // 2
-            del turns[middle : middle + drop]
+            kept = self._max_prompt_tokens / len(prompt_ids)
+            if len(turns) > 2:
+                drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
+                middle = (len(turns) - drop) // 2
+                del turns[middle : middle + drop]
+                continue
+            longest = max(map(len, (final, *(text for turn in turns for text in (turn.observation, turn.response)))))
+            if longest <= _SHORTEST_TEXT:
+                return prompt_ids  # rules, task or experience alone are too long: the call is refused
+            limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))
+            turns = [
+                turn.model_copy(
+                    update={"observation": _cut(turn.observation, limit), "response": _cut(turn.response, limit)}
+                )
+                for turn in turns
+            ]
+            final = _cut(final, limit)
 
 
-def _with_gap(turns: list[Turn], request: DistillationRequest) -> str:
-    dropped = len(request.turns) - len(turns)
-    if not dropped:
-        return render_trajectory(turns)
-    middle = len(turns) // 2
-    gap = f"\n\n({dropped} turns left out)\n\n"
-    return render_trajectory(turns[:middle]) + gap + render_trajectory(turns[middle:], first=middle + dropped + 1)
+def _cut(text: str, limit: int) -> str:
+    """Return ``text``, or its beginning and end of ``limit`` characters in all, with a statement of what is missing."""
+    if len(text) <= limit:
+        return text
+    notice = f" … ({len(text) - limit} characters left out) … "
+    half = max(1, (limit - len(notice)) // 2)
+    return f"{text[:half]}{notice}{text[-half:]}"

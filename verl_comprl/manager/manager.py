@@ -162,10 +162,9 @@ class ExperienceManager:
         while True:
             request = await self._queue.get()
             try:
-                guides = [entry for key in request.experience_ids if (entry := self._bank.get(key))]
-                answer, record = await self._extractor.distill(request, [entry.text for entry in guides])
+                answer, record = await self._extractor.distill(request, request.experience_texts)
                 async with self._commit.read():
-                    await self._apply_distillation(request, guides, answer, record)
+                    await self._apply_distillation(request, answer, record)
                     self._queue.acknowledge(request)
             except Exception as error:
                 self._fail("distill", error)
@@ -174,7 +173,6 @@ class ExperienceManager:
     async def _apply_distillation(
         self,
         request: DistillationRequest,
-        guides: Sequence[Experience],
         answer: ParsedAnswer,
         record: GenerationRecord,
     ) -> None:
@@ -184,7 +182,7 @@ class ExperienceManager:
             await self._bank.apply(
                 answer.operations,
                 call_id=record.id,
-                listed=[entry.id for entry in guides],
+                listed=request.experience_ids,
                 task=request.task,
                 environment=request.environment,
                 step=request.step,
@@ -267,7 +265,7 @@ class ExperienceManager:
 
     async def next_batch(self, version: int = 0) -> TrainingBatch | None:
         """Return a full CISPO batch for weights ``version``, or ``None``."""
-        return self._buffer.next_batch(version)
+        return self._buffer.next_batch(self._step, version)
 
     async def trained(self) -> None:
         """Count the batch of :meth:`next_batch` as trained, in its records and in the entries they wrote."""

@@ -20,7 +20,7 @@ from env_adapters.host import EnvironmentHost, Limits, Session
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.errors import Boundary, failing_at
-from verl_comprl.experience.schema import Turn
+from verl_comprl.experience.schema import Question, Turn
 from verl_comprl.manager.messages import Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
@@ -104,6 +104,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             await self._guide(episode)
         if episode.guided and self._settings.actor_critic.enabled:
             outputs += await self._judge(episode, observation, sampling_params)
+        episode.tools = environment.tools
         conversation = await self._begin(episode, observation, environment.tools)
         await self._take_turns(episode, conversation, environment, observation, sampling_params)
         return outputs, conversation
@@ -135,6 +136,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 environment=episode.environment,
                 read_only=episode.evaluation,
             )
+        episode.entry_text = episode.guide.text or ""
         if episode.guide.record_id:
             episode.record_ids.append(episode.guide.record_id)
 
@@ -210,10 +212,12 @@ class ComplementaryAgentLoop(AgentLoopBase):
                     reply = await self._ask(episode, call)
                 fits = await conversation.append({"role": "tool", "content": reply})
                 continue
-            seen = observation
+            turn = Turn(observation=observation, response=text, questions=tuple(episode.questions))
             with failing_at(Boundary.ENVIRONMENT):
                 observation, reward, terminated, truncated, episode.info = await environment.step(text)
-            episode.turns.append(Turn(observation=seen, response=text))
+            episode.turns.append(turn)
+            episode.questions.clear()
+            episode.final_observation = observation
             # Turns of the environment only: a tool call is no turn, and self-distillation leaves it out.
             episode.generated.append((conversation.last_turn_ids, conversation.last_turn_log_probs))
             episode.reward += reward
@@ -223,7 +227,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             fits = await conversation.append(observation_message(observation))
         # The environment may still grade an unfinished episode, a patch for example; that counts as well.
         with failing_at(Boundary.ENVIRONMENT):
-            _, reward, _, _, episode.info = await environment.truncate()
+            episode.final_observation, reward, _, _, episode.info = await environment.truncate()
         episode.reward += reward
 
     async def _tool_call(
@@ -245,16 +249,19 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if call.name != tool.name:
             return f"Unknown tool {call.name!r}; the only one is {tool.name}."
         arguments = json.loads(call.arguments)
+        arguments = arguments if isinstance(arguments, dict) else {}
         response, _, details = await tool.execute(
             "",
-            arguments if isinstance(arguments, dict) else {},
+            arguments,
             task=episode.task,
             environment=episode.environment,
             read_only=episode.evaluation,
         )
         if details["record_id"]:
             episode.record_ids.append(details["record_id"])
-        return response.text or ""
+        answer = response.text or ""
+        episode.questions.append(Question(query=str(arguments.get("query", "")), answer=answer))
+        return answer
 
 
 def _output(

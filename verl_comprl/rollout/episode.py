@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
 from verl_comprl.manager.messages import EpisodeReport, Guide, Judgement
 
 EVALUATION_KEY = "comprl_evaluation"
@@ -35,8 +35,15 @@ class Episode:
     row: dict[str, Any]
     slot_guided: bool
     guide: Guide = field(default_factory=lambda: Guide("free"))
+    entry_text: str = ""
+    """The retrieved entry's; the guide has the critic's version of it, if there was a critic."""
     judgement: Judgement | None = None
     turns: list[Turn] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    """Asked since the last turn."""
+    final_observation: str = ""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """The environment's tools, which are part of its action set."""
     generated: list[tuple[list[int], list[float] | None]] = field(default_factory=list)
     """Tokens and log-probs of those turns."""
     record_ids: list[str] = field(default_factory=list)
@@ -74,6 +81,14 @@ class Episode:
         return int(self.row["extra_info"]["seed"])
 
     @property
+    def instructions(self) -> str:
+        """Rules and actions as the actor reads them: the row's system messages, then the environment's tools."""
+        rules = [str(message["content"]) for message in self.row["raw_prompt"] if message["role"] == "system"]
+        functions = [tool["function"] for tool in self.tools]
+        tools = [f"Tool {function['name']}: {function.get('description', '')}" for function in functions]
+        return "\n\n".join(rules + tools)
+
+    @property
     def evaluation(self) -> bool:
         """Whether the episode is part of an evaluation, which changes nothing in the bank."""
         return bool(self.row.get(EVALUATION_KEY, False))
@@ -85,14 +100,18 @@ class Episode:
 
     def report(self) -> EpisodeReport:
         """Return the report for the experience manager."""
+        guiding = self.guide.experience_id if self.guided else None
         request = DistillationRequest(
             id=self.id,
             task=self.task,
             environment=self.environment,
             goal=self.info["goal"],
             turns=tuple(self.turns),
+            final_observation=self.final_observation,
+            instructions=self.instructions,
             outcome=Outcome(success=bool(self.info["success"]), score=float(self.info["score"])),
-            experience_ids=(self.guide.experience_id,) if self.guided and self.guide.experience_id else (),
+            experience_ids=(guiding,) if guiding else (),
+            experience_texts=(self.entry_text,) if guiding else (),
             step=int(self.row["global_steps"]),
         )
         return EpisodeReport(request, self.guided, tuple(self.record_ids), self.judgement)

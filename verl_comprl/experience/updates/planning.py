@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any
 
 from verl_comprl.experience.schema import (
@@ -86,12 +87,15 @@ def plan_changes(
     provenance: Mapping[str, Any],
     capacity: int,
     duplicates: Collection[int] = (),
+    replaced_by: Mapping[str, str] = MappingProxyType({}),
 ) -> Changes:
     """Return the changes that ``operations`` make to ``entries``.
 
-    An operation on an entry that is no longer in the bank is rejected as a whole, also if an earlier operation of the
-    same call removed the entry. A new entry that replaces others inherits their task and environment if the call names
-    none and they agree.
+    An update of an entry that was replaced meanwhile replaces its newest descendant; if nothing is left of the listed
+    entries, it adds a new one. So siblings that update the same entry end with the newest text, and none is rejected.
+    Any other operation on an entry that is no longer in the bank is rejected as a whole; so is an update of an entry
+    that an earlier operation of the same call removed. A new entry that replaces others inherits their task and
+    environment if the call names none and they agree.
 
     Args:
         entries: The bank, oldest first.
@@ -101,6 +105,7 @@ def plan_changes(
         provenance: Further fields of new entries; ``created_at`` is that of the first.
         capacity: Maximum number of entries; the oldest are evicted first.
         duplicates: Positions of operations to reject as duplicates.
+        replaced_by: Id of the entry that replaced another, by the other's id.
     """
     new: dict[str, Experience] = {}
     removed: dict[str, None] = {}
@@ -115,6 +120,8 @@ def plan_changes(
             rejections["bad_index"] += 1
             continue
         parents = tuple(listed[index - 1] for index in indices)
+        if isinstance(operation, Update):
+            parents = _descendants(parents, entries, replaced_by)
         if any(parent not in entries or parent in removed for parent in parents):
             rejections["vanished"] += 1
             continue
@@ -136,7 +143,8 @@ def plan_changes(
             removed.update(dict.fromkeys(parents))
         if isinstance(operation, Upvote | Downvote):
             votes[type(operation)].update(parents)
-        counts[_COUNTED_AS[type(operation)]] += 1
+        added = isinstance(operation, Update) and not parents
+        counts["added" if added else _COUNTED_AS[type(operation)]] += 1
 
     surviving = [id for id in listed if id in entries and id not in removed] + list(new)
     excess = max(0, len(entries) - len(removed) + len(new) - capacity)
@@ -158,6 +166,21 @@ def plan_changes(
         downvotes={id: count for id, count in votes[Downvote].items() if id not in removed},
         report=report,
     )
+
+
+def _descendants(
+    ids: Sequence[str], entries: Mapping[str, Experience], replaced_by: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the entries that ``ids`` are or have become, without those of which nothing is left."""
+    found: dict[str, None] = {}
+    for id in ids:
+        seen = set()
+        while id not in entries and id in replaced_by and id not in seen:  # imported lineage may have cycles
+            seen.add(id)
+            id = replaced_by[id]
+        if id in entries:
+            found[id] = None
+    return tuple(found)
 
 
 def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:

@@ -27,15 +27,29 @@ def _numbered(texts: Sequence[str]) -> str:
     return "\n\n".join(f"{index}. {text}" for index, text in enumerate(texts, start=1)) or "(none)"
 
 
-def render_trajectory(turns: Sequence[Turn], first: int = 1) -> str:
-    """Return an episode as text: every observation with the actor's answer, numbered from ``first``."""
-    return "\n\n".join(
-        f"Turn {index}\nObservation:\n{turn.observation}\nAnswer:\n{turn.response}"
-        for index, turn in enumerate(turns, start=first)
-    )
+def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, left_out: int = 0) -> str:
+    """Return ``τ = (s_0, a_0, …, s_T)`` as text: numbered turns, then the final observation.
+
+    Args:
+        turns: In order. Advice that the actor asked for is marked as such, since it is neither observation nor action.
+        final_observation: ``s_T``; "" if there is none.
+        left_out: Turns missing from the middle of ``turns``, which the text states.
+    """
+    middle = len(turns) // 2
+    parts = []
+    for index, turn in enumerate(turns):
+        if left_out and index == middle:
+            parts.append(f"({left_out} turns left out)")
+        number = index + 1 + (left_out if index >= middle else 0)
+        asked = "".join(f"\nQuestion:\n{item.query}\nAdvice:\n{item.answer}" for item in turn.questions)
+        parts.append(f"Turn {number}\nObservation:\n{turn.observation}{asked}\nAnswer:\n{turn.response}")
+    if final_observation:
+        parts.append(f"Final observation:\n{final_observation}")
+    return "\n\n".join(parts)
 
 
 def distill_messages(
+    instructions: str,
     goal: str,
     experience: Sequence[str],
     trajectory: str,
@@ -46,7 +60,7 @@ def distill_messages(
 ) -> list[Message]:
     """Return the prompt that asks for operations on a finished episode: add, update, return, and votes if wanted.
 
-    ``experience`` is numbered from 1.
+    ``instructions`` are the environment's rules and actions; ``experience`` is numbered from 1.
     """
     return _messages(
         "distill",
@@ -54,6 +68,7 @@ def distill_messages(
             "max_operations": max_operations,
             "votes": _template("distill.votes").substitute() + "\n" if votes else "",
         },
+        instructions=instructions or "(none)",
         goal=goal,
         experience=_numbered(experience),
         trajectory=trajectory,
