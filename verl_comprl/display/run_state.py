@@ -12,7 +12,7 @@ _PHASES = {
     "evaluation": ("testing",),
     "checkpoints": ("save_checkpoint",),
 }
-"""What a user reads, and verl's ``timing_s`` metrics."""
+"""Displayed phase → verl's ``timing_s`` metrics that it sums."""
 
 
 @dataclass

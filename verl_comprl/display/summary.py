@@ -18,7 +18,7 @@ _NEXT = {
     "experience bank": "to read it: {comprl} bank list --path {path}",
     "learning curves": "to see them: {tensorboard} --logdir {path}",
 }
-"""What to do with a result."""
+"""A hint under each result: the command that opens it."""
 
 
 def summary(state: RunState, totals: Metrics) -> RenderableType:
