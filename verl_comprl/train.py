@@ -90,7 +90,7 @@ def run(config: Any) -> int:
         except KeyboardInterrupt:
             display.fail(_INTERRUPTED)
             return 130
-        except Exception:
+        except Exception:  # whatever ends a run is shown once, in full
             text = traceback.format_exc().rstrip()
             display.fail(text)
             if not is_verbose():

@@ -30,9 +30,9 @@ def lend_engines() -> None:
     """Let every trainer after the first have the first one's workers, and the same for the extractor."""
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-    from verl_comprl.trainer import experience_runtime as complement
+    from verl_comprl.trainer import experience_runtime
 
-    set_up, runtime = PPOTrainer._setup, complement.ExtractorRuntime
+    set_up, runtime = PPOTrainer._setup, experience_runtime.ExtractorRuntime
     lent: dict[str, Any] = {}
     extractors: list[Any] = []
 
@@ -52,7 +52,7 @@ def lend_engines() -> None:
         return extractors[0]
 
     PPOTrainer._setup = setup
-    complement.ExtractorRuntime = extractor  # pyright: ignore[reportAttributeAccessIssue]
+    experience_runtime.ExtractorRuntime = extractor  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def plain_trainer() -> type:

@@ -60,8 +60,12 @@ def read_settings(config: DictConfig) -> tuple[ComprlConfig, list[str]]:
 
 def unknown_overrides(overrides: Sequence[str]) -> list[str]:
     """Return one line for each Hydra override of a setting of ours that does not exist; Hydra would answer with ten."""
-    names = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    return [line for name in names if name.startswith(f"{GROUP}.") and (line := _unknown_key(name))]
+    named = [(override, override.lstrip("+~").partition("=")[0]) for override in overrides]
+    # Hydra takes the group's own name for a choice of files, of which there is one.
+    whole = [override for override, name in named if name == GROUP and override != f"{GROUP}=default"]
+    return [f"{override} is not allowed; {GROUP} is a group of settings, set one of them" for override in whole] + [
+        line for _, name in named if name.startswith(f"{GROUP}.") and (line := _unknown_key(name))
+    ]
 
 
 def _unknown_key(name: str) -> str | None:
