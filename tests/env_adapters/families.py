@@ -11,6 +11,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "minihack": {"variant": "keyroom"},
     "sokoban": {},
     "swebench": {"max_turns": 400},
+    "vaults": {},
     "webshop": {},
 }
 
