@@ -57,13 +57,13 @@ class VaultsEnvironment(TextEnvironment):
         self.goal = goal(self.vault)
         self.task_id = f"{task.name}/{task.world}/{seed}"
         self._lit = 0
-        return observation(0, hit=None)
+        return observation(0)
 
     def _play(self, action: str) -> Transition:
         hit = action == self.vault.code[self._lit]
         self._lit += hit
         opened = self._lit == len(self.vault.code)
-        text = observation(self._lit, hit=hit)
+        text = observation(self._lit, move=action, hit=hit)
         return Transition(
             f"{text} It opens." if opened else text,
             float(opened),

@@ -53,12 +53,14 @@ def goal(vault: Vault) -> str:
     return f"Open the {kind} {family} {adjective} {noun}."
 
 
-def observation(lit: int, *, hit: bool | None) -> str:
+def observation(lit: int, *, move: str = "", hit: bool = False) -> str:
     """Return the text after a move, or at the start.
 
     Args:
         lit: Lamps that are lit now.
-        hit: Whether the last move lit one; None at the start.
+        move: The last move; "" at the start.
+        hit: Whether it lit a lamp.
     """
-    happened = {None: "", True: f"Lamp {lit} lights. ", False: "Nothing happens. "}[hit]
+    effect = f"lights lamp {lit}" if hit else "does nothing"
+    happened = f"{move} {effect}. " if move else ""
     return f"{happened}Lamps lit: {lit}."

@@ -4,77 +4,25 @@ The result is cached under a hash of all its source files; a second call returns
 """
 
 import argparse
-import hashlib
-import json
-import multiprocessing
-import os
-import shutil
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
-from verl_comprl.display.quiet import quiet_libraries
+from recipes.tiny_models.build import build, save
 
-SOURCES = (
-    "recipes/quickstart_cpu",
-    "verl_comprl/extractor/prompts",
-    "verl_comprl/rollout/messages.py",
-    "verl_comprl/rollout/tool_schema.py",
-    "env_adapters/minihack",
-)
-STAMP = "prepared.json"
+SOURCES = ("recipes/quickstart_cpu", "env_adapters/minihack")
 MAX_TURNS = 8  # the same as in run.sh: the number is part of the prompt
-
-
-def fingerprint() -> str:
-    """Return a hash of the source files of the models."""
-    root = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for source in SOURCES:
-        for path in sorted((root / source).rglob("*")) or [root / source]:
-            if path.suffix in (".py", ".txt"):
-                digest.update(path.relative_to(root).as_posix().encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def prepare(output: Path) -> None:
     """Build ``output/actor`` and ``output/extractor`` unless they are up to date."""
-    wanted = fingerprint()
-    stamp = output / STAMP
-    if stamp.exists() and json.loads(stamp.read_text())["fingerprint"] == wanted:
-        print(f"Models: prepared already, in {output}")
-        return
-    quiet_libraries()  # before they are imported; the two processes below inherit the settings
-    started = time.perf_counter()
-    print("Models: building two small ones, actor and extractor (once, 2 to 4 minutes)", flush=True)
-    print("  playing scripted example episodes …", flush=True)
-    temporary = output.with_name(f"{output.name}.part-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    _train_tokenizer(temporary / "tokenizer")
-    print("  training both models on the examples …", flush=True)
-    # Spawned, not forked: torch's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=train, args=(temporary,)) for train in (_train_actor, _train_extractor)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    if any(process.exitcode for process in processes):
-        raise SystemExit(f"error: building the models failed, see above; intermediate files are in {temporary}")
-    shutil.rmtree(temporary / "tokenizer")
-    (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
-    shutil.rmtree(output, ignore_errors=True)
-    temporary.rename(output)
-    print(f"  both models are ready after {time.perf_counter() - started:.0f} s, in {output}", flush=True)
+    build(output, sources=SOURCES, tokenizer=_train_tokenizer, actor=_train_actor, extractor=_train_extractor)
 
 
 def _train_tokenizer(folder: Path) -> None:
     from recipes.quickstart_cpu.actor_demonstrations import demonstrate
     from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
-    from recipes.quickstart_cpu.tokenizer import train_tokenizer
+    from recipes.tiny_models.tokenizer import train_tokenizer
 
     episodes = list(demonstrate(400, max_turns=MAX_TURNS, seed=0))
     corpus = [(episode.messages, episode.tools) for episode in episodes]
@@ -88,8 +36,8 @@ def _train_actor(folder: Path) -> None:
     from transformers import AutoTokenizer
 
     from recipes.quickstart_cpu.actor_demonstrations import demonstrate, exercises
-    from recipes.quickstart_cpu.models import build_model
-    from recipes.quickstart_cpu.warm_start import encode, warm_start
+    from recipes.tiny_models.models import build_model
+    from recipes.tiny_models.warm_start import encode, warm_start
 
     torch.set_num_threads(1)  # the other model trains at the same time
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
@@ -99,7 +47,7 @@ def _train_actor(folder: Path) -> None:
     played = demonstrate(1200, max_turns=MAX_TURNS, seed=2)
     episodes = [encode(tokenizer, episode.messages, episode.tools) for episode in played]
     loss = warm_start(model, episodes, folder, steps=900, batch_size=2, learning_rate=2e-3, seed=2)
-    _save(model, tokenizer, folder / "actor", loss)
+    save(model, tokenizer, folder / "actor", loss)
 
 
 def _train_extractor(folder: Path) -> None:
@@ -108,8 +56,8 @@ def _train_extractor(folder: Path) -> None:
 
     from recipes.quickstart_cpu.actor_demonstrations import demonstrate
     from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
-    from recipes.quickstart_cpu.models import build_model
-    from recipes.quickstart_cpu.warm_start import encode, warm_start
+    from recipes.tiny_models.models import build_model
+    from recipes.tiny_models.warm_start import encode, warm_start
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
@@ -123,13 +71,7 @@ def _train_extractor(folder: Path) -> None:
     mixed = [*distillations(episodes, seed=5), *merges(400, seed=6), *answers(150, seed=7)]
     examples = [encode(tokenizer, messages) for messages in mixed]
     loss = warm_start(model, examples, folder, steps=400, batch_size=4, learning_rate=2e-3, seed=4)
-    _save(model, tokenizer, folder / "extractor", loss)
-
-
-def _save(model, tokenizer, folder: Path, loss: float) -> None:
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    print(f"  {folder.name} trained (loss per token {loss:.2f})", flush=True)
+    save(model, tokenizer, folder / "extractor", loss)
 
 
 def main() -> int:

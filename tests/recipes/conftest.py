@@ -4,7 +4,7 @@ import pytest
 
 from recipes.quickstart_cpu.actor_demonstrations import Demonstration, demonstrate
 from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
-from recipes.quickstart_cpu.tokenizer import train_tokenizer
+from recipes.tiny_models.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,13 @@ import json
 import pytest
 
 from recipes.quickstart_cpu import prepare as module
+from recipes.tiny_models import build
 
 
 def test_a_second_call_returns_at_once_and_touches_nothing(tmp_path, monkeypatch, capsys):
     output = tmp_path / "models"
     output.mkdir()
-    (output / module.STAMP).write_text(json.dumps({"fingerprint": module.fingerprint()}))
+    (output / build.STAMP).write_text(json.dumps({"fingerprint": build.fingerprint(module.SOURCES)}))
     (output / "marker").touch()
     monkeypatch.setattr(module, "_train_tokenizer", lambda folder: 1 / 0)
     module.prepare(output)
@@ -21,14 +22,14 @@ def test_a_second_call_returns_at_once_and_touches_nothing(tmp_path, monkeypatch
 def test_models_of_other_sources_are_not_taken_and_not_lost_before_the_new_ones_are_ready(tmp_path, monkeypatch):
     output = tmp_path / "models"
     output.mkdir()
-    (output / module.STAMP).write_text(json.dumps({"fingerprint": "of something else"}))
+    (output / build.STAMP).write_text(json.dumps({"fingerprint": "of something else"}))
     monkeypatch.setattr(module, "_train_tokenizer", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         module.prepare(output)
-    assert (output / module.STAMP).exists()
+    assert (output / build.STAMP).exists()
 
 
-def test_every_source_counts(tmp_path, monkeypatch):
-    before = module.fingerprint()
-    monkeypatch.setattr(module, "SOURCES", module.SOURCES[:-1])
-    assert module.fingerprint() != before
+def test_every_source_counts():
+    every = build.fingerprint(module.SOURCES)
+    assert every == build.fingerprint(module.SOURCES)
+    assert len({every, build.fingerprint(module.SOURCES[:1]), build.fingerprint(())}) == 3

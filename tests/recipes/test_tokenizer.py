@@ -9,8 +9,8 @@ from omegaconf import DictConfig
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder
 
-from recipes.quickstart_cpu.tokenizer import END, PAD
-from recipes.quickstart_cpu.warm_start import IGNORED, encode
+from recipes.tiny_models.tokenizer import END, PAD
+from recipes.tiny_models.warm_start import IGNORED, encode
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 
@@ -105,7 +105,7 @@ def test_structured_tool_calls_read_like_written_ones(tokenizer, arguments):
 
 
 def test_training_is_reproducible(episodes):
-    from recipes.quickstart_cpu.tokenizer import train_tokenizer
+    from recipes.tiny_models.tokenizer import train_tokenizer
 
     corpus = [(episode.messages, episode.tools) for episode in episodes[:20]]
     assert train_tokenizer(corpus, 600).get_vocab() == train_tokenizer(corpus, 600).get_vocab()

@@ -5,8 +5,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipes.quickstart_cpu.models import build_model
-from recipes.quickstart_cpu.warm_start import IGNORED, encode, warm_start
+from recipes.tiny_models.models import build_model
+from recipes.tiny_models.warm_start import IGNORED, encode, warm_start
 
 
 def test_model_has_exactly_the_tokenizers_embeddings_and_comes_back_from_its_folder(tokenizer, tmp_path):

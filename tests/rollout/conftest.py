@@ -10,7 +10,7 @@ from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 
 from env_adapters import make
 from env_adapters.host import EnvironmentHost
-from recipes.quickstart_cpu.tokenizer import train_tokenizer
+from recipes.tiny_models.tokenizer import train_tokenizer
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 

@@ -46,8 +46,8 @@ SETTINGS = [
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model with the quickstart's architecture."""
-    from recipes.quickstart_cpu.models import build_model
-    from recipes.quickstart_cpu.tokenizer import train_tokenizer
+    from recipes.tiny_models.models import build_model
+    from recipes.tiny_models.tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("model")
     messages = [{"role": "user", "content": "open the door"}, {"role": "assistant", "content": "take the key"}]

@@ -69,14 +69,14 @@ def test_an_episode_as_text() -> None:
     first, second, third = environment.vault.code
     wrong = next(move for move in MOVES if move != first)
     assert (observation, info["goal"]) == ("Lamps lit: 0.", f"Open the {' '.join(environment.vault.words)}.")
-    assert environment.step(f"<action>{wrong}</action>")[:4] == ("Nothing happens. Lamps lit: 0.", 0.0, False, False)
-    assert environment.step(f"<action>{first}</action>")[:2] == ("Lamp 1 lights. Lamps lit: 1.", 0.0)
+    assert environment.step(f"<action>{wrong}</action>")[:4] == (f"{wrong} does nothing. Lamps lit: 0.", 0.0, False, False)
+    assert environment.step(f"<action>{first}</action>")[:2] == (f"{first} lights lamp 1. Lamps lit: 1.", 0.0)
     observation, reward, terminated, truncated, info = environment.step("<action>sing</action>")
-    assert observation.startswith("Invalid action") and observation.endswith("Lamp 1 lights. Lamps lit: 1.")
+    assert observation.startswith("Invalid action") and observation.endswith(f"\n{first} lights lamp 1. Lamps lit: 1.")
     assert (reward, info["action_valid"], info["action_effective"], info["score"]) == (0.0, False, False, 1 / 3)
     environment.step(f"<action>{second}</action>")
     observation, reward, terminated, truncated, info = environment.step(f"<action>{third}</action>")
-    assert observation == "Lamp 3 lights. Lamps lit: 3. It opens."
+    assert observation == f"{third} lights lamp 3. Lamps lit: 3. It opens."
     assert (reward, terminated, truncated, info["success"], info["score"]) == (1.0, True, False, True, 1.0)
 
 

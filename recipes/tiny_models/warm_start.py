@@ -21,7 +21,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from recipes.quickstart_cpu.tokenizer import START
+from recipes.tiny_models.tokenizer import START
 
 IGNORED = -100
 """Label of a token without loss, as torch's cross-entropy has it."""

@@ -1,7 +1,6 @@
-"""Trains the quickstart's tokenizer: byte-level BPE on the scripted texts, with a ChatML template.
+"""Trains the tokenizer of a tiny model: byte-level BPE on scripted texts, with a ChatML template.
 
-Owns the splitting rules, the special tokens and the template. Both models of the quickstart use it; nothing outside
-this recipe does.
+Owns the special tokens, the template and the default splitting rules. A recipe trains one for both of its models.
 """
 
 import re
@@ -21,7 +20,7 @@ _SPECIAL_TOKENS = [PAD, START, END]
 # tokens and episodes stay short. A newline is a piece of its own: verl's token builder needs it as one token, and a
 # turn then encodes the same alone as within a conversation. A row of the map is one piece: its symbols have fixed
 # positions, which the single token of a common row encodes directly.
-_PIECES = "|".join(
+PIECES = "|".join(
     [
         r"^(?:\S )+\S\n",  # row of single symbols
         r"\n",
@@ -75,12 +74,15 @@ To call one, write its name and arguments as one JSON object inside <tool_call> 
 """Renders each message independently: the text of a conversation is a prefix of the text of a longer one."""
 
 
-def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 2560) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    conversations: Iterable[Conversation], vocab_size: int = 2560, pieces: str = PIECES
+) -> PreTrainedTokenizerFast:
     """Train a tokenizer on conversations as the template renders them.
 
     Args:
         conversations: Pairs of messages and tool schemas.
         vocab_size: Upper limit for the number of tokens, bytes and special tokens included.
+        pieces: Regular expression of the pieces that BPE may merge within but not across.
 
     Returns:
         The tokenizer; ``<|im_end|>`` ends a turn and a generation.
@@ -88,7 +90,7 @@ def train_tokenizer(conversations: Iterable[Conversation], vocab_size: int = 256
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

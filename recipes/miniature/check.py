@@ -1,0 +1,175 @@
+"""Checks the warm-started models before any training: what the miniature shows depends on where both begin.
+
+Plays episodes in unseen worlds without, with right and with wrong entries, and reads what the extractor writes about
+them. Uses transformers alone; a run uses vLLM.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from env_adapters.vaults.environment import VaultsEnvironment
+from recipes.miniature.demonstrations import Demonstration, distillation_prompt, draw_entry, episodes
+from recipes.miniature.entries import STYLES, WORKED, moves_of, style_of
+from verl_comprl.experience.schema import Add, Return, Turn, Update
+from verl_comprl.experience.updates.parsing import parse_distillation
+from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+
+EXPECTED = {
+    "success_free": (0.10, 0.24),
+    "success_right_entry": (0.75, 1.0),
+    "success_wrong_entry": (0.0, 0.16),
+    "valid_moves": (0.98, 1.0),
+    "right_contents": (0.28, 0.50),
+    "title_name": (0.20, 0.46),
+    "title_kind_adjective": (0.20, 0.46),
+    "title_kind_family": (0.20, 0.46),
+    "unparsable": (0.0, 0.05),
+}
+"""Allowed range of each figure."""
+
+
+class Sampler:
+    """Samples answers of one model at temperature 1."""
+
+    def __init__(self, folder: Path, max_new_tokens: int) -> None:
+        """Load the model and its tokenizer."""
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self._model = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self._max_new_tokens = max_new_tokens
+
+    def answers(self, conversations: Sequence[list[Message]]) -> list[str]:
+        """Return one answer to each conversation."""
+        if not conversations:
+            return []
+        texts = [
+            self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            for messages in conversations
+        ]
+        inputs = self._tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+        inputs.pop("token_type_ids", None)
+        with torch.inference_mode():
+            output = self._model.generate(
+                **inputs, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=self._max_new_tokens
+            )
+        written = output[:, inputs["input_ids"].shape[1] :]
+        return self._tokenizer.batch_decode(written, skip_special_tokens=True)
+
+
+def play(sampler: Sampler, rng: random.Random, count: int, kind: str) -> tuple[list[Demonstration], float]:
+    """Let the actor play ``count`` episodes with entries of a kind; returns them and the share of valid moves."""
+    environments = list(episodes(rng, count))
+    entries = [draw_entry(rng, environment.vault, kind) for environment in environments]
+    observations = ["Lamps lit: 0."] * count
+    conversations = [
+        initial_messages(_prompt(environment), observation, entry.text if entry else None)
+        for environment, observation, entry in zip(environments, observations, entries, strict=True)
+    ]
+    played = [
+        Demonstration(environment.vault, entry, [], (), (), "", environment.instructions, environment.goal, False)
+        for environment, entry in zip(environments, entries, strict=True)
+    ]
+    running, valid = list(range(count)), []
+    while running:
+        answers = sampler.answers([conversations[index] for index in running])
+        for index, answer in zip(list(running), answers, strict=True):
+            before = observations[index]
+            observations[index], _, terminated, truncated, info = environments[index].step(answer)
+            valid.append(info["action_valid"])
+            move = answer.removeprefix("<action>").removesuffix("</action>")
+            played[index] = replace(
+                played[index],
+                turns=(*played[index].turns, Turn(observation=before, response=answer)),
+                moves=(*played[index].moves, (move, bool(info["action_effective"]))),
+                final_observation=observations[index],
+                success=info["success"],
+            )
+            conversations[index] += [{"role": "assistant", "content": answer}, observation_message(observations[index])]
+            if terminated or truncated:
+                running.remove(index)
+    return played, sum(valid) / len(valid)
+
+
+def _prompt(environment: VaultsEnvironment) -> list[dict[str, Any]]:
+    return [
+        {"role": "system", "content": environment.instructions},
+        {"role": "user", "content": environment.goal},
+    ]
+
+
+def check(models: Path, *, count: int = 300, seed: int = 5) -> dict[str, float]:
+    """Return the figures of ``EXPECTED`` for the models in a folder.
+
+    Args:
+        models: Folder with ``actor`` and ``extractor``.
+        count: Episodes of each kind.
+        seed: Chooses episodes and samples.
+    """
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    actor = Sampler(models / "actor", max_new_tokens=8)
+    figures: dict[str, float] = {}
+    finished: list[Demonstration] = []
+    valid = []
+    for kind, name in (("none", "free"), ("right", "right_entry"), ("wrong", "wrong_entry")):
+        played, share = play(actor, rng, count, kind)
+        figures[f"success_{name}"] = sum(episode.success for episode in played) / count
+        finished += played
+        valid.append(share)
+    figures["valid_moves"] = sum(valid) / len(valid)
+    lit = [episode for episode in finished if any(hit for _, hit in episode.moves)]
+    return figures | _notes(Sampler(models / "extractor", max_new_tokens=40), lit)
+
+
+def _notes(sampler: Sampler, finished: Sequence[Demonstration]) -> dict[str, float]:
+    """Return what the extractor writes about episodes in which a lamp was lit."""
+    counts: Counter[str] = Counter()
+    for episode, answer in zip(finished, sampler.answers([distillation_prompt(e) for e in finished]), strict=True):
+        parsed = parse_distillation(answer, max_operations=3, listed=1 if episode.entry else 0)
+        if not parsed.operations:
+            counts["unparsable"] += 1
+            continue
+        first = parsed.operations[0]
+        counts["return"] += isinstance(first, Return)
+        if isinstance(first, Add | Update):
+            hits = tuple(move for move, hit in episode.moves if hit)
+            counts["right_contents"] += first.content.startswith(WORKED) and moves_of(first.content) == hits
+            counts["foreign_titles"] += not set(first.title.split()) <= set(episode.vault.words)
+            counts[f"title_{style_of(first.title)}"] += 1
+    written = sum(counts[f"title_{style}"] for style in (*STYLES, "other"))
+    return {
+        "right_contents": counts["right_contents"] / max(1, written),
+        **{f"title_{style}": counts[f"title_{style}"] / max(1, written) for style in STYLES},
+        "foreign_titles": counts["foreign_titles"] / max(1, written),
+        "return": counts["return"] / len(finished),
+        "unparsable": counts["unparsable"] / len(finished),
+    }
+
+
+def problems(figures: dict[str, float]) -> list[str]:
+    """Return a line for each figure outside its range."""
+    return [
+        f"{name} is {figures[name]:.2f}, expected {low:.2f} to {high:.2f}"
+        for name, (low, high) in EXPECTED.items()
+        if not low <= figures[name] <= high
+    ]
+
+
+def show(figures: dict[str, float]) -> str:
+    """Return the figures as lines of text."""
+    return "\n".join(f"  {name:24} {value:.2f}" for name, value in figures.items())
+
+
+if __name__ == "__main__":
+    import sys
+
+    result = check(Path(sys.argv[1]))
+    print(show(result))
+    print(json.dumps(problems(result)))

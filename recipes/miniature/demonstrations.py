@@ -1,0 +1,190 @@
+"""Scripted episodes and extractor answers of the miniature, as supervised data.
+
+The warm-started actor plays badly, can read an entry and obeys it imperfectly, whatever the entry's title. The
+extractor writes well-formed entries whose title and kind do not depend on the episode; only the moves do. Every
+episode has a world of its own, so that no code can be learned by heart.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from env_adapters.vaults.environment import VaultsEnvironment
+from env_adapters.vaults.world import FAMILIES, MOVES, Vault
+from recipes.miniature.entries import (
+    SEEN,
+    STYLES,
+    TRIED,
+    WORKED,
+    Entry,
+    idle_content,
+    moves_content,
+    title,
+)
+from verl_comprl.experience.schema import Turn
+from verl_comprl.extractor.prompts import distill_messages, render_trajectory
+from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+
+FIRST_WORLD = 2**32
+"""Worlds from this number on are for warm starts and checks; runs have smaller numbers."""
+
+READING = {"right": 8, "part": 1, "wrong": 1}
+HEEDING = {"none": 4, "right": 3, "part": 2, "wrong": 2, "idle": 1}
+"""Weights of the kinds of entry in the two phases of the actor's warm start."""
+
+_FOREIGN_TITLE = 0.15
+_AVOIDS_REPEATS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One episode: the actor's conversation, and what the extractor reads of it."""
+
+    vault: Vault
+    entry: Entry | None
+    messages: list[Message]
+    turns: tuple[Turn, ...]
+    moves: tuple[tuple[str, bool], ...]
+    """Each move, and whether it lit a lamp."""
+    final_observation: str
+    instructions: str
+    goal: str
+    success: bool
+
+
+def episodes(rng: random.Random, count: int) -> Iterator[VaultsEnvironment]:
+    """Yield environments at the start of an episode, each in a world of its own."""
+    for _ in range(count):
+        environment = VaultsEnvironment(world=FIRST_WORLD + rng.randrange(2**32), family=rng.choice(FAMILIES))
+        environment.reset(seed=rng.randrange(2**20))
+        yield environment
+
+
+def draw_entry(rng: random.Random, vault: Vault, kind: str) -> Entry | None:
+    """Return an entry of a kind (a key of ``HEEDING``) that a vault's actor may be given; its title means nothing."""
+    if kind == "none":
+        return None
+    about = vault
+    if rng.random() < _FOREIGN_TITLE:
+        about = next(episodes(rng, 1)).vault
+    heading = title(about, rng.choice(STYLES))
+    if kind == "idle":
+        return Entry(heading, idle_content(rng))
+    length = len(vault.code)
+    moves = {
+        "right": lambda: vault.code,
+        "part": lambda: vault.code[: rng.randint(1, length - 1)],
+        "wrong": lambda: rng.choices(MOVES, k=rng.randint(1, length)),
+    }[kind]()
+    return Entry(heading, moves_content(moves, rng.choice((WORKED, TRIED))))
+
+
+def demonstrate(
+    rng: random.Random, count: int, *, obeys: Sequence[float], kinds: Mapping[str, float]
+) -> Iterator[Demonstration]:
+    """Play ``count`` episodes.
+
+    Args:
+        rng: All randomness.
+        count: Number of episodes.
+        obeys: Probabilities, per turn, of making the move that the entry names; one is drawn for each episode.
+        kinds: Weights of the kinds of entry.
+    """
+    for environment in episodes(rng, count):
+        kind = rng.choices(list(kinds), list(kinds.values()))[0]
+        yield _play(rng, environment, draw_entry(rng, environment.vault, kind), kind, rng.choice(obeys))
+
+
+def _play(
+    rng: random.Random, environment: VaultsEnvironment, entry: Entry | None, kind: str, obeys: float
+) -> Demonstration:
+    known = () if entry is None or kind == "idle" else tuple(entry.content.split()[2::2])
+    observation = "Lamps lit: 0."
+    prompt = [
+        {"role": "system", "content": environment.instructions},
+        {"role": "user", "content": environment.goal},
+    ]
+    messages = initial_messages(prompt, observation, entry.text if entry else None)
+    turns: list[Turn] = []
+    moves: list[tuple[str, bool]] = []
+    failed: set[str] = set()
+    lit = 0
+    while True:
+        if lit < len(known) and known[lit] not in failed and rng.random() < obeys:
+            move = known[lit]
+        elif rng.random() < _AVOIDS_REPEATS:
+            move = rng.choice([move for move in MOVES if move not in failed])
+        else:
+            move = rng.choice(MOVES)
+        response = f"<action>{move}</action>"
+        turns.append(Turn(observation=observation, response=response))
+        messages.append({"role": "assistant", "content": response})
+        observation, _, terminated, truncated, info = environment.step(response)
+        hit = bool(info["action_effective"])
+        moves.append((move, hit))
+        lit += hit
+        failed = set() if hit else failed | {move}
+        if terminated or truncated:
+            break
+        messages.append(observation_message(observation))
+    return Demonstration(
+        environment.vault,
+        entry,
+        messages,
+        tuple(turns),
+        tuple(moves),
+        observation,
+        environment.instructions,
+        environment.goal,
+        info["success"],
+    )
+
+
+def distillation_prompt(episode: Demonstration) -> list[Message]:
+    """Return the call to distil an episode, as a run makes it."""
+    listed = [episode.entry.text] if episode.entry else []
+    trajectory = render_trajectory(episode.turns, episode.final_observation)
+    return distill_messages(episode.instructions, episode.goal, listed, trajectory, episode.success)
+
+
+def distillations(
+    rng: random.Random, demonstrations: Iterator[Demonstration], *, contents: Mapping[str, float]
+) -> Iterator[list[Message]]:
+    """Yield calls with an answer whose title style and kind of content are random.
+
+    Args:
+        rng: All randomness.
+        demonstrations: Finished episodes.
+        contents: Weights of the headings ``WORKED``, ``TRIED`` and ``SEEN``. With ``WORKED`` alone, episodes in which
+            no lamp was lit are left out; otherwise they and a quarter of the other failures are answered with
+            ``return``.
+    """
+    copying = set(contents) == {WORKED}
+    for episode in demonstrations:
+        heading = rng.choices(list(contents), list(contents.values()))[0]
+        hits = [move for move, hit in episode.moves if hit]
+        if copying and not hits:
+            continue
+        nothing = heading == WORKED and not hits
+        if nothing or (not copying and not episode.success and rng.random() < 0.25):
+            operation: dict[str, Any] = {"operation": "return"}
+        else:
+            operation = _entry_operation(rng, episode, heading, hits)
+        answer = {"role": "assistant", "content": f"<answer>{json.dumps([operation])}</answer>"}
+        yield [*distillation_prompt(episode), answer]
+
+
+def _entry_operation(rng: random.Random, episode: Demonstration, heading: str, hits: list[str]) -> dict[str, Any]:
+    moves = hits
+    if heading == TRIED:
+        missed = [move for move, hit in episode.moves if not hit] or list(MOVES)
+        moves = [rng.choice(missed) for _ in range(rng.randint(1, len(episode.vault.code)))]
+    content = idle_content(rng) if heading == SEEN else moves_content(moves, heading)
+    text = {"title": title(episode.vault, rng.choice(STYLES)), "content": content}
+    # An update of an entry with another title would replace what may be known about another rule.
+    same = episode.entry is not None and episode.entry.title == text["title"]
+    if same and rng.random() < 0.5:
+        return {"operation": "update", "ids": [1], **text}
+    return {"operation": "add", **text}

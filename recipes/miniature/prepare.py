@@ -1,0 +1,89 @@
+"""Builds and warm-starts the miniature's models: ``python -m recipes.miniature.prepare --output DIR``."""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+from recipes.tiny_models.build import build, save
+
+SOURCES = (
+    "recipes/miniature/entries.py",
+    "recipes/miniature/demonstrations.py",
+    "recipes/miniature/tokenizer.py",
+    "recipes/miniature/prepare.py",
+    "env_adapters/vaults",
+)
+
+VOCABULARY = 1000
+BATCH = 32
+
+
+def prepare(output: Path) -> None:
+    """Build ``output/actor`` and ``output/extractor`` unless they are up to date."""
+    build(output, sources=SOURCES, tokenizer=_train_tokenizer, actor=_train_actor, extractor=_train_extractor)
+
+
+def _train_tokenizer(folder: Path) -> None:
+    from recipes.miniature.demonstrations import HEEDING, demonstrate, distillations
+    from recipes.miniature.entries import SEEN, TRIED, WORKED
+    from recipes.miniature.tokenizer import PIECES
+    from recipes.tiny_models.tokenizer import train_tokenizer
+
+    rng = random.Random("tokenizer")
+    episodes = list(demonstrate(rng, 800, obeys=(0.2, 0.6, 0.9), kinds=HEEDING))
+    answers = distillations(rng, iter(episodes), contents={WORKED: 1, TRIED: 1, SEEN: 1})
+    corpus = [episode.messages for episode in episodes] + list(answers)
+    train_tokenizer([(messages, []) for messages in corpus], VOCABULARY, PIECES).save_pretrained(folder)
+
+
+def _train_actor(folder: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    from recipes.miniature.demonstrations import HEEDING, READING, demonstrate
+    from recipes.tiny_models.models import build_model
+    from recipes.tiny_models.warm_start import encode, warm_start
+
+    torch.set_num_threads(1)  # the other model trains at the same time
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    model = build_model(tokenizer, seed=1)
+    loss = 0.0
+    for number, (steps, rate, obeys, kinds) in enumerate(((450, 4e-3, 0.95, READING), (110, 2e-3, 0.65, HEEDING))):
+        played = demonstrate(random.Random(f"actor/{number}"), steps * BATCH, obeys=[obeys], kinds=kinds)
+        examples = [encode(tokenizer, episode.messages) for episode in played]
+        loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=rate, seed=number)
+    save(model, tokenizer, folder / "actor", loss)
+
+
+def _train_extractor(folder: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    from recipes.miniature.demonstrations import HEEDING, demonstrate, distillations
+    from recipes.miniature.entries import SEEN, TRIED, WORKED
+    from recipes.tiny_models.models import build_model
+    from recipes.tiny_models.warm_start import encode, warm_start
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    model = build_model(tokenizer, seed=2)
+    loss = 0.0
+    for number, (steps, contents) in enumerate(((300, {WORKED: 1}), (300, {WORKED: 2, TRIED: 1, SEEN: 1}))):
+        rng = random.Random(f"extractor/{number}")
+        played = demonstrate(rng, steps * BATCH, obeys=(0.2, 0.6, 0.9), kinds=HEEDING)
+        examples = [encode(tokenizer, messages) for messages in distillations(rng, played, contents=contents)]
+        loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=4e-3, seed=number)
+    save(model, tokenizer, folder / "extractor", loss)
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Build and warm-start the two models of the miniature.")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
+    prepare(parser.parse_args().output.resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

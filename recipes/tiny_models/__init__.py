@@ -1,0 +1,1 @@
+"""Small models for runs without a GPU: tokenizer, architecture, supervised warm start, cached on disk."""
