@@ -103,7 +103,7 @@ def test_a_cooldown_of_one_step_keeps_a_record_from_being_trained_on_twice_in_a_
     filled: Callable[..., TrainingBuffer],
 ) -> None:
     buffer = filled(2)
-    for step in (1, 2, 3):
+    for _ in range(3):
         use(buffer, a=[1], b=[-1])
     # Three batches wait. Two updates in actor step 3: t − t_last = 0 < δ = 1 for the second; the third is a step later.
     weights = []
