@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonPositiveFloat, PositiveInt
 
 from verl_comprl.settings import Settings, Share, allowed, interpolated, yaml_default
 
@@ -17,6 +17,7 @@ class Example(Settings):
     name: str | None = None
     folder: str = interpolated("here", "${somewhere}/else", min_length=1)
     many: Annotated[int, Field(ge=2)] = 2
+    penalty: NonPositiveFloat = -1.0
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ class Example(Settings):
         ("name", "null or text"),
         ("folder", "text that is not empty"),
         ("many", "a whole number of at least 2"),
+        ("penalty", "a number of at most 0"),
     ],
 )
 def test_allowed(name: str, words: str) -> None:

@@ -114,7 +114,7 @@ def _kind(kind: Any) -> str:
 def _bounds(metadata: list[Any]) -> str:
     lower = [f"greater than {item.gt:g}" for item in metadata if isinstance(item, Gt)]
     lower += [f"of at least {item.ge:g}" for item in metadata if isinstance(item, Ge)]
-    upper = [f"at most {item.le:g}" for item in metadata if isinstance(item, Le)]
+    upper = [f"{'' if lower else 'of '}at most {item.le:g}" for item in metadata if isinstance(item, Le)]
     lower += ["that is not empty" for item in metadata if isinstance(item, MinLen)]
     bounds = " and ".join(lower + upper)
     return f" {bounds}" if bounds else ""

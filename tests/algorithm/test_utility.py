@@ -61,10 +61,46 @@ def test_training_weight(step: int, last: int | None, count: int, alpha: float, 
     assert training_weight(step, last, count, alpha=alpha, cooldown=cooldown) == pytest.approx(weight)
 
 
-def test_extractor_advantages() -> None:
+def test_advantages_of_one_kind() -> None:
     # mean of 1 −1 1 0 is 1/4; the weight comes after the baseline, so a record on cooldown still counts in it
-    advantages = extractor_advantages([1, -1, 1, 0], [1, 1, 0.5, 0])
+    advantages = extractor_advantages([1, -1, 1, 0], [1, 1, 0.5, 0], ["distill"] * 4, [False] * 4)
     np.testing.assert_allclose(advantages, [0.75, -1.25, 0.375, 0.0])
+
+
+def test_every_kind_of_call_has_its_own_baseline() -> None:
+    # distill: 1 and −1, mean 0; answer: 1, 1 and −1, mean 1/3; a merge alone equals its mean
+    kinds = ["distill", "answer", "distill", "answer", "answer", "merge"]
+    advantages = extractor_advantages([1, 1, -1, 1, -1, -1], [1, 1, 1, 1, 0.5, 1], kinds, [False] * 6)
+    np.testing.assert_allclose(advantages, [1, 2 / 3, -1, 2 / 3, -2 / 3, 0])
+
+
+def test_a_format_failure_is_compared_with_the_outcomes_of_its_kind_but_at_least_with_0() -> None:
+    # distill: outcomes 1, 1, −1, mean 1/3; answer: outcomes −1 and −1, so that 0 is the baseline of failures;
+    # merge: no outcome in the batch
+    kinds = ["distill"] * 4 + ["answer"] * 3 + ["merge"]
+    failed = [False, False, False, True, False, False, True, True]
+    advantages = extractor_advantages([1, 1, -1, -1, -1, -1, -1, -1], [1] * 8, kinds, failed)
+    np.testing.assert_allclose(advantages, [2 / 3, 2 / 3, -4 / 3, -4 / 3, 0, 0, -1, -1])
+
+
+KINDS = st.sampled_from(["distill", "merge", "answer"])
+OUTCOMES = st.lists(st.tuples(st.floats(-2, 3), KINDS), min_size=1, max_size=12)
+
+
+@given(outcomes=OUTCOMES, failures=st.lists(KINDS, max_size=6), reward=st.floats(-2, 0))
+def test_format_failures_are_pushed_down_and_change_no_other_advantage(
+    outcomes: list[tuple[float, str]], failures: list[str], reward: float
+) -> None:
+    rewards, kinds = [value for value, _ in outcomes], [kind for _, kind in outcomes]
+    alone = extractor_advantages(rewards, [1] * len(rewards), kinds, [False] * len(rewards))
+    mixed = extractor_advantages(
+        rewards + [reward] * len(failures),
+        [1] * (len(rewards) + len(failures)),
+        kinds + failures,
+        [False] * len(rewards) + [True] * len(failures),
+    )
+    assert mixed[: len(rewards)].tolist() == alone.tolist()
+    assert all(value < 0 if reward < 0 else value <= 0 for value in mixed[len(rewards) :])
 
 
 @pytest.mark.parametrize(

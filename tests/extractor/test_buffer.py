@@ -26,11 +26,11 @@ def filled(make_record: MakeRecord) -> Callable[..., TrainingBuffer]:
     return make
 
 
-def use(buffer: TrainingBuffer, step: int, **rewards: list[float]) -> int:
+def use(buffer: TrainingBuffer, **rewards: list[float]) -> int:
     for id, values in rewards.items():
         for value in values:
             assert buffer.record_reward(id, value)
-    return buffer.collect(step)
+    return buffer.collect()
 
 
 def full(buffer: TrainingBuffer, step: int) -> TrainingBatch:
@@ -52,7 +52,7 @@ def ids(batch: TrainingBatch) -> list[str]:
 def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     # a: (1 − 1 + 1)/3 = 1/3, b: −1; mean −1/3; never trained, so w = 1
-    assert use(buffer, 1, a=[1, -1, 1], b=[-1]) == 2
+    assert use(buffer, a=[1, -1, 1], b=[-1]) == 2
     batch = full(buffer, 1)
     assert ids(batch) == ["a", "b"]
     assert batch.rewards == pytest.approx([1 / 3, -1]) and batch.weights == [1, 1]
@@ -64,7 +64,7 @@ def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> No
         (0, None),
     ]
     # mean of −1 and 1 is 0; trained once before, a step ago: w = 2^−½
-    assert use(buffer, 2, a=[-1], b=[1]) == 2
+    assert use(buffer, a=[-1], b=[1]) == 2
     batch = full(buffer, 2)
     assert batch.weights == pytest.approx([1 / math.sqrt(2)] * 2)
     assert batch.advantages == pytest.approx([-1 / math.sqrt(2), 1 / math.sqrt(2)])
@@ -74,9 +74,9 @@ def test_two_batches_from_two_steps(filled: Callable[..., TrainingBuffer]) -> No
 
 def test_two_samples_of_a_record_in_one_batch_are_weighted_in_order(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(4, cooldown=0)
-    use(buffer, 1, a=[1, -1, 1], b=[-1])
+    use(buffer, a=[1, -1, 1], b=[-1])
     assert buffer.next_batch(1) is None
-    use(buffer, 2, a=[-1], b=[1])
+    use(buffer, a=[-1], b=[1])
     # rewards 1/3 −1 −1 1: mean −1/6; deviations 1/2 −5/6 −5/6 7/6, the last two times 2^−½ = 0.7071068
     batch = full(buffer, 2)
     assert ids(batch) == ["a", "b", "a", "b"]
@@ -92,7 +92,7 @@ def test_a_sample_on_cooldown_has_weight_0_and_does_not_extend_the_cooldown(
     buffer = filled(2, cooldown=2)
     weights = []
     for step in (1, 2, 3):
-        use(buffer, step, a=[1], b=[-1])
+        use(buffer, a=[1], b=[-1])
         weights.append(full(buffer, step).weights[0])
         buffer.trained()
     # step 2 − 1 < δ = 2 does not train; at step 3 the last training is two steps ago, and it was the only one
@@ -103,8 +103,8 @@ def test_a_cooldown_of_one_step_keeps_a_record_from_being_trained_on_twice_in_a_
     filled: Callable[..., TrainingBuffer],
 ) -> None:
     buffer = filled(2)
-    for step in (1, 2, 3):
-        use(buffer, step, a=[1], b=[-1])
+    for _ in range(3):
+        use(buffer, a=[1], b=[-1])
     # Three batches wait. Two updates in actor step 3: t − t_last = 0 < δ = 1 for the second; the third is a step later.
     weights = []
     for step in (3, 3, 4):
@@ -118,43 +118,43 @@ def test_a_cooldown_of_one_step_keeps_the_second_sample_of_a_record_out_of_a_bat
     filled: Callable[..., TrainingBuffer],
 ) -> None:
     buffer = filled(3)
-    use(buffer, 1, a=[1])
-    use(buffer, 2, a=[-1], b=[-1])
+    use(buffer, a=[1])
+    use(buffer, a=[-1], b=[-1])
     assert full(buffer, 2).weights == [1, 0, 1]
 
 
 def test_a_batch_takes_the_oldest_samples_and_the_others_stay(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
-    use(buffer, 1, c=[1])
-    use(buffer, 2, b=[1], a=[-1])
+    use(buffer, c=[1])
+    use(buffer, b=[1], a=[-1])
     assert ids(full(buffer, 2)) == ["c", "b"] and len(buffer) == 3
     buffer.trained()
     assert len(buffer) == 1 and buffer.next_batch(2) is None
-    use(buffer, 3, c=[-1])
+    use(buffer, c=[-1])
     assert ids(full(buffer, 3)) == ["a", "c"]
 
 
 def test_only_trained_removes_a_batch(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
-    use(buffer, 1, a=[1], b=[-1])
+    use(buffer, a=[1], b=[-1])
     batch = full(buffer, 1)
     assert full(buffer, 1) == batch
-    use(buffer, 2, c=[1])  # arrives while the extractor is being trained
+    use(buffer, c=[1])  # arrives while the extractor is being trained
     buffer.trained()
     assert len(buffer) == 1 and counts(buffer, "c") == (0, None)
-    use(buffer, 3, a=[1])
+    use(buffer, a=[1])
     assert ids(full(buffer, 3)) == ["c", "a"]
 
 
 def test_uses_of_unknown_records_are_refused(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(1)
     assert not buffer.record_reward("imported", 1.0)
-    assert buffer.collect(1) == 0 and buffer.next_batch(1) is None
+    assert buffer.collect() == 0 and buffer.next_batch(1) is None
 
 
 def test_adding_a_known_record_keeps_its_counts(filled: Callable[..., TrainingBuffer], make_record: MakeRecord) -> None:
     buffer = filled(1)
-    use(buffer, 1, a=[1])
+    use(buffer, a=[1])
     full(buffer, 1)
     buffer.trained()
     buffer.add(make_record("a", response_ids=(9, 9)))
@@ -165,7 +165,7 @@ def test_forget_keeps_records_that_are_or_recently_were_referred_to(make_record:
     buffer = TrainingBuffer(9, alpha=0.5, cooldown=1)
     for id in ("answer", "entry", "replaced", "sampled", "used"):
         buffer.add(make_record(id, created_step=1))
-    use(buffer, 1, sampled=[1])
+    use(buffer, sampled=[1])
     buffer.record_reward("used", 1)
     buffer.forget(["entry", "replaced", "not a record"], 1)
     last = KEEP_UNREFERENCED_STEPS
@@ -177,7 +177,7 @@ def test_forget_keeps_records_that_are_or_recently_were_referred_to(make_record:
     buffer.forget(["entry"], 2 * last)
     buffer.forget(["entry"], 3 * last - 1)
     assert buffer.record_reward("replaced", 1) and buffer.record_count == 4
-    buffer.collect(3 * last)
+    buffer.collect()
     buffer.forget([], 3 * last)
     assert buffer.record("replaced") and buffer.record("entry")
     buffer.forget([], 4 * last)
@@ -189,7 +189,7 @@ def test_everything_survives_a_restart(
 ) -> None:
     buffer = filled(2)
     buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8))
-    use(buffer, 1, a=[1], b=[-1], c=[1])
+    use(buffer, a=[1], b=[-1], c=[1])
     full(buffer, 1)
     buffer.trained()
     buffer.record_reward("a", -1)
@@ -202,7 +202,7 @@ def test_everything_survives_a_restart(
     assert restored.record("gone") is None and restored.record_count == 4
     assert [restored.record(id) for id in ("a", "c", "answer")] == [buffer.record(id) for id in ("a", "c", "answer")]
     assert len(restored) == 1 and restored.next_batch(1) is None
-    assert (restored.collect(2), buffer.collect(2)) == (1, 1)
+    assert (restored.collect(), buffer.collect()) == (1, 1)
     batch = full(restored, 2)
     # c: 1, never trained; a: 0, trained at step 1; mean ½
     assert batch.advantages == pytest.approx([0.5, -0.5 / math.sqrt(2)])
@@ -228,23 +228,23 @@ def test_records_and_uses_added_during_a_save_do_not_break_it(
     buffer.save(tmp_path)
     restored = filled(1)
     restored.restore(tmp_path)
-    assert restored.record("late") is None and restored.collect(1) == 1
+    assert restored.record("late") is None and restored.collect() == 1
     assert ids(full(restored, 1)) == ["a"]
-    assert buffer.collect(1) == 2
+    assert buffer.collect() == 2
 
 
 def test_an_empty_buffer_survives_a_restart(filled: Callable[..., TrainingBuffer], tmp_path: Path) -> None:
     TrainingBuffer(2, alpha=0.5, cooldown=1).save(tmp_path)
     restored = filled(2)
     restored.restore(tmp_path)
-    assert (restored.record_count, len(restored), restored.collect(1)) == (0, 0, 0)
+    assert (restored.record_count, len(restored), restored.collect()) == (0, 0, 0)
 
 
 def test_samples_that_lag_too_far_behind_are_left_out_and_counted(make_record: MakeRecord, tmp_path: Path) -> None:
     buffer = TrainingBuffer(2, alpha=0.5, cooldown=0, max_staleness=3)
     for id, version in (("old", 1), ("edge", 2), ("new", 5)):
         buffer.add(make_record(id, weight_version=version))
-    use(buffer, 1, old=[1], edge=[1], new=[-1])
+    use(buffer, old=[1], edge=[1], new=[-1])
     batch = buffer.next_batch(1, version=5)  # 5 − 1 > 3, 5 − 2 is not
     assert batch is not None and ids(batch) == ["edge", "new"] and buffer.stale == 1
     buffer.trained()

@@ -27,8 +27,8 @@ def buffer() -> TrainingBuffer:
     return buffer
 
 
-def rewards(buffer: TrainingBuffer, step: int) -> dict[str, float]:
-    buffer.collect(step)
+def rewards(buffer: TrainingBuffer) -> dict[str, float]:
+    buffer.collect()
     found: dict[str, float] = {}
     while batch := buffer.next_batch(1):
         found[batch.records[0].id] = batch.rewards[0]
@@ -40,7 +40,7 @@ def test_an_outcome_rewards_immediately_and_a_verdict_adds_to_it(buffer: Trainin
     credit = Credit(buffer, relative=False)
     credit.record_outcome("a", "p", "t", True, 1)
     credit.record_outcome("b", "p", "t", False, 1, judged=0.5)  # Eq. 8: refined, then failed
-    assert rewards(buffer, 1) == {"a": 1.0, "b": -0.5}
+    assert rewards(buffer) == {"a": 1.0, "b": -0.5}
 
 
 def test_relative_rewards_wait_for_the_free_half_of_their_prompt(buffer: TrainingBuffer) -> None:
@@ -50,11 +50,11 @@ def test_relative_rewards_wait_for_the_free_half_of_their_prompt(buffer: Trainin
     for success in (True, False, False, False):
         credit.record_free_outcome("p", success, 1)
     credit.flush_pending(1, {})
-    assert rewards(buffer, 1) == {"a": 1.5}  # 1 − (1 − 3)/4; q has no free half yet
+    assert rewards(buffer) == {"a": 1.5}  # 1 − (1 − 3)/4; q has no free half yet
     assert len(credit) == 1
     credit.record_free_outcome("q", True, 2)
     credit.flush_pending(2, {})
-    assert rewards(buffer, 2) == {"b": 1.0}  # 1 + (1 − 1)
+    assert rewards(buffer) == {"b": 1.0}  # 1 + (1 − 1)
     assert len(credit) == 0
 
 
@@ -65,9 +65,9 @@ def test_a_prompt_without_a_free_half_is_compared_with_its_task(
     credit = Credit(buffer, relative=True)
     credit.record_outcome("a", "p", "t", True, 1)
     credit.flush_pending(2, outcomes)
-    assert rewards(buffer, 2) == {}
+    assert rewards(buffer) == {}
     credit.flush_pending(3, outcomes)
-    assert rewards(buffer, 3) == {"a": reward}
+    assert rewards(buffer) == {"a": reward}
 
 
 def test_free_outcomes_are_dropped_after_some_steps(buffer: TrainingBuffer) -> None:
@@ -87,5 +87,5 @@ def test_waiting_uses_survive_a_checkpoint(buffer: TrainingBuffer) -> None:
     restored.restore(state)
     restored.record_free_outcome("p", True, 1)
     restored.flush_pending(1, {})
-    assert rewards(buffer, 1) == {"a": -2.0}
+    assert rewards(buffer) == {"a": -2.0}
     assert restored.state()["free"] == {"q": [True], "p": [True]}

@@ -26,6 +26,7 @@ _RECORDS = st.builds(
     prompt_ids=st.lists(_TOKENS, max_size=5),
     weight_version=st.integers(0, 2**40),
     created_step=st.integers(0, 2**40),
+    format_failure=st.booleans(),
     train_count=st.integers(0, 9),
     last_trained=st.none() | st.integers(0, 2**40),
 )

@@ -140,6 +140,40 @@ async def test_a_second_report_of_an_episode_changes_nothing(
     assert used is not None and used.uses == 1 and len(extractor.prompts) == 1
 
 
+async def test_a_share_of_the_episodes_is_distilled_and_all_are_credited(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"distill_share": 0.3})
+    setup.start()
+    (entry,) = await setup.seed("open the door")
+    for id in "abcdef":
+        await setup.manager.report(EpisodeReport(make_request(id, goal=id, experience_ids=(entry,)), guided=True))
+    metrics = await setup.finished()
+    assert (metrics["distillations/return"], metrics["distillations/skipped"]) == (4, 2)  # see test_draw: b and d
+    used = setup.bank.get(entry)
+    assert used is not None and used.uses == 6 and len(extractor.prompts) == 4
+
+
+async def test_uses_per_entry_compares_guides_with_entries_written(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"distillation_workers": 1})
+    setup.start()
+    assert "bank/uses_per_entry" not in await setup.manager.metrics()
+    update = {"operation": "update", "ids": [1], "title": "open it", "content": "c"}
+    extractor.replies["distill"] = [LESSON, LESSON, answered(update)]
+    for id in "ab":
+        await setup.manager.report(EpisodeReport(make_request(id), guided=False))
+    await setup.finished()
+    guide = await setup.manager.guide("open the door", *WHERE)
+    await setup.manager.guide("open the door", *WHERE, read_only=True)  # an evaluation is no use
+    used = {"experience_ids": (str(guide.experience_id),), "experience_texts": (str(guide.text),)}
+    await setup.manager.report(EpisodeReport(make_request("c", **used), guided=True))
+    metrics = await setup.finished()
+    assert (metrics["operations/added"], metrics["operations/updated"]) == (2, 1)
+    assert metrics["bank/uses_per_entry"] == pytest.approx(1 / 3)
+
+
 # ---- search_and_ask ----
 
 
@@ -157,13 +191,21 @@ async def test_an_answer_comes_from_the_entry_and_is_a_record(running: Setup, ex
     assert (metrics["answers/answered"], metrics["buffer/records"]) == (1, 1)
 
 
-async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(running: Setup, extractor: Extractor) -> None:
-    await running.seed("open the door")
+async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"batch_size": 4})
+    setup.start()
+    await setup.seed("open the door")
+    answers = [await setup.manager.search_and_ask("open the door", *WHERE) for _ in range(3)]
     extractor.replies["answer"] = "no tags"
-    assert await running.manager.search_and_ask("open the door", *WHERE) == Answer("malformed", NOTHING_FOUND)
-    await running.manager.collect(1)
-    batch = await running.manager.next_batch()
-    assert batch is not None and batch.rewards == [-1.0] and batch.records[0].kind == "answer"
+    assert await setup.manager.search_and_ask("open the door", *WHERE) == Answer("malformed", NOTHING_FOUND)
+    used = tuple(str(answer.record_id) for answer in answers)
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=True, record_ids=used))
+    assert (await setup.manager.collect(1))["extractor/samples"] == 3
+    batch = await setup.manager.next_batch()
+    assert batch is not None and {record.kind for record in batch.records} == {"answer"}
+    assert batch.rewards == [1.0, 1.0, 1.0, -1.0] and batch.advantages == [0.0, 0.0, 0.0, -2.0]
 
 
 async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extractor) -> None:

@@ -18,15 +18,40 @@ from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Gui
 async def test_a_format_failure_changes_nothing_and_is_rewarded_for_that(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest, reward: float
 ) -> None:
-    setup = await open_manager(extractor_settings={"format_failure_reward": reward})
+    settings = {"format_failure_reward": reward, "batch_size": 4, "distillation_workers": 1}
+    setup = await open_manager(extractor_settings=settings)
     setup.start()
-    extractor.replies["distill"] = "I would rather not."
-    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    extractor.replies["distill"] = [LESSON, LESSON, LESSON, "I would rather not.", RETURN]
+    for id in ("a", "b", "c", "d"):
+        await setup.manager.report(EpisodeReport(make_request(id), guided=False))
     metrics = await setup.finished()
-    assert (metrics["parse_failures/no_answer"], metrics["bank/size"]) == (1, 0)
-    await setup.manager.collect(1)
+    assert (metrics["parse_failures/no_answer"], metrics["bank/size"]) == (1, 3)
+    assert await setup.manager.next_batch() is None
+    used = tuple(derive_id("distill", id) for id in ("a", "b", "c"))
+    await setup.manager.report(EpisodeReport(make_request("e", success=False), guided=True, record_ids=used))
+    assert (await setup.manager.collect(1))["extractor/samples"] == 3
     batch = await setup.manager.next_batch()
-    assert batch is not None and batch.rewards == [reward] and batch.records[0].id == derive_id("distill", "a")
+    assert batch is not None and [record.id for record in batch.records] == [*used, derive_id("distill", "d")]
+    # All outcomes are failed episodes: the unreadable answer is worse than they all the same.
+    assert batch.rewards == [-1.0, -1.0, -1.0, reward] and batch.advantages == [0.0, 0.0, 0.0, reward]
+
+
+async def test_distilled_episodes_are_counted_by_result(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"distillation_workers": 1})
+    setup.start()
+    both = answered({"operation": "add", "title": "open the lid", "content": "c"}, {"operation": "return"})
+    extractor.replies["distill"] = [LESSON, both, RETURN, RETURN, "?", RETURN]
+    for id in "abcdef":
+        await setup.manager.report(EpisodeReport(make_request(id), guided=False))
+    metrics = await setup.finished()
+    assert {name: metrics[f"distillations/{name}"] for name in ("written", "return", "unreadable")} == {
+        "written": 2,
+        "return": 3,
+        "unreadable": 1,
+    }
+    assert metrics["distillations/return_share"] == 0.6  # of the five that could be read
 
 
 async def test_one_bad_operation_is_counted_and_the_good_one_applied(

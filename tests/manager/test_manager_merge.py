@@ -47,7 +47,7 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
 async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
     open_manager: Open, extractor: Extractor
 ) -> None:
-    setup = await open_manager(merge=MergeConfig(chunk=2))
+    setup = await open_manager(merge=MergeConfig(chunk=2), extractor_settings={"batch_size": 4})
     setup.start()
     ids = await setup.seed("a", "b", "c", "d", "e", "f")
     extractor.replies["merge"] = [
@@ -60,7 +60,8 @@ async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
     assert [entry.id for entry in setup.bank.entries()] == [*ids[:4], ids[5]]
     metrics = await setup.manager.metrics()
     assert (metrics["failures/merge:RuntimeError"], metrics["parse_failures/no_answer"]) == (1, 1)
-    assert (await setup.manager.collect(1))["extractor/samples"] == 1  # the unreadable answer
+    metrics = await setup.manager.collect(1)
+    assert (metrics["buffer/samples"], metrics["extractor/samples"]) == (1, 0)  # the unreadable answer is no outcome
     extractor.replies["merge"] = answered({"operation": "retain", "ids": [1]})
     assert await setup.manager.merge()
     await merged(setup, passes=2)

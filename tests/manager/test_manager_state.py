@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, merged, until
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, answered, merged, until
 
 from verl_comprl.manager.messages import EpisodeReport
 
@@ -29,14 +29,16 @@ def lasting(metrics: dict[str, float]) -> dict[str, float]:
 async def test_a_run_goes_on_where_its_snapshot_was_taken(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    first = await open_manager("first", extractor_settings={"distillation_workers": 1})
+    settings = {"distillation_workers": 1, "batch_size": 4}
+    first = await open_manager("first", extractor_settings=settings)
     first.start()
     extractor.replies["distill"] = [LESSON, "unreadable", RuntimeError("once"), RETURN, RETURN]
     for id in ("x", "y", "z"):
         await first.manager.report(EpisodeReport(make_request(id, step=3), guided=False))
     await first.finished()
     guide = await first.manager.guide("open the door", *WHERE)
-    await first.manager.search_and_ask("open the door", *WHERE)
+    asked = [await first.manager.search_and_ask("open the door", *WHERE) for _ in range(2)]
+    answers = tuple(str(answer.record_id) for answer in asked)
     await first.manager.collect(3)
     await first.manager.merge()  # a bank of one entry: nothing to ask
     await merged(first)
@@ -44,16 +46,16 @@ async def test_a_run_goes_on_where_its_snapshot_was_taken(
     extractor.gate.clear()
     assert guide.experience_id and guide.record_id
     used = {"experience_ids": (guide.experience_id,), "step": 4}
-    working = EpisodeReport(make_request("working", **used), guided=True, record_ids=(guide.record_id,))
+    working = EpisodeReport(make_request("working", **used), guided=True, record_ids=(guide.record_id, *answers))
     waiting = EpisodeReport(make_request("waiting", success=False, **used), guided=True, record_ids=(guide.record_id,))
     for report in (working, waiting):
         await first.manager.report(report)
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 5))  # the first of the two is with the extractor
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 6))  # the first of the two is with the extractor
     await first.manager.save(str(tmp_path / "snapshot"))
     saved = await first.manager.metrics()
     assert saved["queue/depth"] == 2 and saved["bank/size"] == 1 and saved["buffer/samples"] == 1
 
-    second = await open_manager("second", extractor_settings={"distillation_workers": 1})
+    second = await open_manager("second", extractor_settings=settings)
     await second.manager.restore(str(tmp_path / "snapshot"))
     assert lasting(await second.manager.metrics()) == lasting(saved)
     assert second.bank.entries() == first.bank.entries()
@@ -66,10 +68,51 @@ async def test_a_run_goes_on_where_its_snapshot_was_taken(
     second.start()
     metrics = await second.finished()
     assert metrics["bank/size"] == 2 and metrics["operations/added"] == 2 and metrics["merge/passes"] == 1
-    assert (await second.manager.collect(4))["extractor/samples"] == 1
-    await second.manager.trained()
+    assert (await second.manager.collect(4))["extractor/samples"] == 3
     batch = await second.manager.next_batch()
-    assert batch is not None and batch.rewards == [0.0] and batch.records[0].id == guide.record_id
+    # The guide's episodes succeeded and failed; the answers' episode succeeded; one answer could not be parsed.
+    assert batch is not None and [record.id for record in batch.records][:3] == [guide.record_id, *answers]
+    assert batch.rewards == [0.0, 1.0, 1.0, -1.0] and batch.advantages == [0.0, 0.0, 0.0, -1.0]
+
+
+async def test_a_merge_that_was_running_is_repeated_after_a_resume(
+    open_manager: Open, extractor: Extractor, tmp_path: Path
+) -> None:
+    first = await open_manager("first")
+    first.start()
+    await first.seed("a", "b")
+    extractor.gate.clear()
+    assert await first.manager.merge()
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await first.manager.save(str(tmp_path / "snapshot"))
+    await first.manager.close()
+
+    extractor.replies["merge"] = answered({"operation": "merge", "ids": [1, 2], "title": "ab", "content": "both"})
+    extractor.gate.set()
+    frozen = await open_manager("frozen", extractor_settings={"distill": False})
+    await frozen.manager.restore(str(tmp_path / "snapshot"))
+    frozen.start()  # as for an evaluation
+    second = await open_manager("second")
+    await second.manager.restore(str(tmp_path / "snapshot"))
+    second.start()
+    await merged(second)
+    assert [entry.title for entry in second.bank.entries()] == ["ab"] and len(frozen.bank) == 2
+    assert await second.manager.merge()  # the next one can be started
+    await merged(second, passes=2)
+
+
+async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extractor: Extractor, tmp_path: Path) -> None:
+    first, second = await open_manager("first"), await open_manager("second")
+    first.start()
+    await first.seed("a", "b")
+    extractor.replies["merge"] = answered({"operation": "retain", "ids": [1, 2]})
+    await first.manager.merge()
+    await merged(first)
+    await first.manager.save(str(tmp_path / "snapshot"))
+    await second.manager.restore(str(tmp_path / "snapshot"))
+    second.start()
+    await asyncio.sleep(0.05)
+    assert len(extractor.prompts) == 1
 
 
 async def test_a_manager_without_history_survives_a_restart(open_manager: Open, tmp_path: Path) -> None:

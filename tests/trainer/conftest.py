@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from arms import ARMS, COMPARED, SMALL
-from running import ROOT, START_SECONDS, Run, comprl_bank, last_step, run_environment
+from running import ROOT, START_SECONDS, Run, comprl_bank, extractor_was_updated, last_step, run_environment
 
 import env_adapters
 
@@ -39,10 +39,11 @@ def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def interrupted(folder: Path) -> Run:
-    """A run in ``folder/run`` that got SIGTERM after its first step."""
+    """A run in ``folder/run`` that got SIGTERM after the first update of its extractor."""
     run = Run(folder, "trainer.total_training_steps=1000", script="probed_run.py")
     try:
-        run.wait_for("step 1/1000")
+        # Not before step 2, whose episodes are the first ones that are guided, and so give outcomes.
+        run.wait_until(lambda: extractor_was_updated(folder / "run"))
         actions = (("stats", "--json"), ("verify",), ("delete", "--where", "uses=0", "--yes"))
         run.beside = [comprl_bank(folder, *action) for action in actions]
         run.process.send_signal(signal.SIGTERM)
@@ -107,8 +108,15 @@ def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> 
     mixed = ["trainer.total_training_steps=1", "actor_rollout_ref.rollout.n=2", f"data.train_files=[{','.join(mix)}]"]
     mixed += ["data.max_prompt_length=3072", "data.max_response_length=1024", *batch, place("mix")]
     runs.append({"name": "mix", "overrides": [*common, *mixed]})
-    resumed = [place("run"), f"trainer.total_training_steps={step + 2}", f"trainer.save_freq={step + 2}"]
+    # From the checkpoint that the signal left; then, in a folder of its own, from the one that verl writes of every
+    # save_freq-th step, in which a merge is due.
+    periodic = step + 2
+    resumed = [place("run"), f"trainer.total_training_steps={periodic}", f"trainer.save_freq={periodic}"]
+    resumed.append("comprl.merge.every=1")
     runs.append({"name": "resumed", "overrides": resumed, "probe": str(folder / "resumed.jsonl")})
+    continued = [place("continued"), f"trainer.total_training_steps={periodic + 1}", "trainer.resume_mode=resume_path"]
+    continued.append(f"trainer.resume_from_path={folder / 'run' / f'global_step_{periodic}'}")
+    runs.append({"name": "continued", "overrides": continued})
     checkpoint = str(folder / "run" / f"global_step_{step}")
     runs.append({"name": "evaluated", "overrides": [], "evaluate": checkpoint})
     return run_lent(folder, runs, SMALL)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -24,6 +24,12 @@ def undocumented(metrics: Iterable[str]) -> list[str]:
     patterns = [f"comprl/{name}" for row in rows for name in re.findall(r"`([^`]+)`", row)]
     ours = [name for name in metrics if name.startswith("comprl/")]
     return [name for name in ours if not any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def extractor_was_updated(run: Path) -> bool:
+    """Whether the metrics of a run tell of an update of its extractor."""
+    metrics = run / "metrics.jsonl"
+    return metrics.exists() and re.search(r'"comprl/extractor/updates":[1-9]', metrics.read_text()) is not None
 
 
 def last_step(run: Path) -> int:
@@ -62,8 +68,6 @@ class Run:
             *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
             *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
             *("comprl.warmup_steps=1", "comprl.extractor.batch_size=8"),
-            # Between the outcomes: a batch of nothing but failures, which has no gradient, becomes unlikely.
-            "comprl.extractor.format_failure_reward=0.0",
             *overrides,
         ]
         with self.output.open("w") as output:
@@ -72,9 +76,9 @@ class Run:
     def text(self) -> str:
         return self.output.read_text()
 
-    def wait_for(self, text: str) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while text not in self.text():
+        while not condition():
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < deadline, self.text()
             time.sleep(0.5)

@@ -276,14 +276,16 @@ def test_an_extractor_update_is_equation_3(
     gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM, ranks: int, packed: bool
 ) -> None:
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
-    rows = sampled_rows(model, extractor_advantages(rewards, weights).tolist(), multi_turn=False)
+    kinds, failed = ["distill"] * 6 + ["answer"] * 2, [row == 3 for row in range(8)]
+    rows = sampled_rows(model, extractor_advantages(rewards, weights, kinds, failed).tolist(), multi_turn=False)
     packing = f"extractor.model.use_remove_padding={packed}"
     real = gradients("extractor", rows, packing, ranks=ranks)
 
-    baseline = sum(rewards) / len(rewards)
+    entries = (1.0 - 1.0 + 0.5 + 1.0 + 0.0) / 5
+    baselines = [entries] * 6 + [0.0] * 2
     tokens = sum(len(row["response"]) for row in rows)
     loss = torch.zeros(())
-    for row, reward, weight in zip(rows, rewards, weights, strict=True):
+    for row, reward, weight, baseline in zip(rows, rewards, weights, baselines, strict=True):
         now = log_probs(model, row)
         ratio = torch.exp(now.detach() - torch.tensor(row["old_log_probs"])).clamp(0.9, 1.1)
         loss = loss - (ratio * weight * (reward - baseline) * now).sum() / tokens

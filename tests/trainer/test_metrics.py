@@ -1,8 +1,13 @@
 """Metrics of a step, against numbers worked out by hand."""
 
-import pytest
+from collections.abc import Callable
 
-from verl_comprl.trainer.metrics import advantage_metrics, rollout_metrics
+import pytest
+from running import undocumented
+
+from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.trainer.metrics import advantage_metrics, rollout_metrics, update_metrics
 
 
 def test_advantages_per_half() -> None:
@@ -40,3 +45,25 @@ def test_metrics_of_halves_over_all_tasks_and_per_task() -> None:
 
 def test_a_single_task_has_no_metrics_of_its_own() -> None:
     assert not [name for name in rollout_metrics([episode(True, 1.0)], ["room"]) if "task" in name]
+
+
+def test_metrics_of_an_update(make_record: Callable[..., GenerationRecord]) -> None:
+    records = [
+        *(make_record(f"entry {version}", weight_version=version) for version in (2, 4)),
+        make_record("answer", kind=CallKind.ANSWER, weight_version=6, response_ids=(1,), response_log_probs=(-1.0,)),
+        make_record("unreadable", kind=CallKind.ANSWER, weight_version=6, format_failure=True),
+    ]
+    batch = TrainingBatch(records, [1.0, -1.0, 0.6, -1.0], [1.0, 0.0, 1.0, 1.0], [1.0, 0.0, 1e-17, -1.6])
+    metrics = update_metrics(batch, version=6)
+    assert metrics == {
+        "reward": pytest.approx(0.2),  # (1 − 1 + 0.6)/3, without the format failure
+        "weight": 0.75,
+        "informative": 0.5,
+        "staleness": 1.5,
+        "response_tokens": 1.75,
+        "share/distill": 0.5,
+        "share/merge": 0.0,
+        "share/answer": 0.25,
+        "share/format_failure": 0.25,
+    }
+    assert undocumented(f"comprl/extractor/{name}" for name in metrics) == []

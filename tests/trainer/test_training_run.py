@@ -73,6 +73,21 @@ def test_a_resumed_run_continues_from_the_checkpoint(folder, interrupted, lent):
     assert versions == sorted(versions) and versions[0] >= saved["extractor_weight_version"] > 0
 
 
+def test_a_run_continues_from_a_checkpoint_of_every_save_freq_steps(folder, lent):
+    """Such a checkpoint is written before the end of its step, whose outcomes and merge must be in it all the same."""
+    number = last_step(folder / "run")
+    checkpoint = folder / "run" / f"global_step_{number}"
+    state = json.loads((checkpoint / "comprl/manager.json").read_text())
+    assert state["step"] == number and (state["merging"] or state["totals"]["merges"] > 0)
+    assert json.loads((checkpoint / "comprl/buffer/samples.json").read_text())["uses"] == []
+    (step,) = lent["continued"]
+    assert step["step"] == number + 1
+    assert step["comprl/guides/found"] > state["totals"]["guides"]["found"] > 0
+    assert step["comprl/operations/added"] >= state["totals"]["operations"]["added"] > 0
+    updates = json.loads((checkpoint / "comprl.json").read_text())["extractor_weight_version"]
+    assert step["comprl/extractor/updates"] >= updates > 0
+
+
 def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent):
     """Its engines were shared with other runs, which had changed their weights."""
     for model in ("actor", "extractor"):

@@ -60,10 +60,32 @@ def training_weight(step: int, last_trained: int | None, train_count: int, *, al
     return float((1 + train_count) ** -alpha)
 
 
-def extractor_advantages(rewards: Sequence[float], weights: Sequence[float]) -> np.ndarray:
-    """Return ``Â_i = w_i · (r_i − mean(batch))`` (Eq. 3, 7), shape (n,)."""
-    values = np.asarray(rewards, dtype=np.float64)
-    return (values - values.mean()) * np.asarray(weights, dtype=np.float64)
+def extractor_advantages(
+    rewards: Sequence[float], weights: Sequence[float], kinds: Sequence[str], failed: Sequence[bool]
+) -> np.ndarray:
+    """Return ``Â_i = w_i · (r_i − b_i)`` of a batch (Eq. 3, 7), with a baseline per kind of call.
+
+    ``b_i`` of an outcome is the mean reward of the batch's outcomes of its kind; format failures do not enter it.
+    ``b_i`` of a format failure is the same mean, but at least 0, the middle of success and failure. A reward below 0
+    then gives a negative advantage even if all outcomes of the batch are −1.
+
+    Args:
+        rewards: ``r_i``.
+        weights: ``w_i``.
+        kinds: Kind of call of each sample.
+        failed: Whether each sample is a format failure.
+
+    Returns:
+        The advantages, shape (n,).
+    """
+    values, kind, is_failed = np.asarray(rewards, np.float64), np.asarray(kinds), np.asarray(failed, bool)
+    baselines = np.zeros_like(values)
+    for name in set(kinds):
+        outcomes = values[(kind == name) & ~is_failed]
+        mean = outcomes.mean() if len(outcomes) else 0.0
+        baselines[kind == name] = mean
+        baselines[(kind == name) & is_failed] = max(mean, 0.0)
+    return (values - baselines) * np.asarray(weights, dtype=np.float64)
 
 
 def gini(counts: Sequence[int]) -> float:

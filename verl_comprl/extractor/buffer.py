@@ -1,7 +1,7 @@
 """Training buffer of the extractor: generation records, rewards of their uses, and samples waiting for a full batch.
 
-Owns the path from rewards to utilities, samples and batches. Nothing is dropped silently: samples beyond a batch wait
-for the next one.
+Owns the path from rewards to utilities, samples and batches. Outcomes and format failures wait apart: outcomes that do
+not fit into a batch wait for the next one; of the failures only the latest wait, and those dropped are counted.
 """
 
 import json
@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, training_weight
-from verl_comprl.extractor.generation_record import GenerationRecord, read_records, write_records
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord, read_records, write_records
+
+FORMAT_FAILURE_SHARE = 0.25
+"""Largest share of a batch that is format failures. A model that has not learned its format yet produces many more of
+them than outcomes, and each says the same."""
 
 KEEP_UNREFERENCED_STEPS = 20
 """Actor steps for which an unreferenced record is kept: a running episode may still be using its text, for example an
@@ -19,11 +23,10 @@ answer or an entry that has been replaced."""
 
 @dataclass(frozen=True)
 class Sample:
-    """One training sample: a record and its utility, the mean reward over one collection step."""
+    """One training sample: a record and its utility, the mean reward over one collection step, or its format reward."""
 
     record_id: str
     reward: float
-    step: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,15 @@ class TrainingBatch:
 class TrainingBuffer:
     """Keeps records, uses and samples; to be used from one event loop."""
 
-    def __init__(self, batch_size: int, *, alpha: float, cooldown: float, max_staleness: int | None = None) -> None:
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        alpha: float,
+        cooldown: float,
+        max_staleness: int | None = None,
+        max_answer_share: float = 1.0,
+    ) -> None:
         """Create an empty buffer.
 
         Args:
@@ -47,6 +58,8 @@ class TrainingBuffer:
             alpha: ``α`` of Eq. 7.
             cooldown: ``δ`` of Eq. 7, in actor steps.
             max_staleness: Number of weight versions by which a record may lag behind the model; None for no limit.
+            max_answer_share: Largest share of a batch that is answers, as long as samples of entries can take their
+                place.
         """
         self._batch_size = batch_size
         self._alpha = alpha
@@ -54,15 +67,21 @@ class TrainingBuffer:
         self._records: dict[str, GenerationRecord] = {}
         self._unreferenced: dict[str, int] = {}  # record id → step since when
         self._uses: list[tuple[str, float]] = []
-        self._samples: list[Sample] = []
+        self._samples: list[Sample] = []  # outcomes, oldest first
+        self._failures: list[Sample] = []  # the latest format failures, no more than a batch may hold
+        self._max_failures = int(batch_size * FORMAT_FAILURE_SHARE)
         self._max_staleness = max_staleness
-        self._batch_step = 0  # t of Eq. 7 of the batch that is being trained on
+        self._max_answers = int(batch_size * max_answer_share)
+        self._batch: list[Sample] = []  # samples that are being trained on
+        self._batch_step = 0  # t of Eq. 7 of that batch
         self.stale = 0
         """Number of samples left out because their records lagged too far behind."""
+        self.dropped_failures = 0
+        """Number of format failures that newer ones replaced before they were trained on."""
 
     def __len__(self) -> int:
-        """Return the number of waiting samples."""
-        return len(self._samples)
+        """Return the number of waiting samples, including format failures."""
+        return len(self._samples) + len(self._failures)
 
     @property
     def record_count(self) -> int:
@@ -84,37 +103,69 @@ class TrainingBuffer:
         self._uses.append((record_id, reward))
         return True
 
-    def collect(self, step: int) -> int:
+    def add_format_failure(self, record: GenerationRecord, reward: float) -> None:
+        """Add the record of an answer that could not be parsed, and its sample.
+
+        It needs no collection step: nothing can use it, so that this is its only reward.
+        """
+        self.add(replace(record, format_failure=True))
+        self._failures.append(Sample(record.id, reward))
+        if len(self._failures) > self._max_failures:
+            oldest = self._failures.pop(0)
+            self.dropped_failures += all(sample is not oldest for sample in self._batch)
+
+    def collect(self) -> int:
         """Close a collection step: each record used since the last one gets one sample. Returns their number."""
         utilities = mean_utilities(self._uses)
         self._uses.clear()
-        self._samples += [Sample(record_id, reward, step) for record_id, reward in utilities.items()]
+        self._samples += [Sample(record_id, reward) for record_id, reward in utilities.items()]
         return len(utilities)
 
     def next_batch(self, step: int, version: int = 0) -> TrainingBatch | None:
-        """Return the oldest full batch without removing it, or ``None``; :meth:`trained` removes it.
+        """Return a full batch without removing it, or ``None``; :meth:`trained` removes it.
 
         Args:
             step: Current actor step, ``t`` of Eq. 7.
             version: Version of the weights to train; samples whose records lag too far behind are dropped and counted.
         """
         if self._max_staleness is not None:
-            oldest = version - self._max_staleness
-            fresh = [s for s in self._samples if self._records[s.record_id].weight_version >= oldest]
-            self.stale += len(self._samples) - len(fresh)
-            self._samples = fresh
-        samples = self._samples[: self._batch_size]
-        if len(samples) < self._batch_size:
+            self._drop_stale(version - self._max_staleness)
+        self._batch = self._choose()
+        if not self._batch:
             return None
         self._batch_step = step
-        weights, _ = self._weigh(samples)
-        rewards = [sample.reward for sample in samples]
-        return TrainingBatch(
-            records=[self._records[sample.record_id] for sample in samples],
-            rewards=rewards,
-            weights=weights,
-            advantages=extractor_advantages(rewards, weights).tolist(),
+        weights, _ = self._weigh(self._batch)
+        rewards = [sample.reward for sample in self._batch]
+        records = [self._records[sample.record_id] for sample in self._batch]
+        advantages = extractor_advantages(
+            rewards, weights, [record.kind for record in records], [record.format_failure for record in records]
         )
+        return TrainingBatch(records, rewards, weights, advantages.tolist())
+
+    def _drop_stale(self, oldest: int) -> None:
+        before = len(self)
+        self._samples = [s for s in self._samples if self._records[s.record_id].weight_version >= oldest]
+        self._failures = [s for s in self._failures if self._records[s.record_id].weight_version >= oldest]
+        self.stale += before - len(self)
+
+    def _choose(self) -> list[Sample]:
+        """Return the samples of the next batch, or none if it would not be full.
+
+        All waiting format failures, which are few enough, and the oldest outcomes. Answers get more than their share
+        only if there are too few samples of entries for the rest.
+        """
+        needed = self._batch_size - len(self._failures)
+        # A smaller batch would change the baselines and the scale of the update.
+        if len(self._samples) < needed:
+            return []
+        answers = [self._records[sample.record_id].kind is CallKind.ANSWER for sample in self._samples]
+        room_for_answers = max(self._max_answers, needed - answers.count(False))
+        chosen: list[Sample] = []
+        for sample, is_answer in zip(self._samples, answers, strict=True):
+            if len(chosen) < needed and (room_for_answers or not is_answer):
+                chosen.append(sample)
+                room_for_answers -= is_answer
+        return chosen + self._failures
 
     def trained(self) -> list[str]:
         """Remove the batch of the last :meth:`next_batch` and update the training counts of its records.
@@ -122,14 +173,14 @@ class TrainingBuffer:
         Returns:
             The record id of each sample that was trained on; a record may appear twice.
         """
-        # These are still the samples that next_batch returned, since collect only appends. The others stay for the next
-        # batch: each is the outcome of an episode, which must not be lost, and a batch of another size would change the
-        # baseline mean(batch) and the scale of the update.
-        samples = self._samples[: self._batch_size]
-        weights, records = self._weigh(samples)
+        batch, self._batch = self._batch, []
+        weights, records = self._weigh(batch)
         self._records.update(records)
-        del self._samples[: self._batch_size]
-        return [sample.record_id for sample, weight in zip(samples, weights, strict=True) if weight > 0]
+        # By identity: a record may have two samples with the same reward. Format failures of the batch may be gone.
+        removed = {id(sample) for sample in batch}
+        self._samples = [sample for sample in self._samples if id(sample) not in removed]
+        self._failures = [sample for sample in self._failures if id(sample) not in removed]
+        return [sample.record_id for sample, weight in zip(batch, weights, strict=True) if weight > 0]
 
     def _weigh(self, samples: list[Sample]) -> tuple[list[float], dict[str, GenerationRecord]]:
         """Return the weight of each sample (Eq. 7), and the records as they are after training on them.
@@ -154,7 +205,8 @@ class TrainingBuffer:
 
     def forget(self, referenced: Iterable[str], step: int) -> None:
         """Drop records that no bank entry (``referenced``), sample or use has referred to for some steps."""
-        keep = {*referenced, *(sample.record_id for sample in self._samples), *(use[0] for use in self._uses)}
+        samples = (*self._samples, *self._failures, *self._batch)
+        keep = {*referenced, *(sample.record_id for sample in samples), *(use[0] for use in self._uses)}
         self._unreferenced = {key: self._unreferenced.get(key, step) for key in self._records.keys() - keep}
         for key in [key for key, since in self._unreferenced.items() if step - since >= KEEP_UNREFERENCED_STEPS]:
             del self._records[key], self._unreferenced[key]
@@ -164,16 +216,29 @@ class TrainingBuffer:
         folder.mkdir(parents=True, exist_ok=True)
         # Copy uses and samples before the records. A record that is added meanwhile is harmless; a use or sample whose
         # record is missing from the file would fail after a restore.
-        samples = [asdict(sample) for sample in self._samples]
-        state = {"uses": list(self._uses), "samples": samples, "stale": self.stale}
+        state = {
+            "uses": list(self._uses),
+            "samples": [asdict(sample) for sample in self._samples],
+            "failures": [asdict(sample) for sample in list(self._failures)],  # the oldest may be removed meanwhile
+            "stale": self.stale,
+            "dropped_failures": self.dropped_failures,
+        }
         write_records(folder / "records.parquet", list(self._records.values()))
         (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
-        """Replace the content with what :meth:`save` wrote."""
+        """Replace the content with what :meth:`save` wrote.
+
+        Raises:
+            ValueError: If it was written by a release that kept other fields.
+        """
         self._records = {record.id: record for record in read_records(folder / "records.parquet")}
         self._unreferenced = {}
         state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
         self._uses = [(record_id, reward) for record_id, reward in state["uses"]]
         self._samples = [Sample(**sample) for sample in state["samples"]]
+        failures = [Sample(**sample) for sample in state["failures"]]
+        self._failures = failures[max(0, len(failures) - self._max_failures) :]  # the batch may be smaller now
+        self._batch = []
         self.stale = state["stale"]
+        self.dropped_failures = state["dropped_failures"]

@@ -1,10 +1,10 @@
 """Settings of the extractor's learning and of the distillation queue; bounds and meaning stand with each field."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveInt
 
-from verl_comprl.settings import FilePath, Settings, interpolated
+from verl_comprl.settings import FilePath, Settings, Share, interpolated
 
 
 class QueueConfig(Settings):
@@ -37,8 +37,16 @@ class ExtractorConfig(Settings):
     distill: bool = True
     """Whether it turns finished episodes into experience."""
 
+    distill_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the finished episodes that it turns into experience; the others are only counted. Lower it when entries
+    are written faster than they are used (metric `bank/uses_per_entry`)."""
+
     batch_size: PositiveInt = 64
     """Samples of one CISPO update, which waits until the buffer holds them."""
+
+    max_answer_share: Share = 0.5
+    """Largest share of a batch that is answers to `search_and_ask`, as long as samples of entries can take their
+    place."""
 
     alpha: NonNegativeFloat = 0.5
     """α of Eq. 7: how fast the weight of a record falls with the number of times it was trained on."""
@@ -54,8 +62,8 @@ class ExtractorConfig(Settings):
     """Reward of one use of a text: `outcome` is +1 or -1 for the guided episode; `relative` subtracts the mean outcome
     of the same prompt's free half (the paper found it to be worse)."""
 
-    format_failure_reward: float = -1.0
-    """Reward of an answer that cannot be parsed."""
+    format_failure_reward: NonPositiveFloat = -1.0
+    """Reward of an answer that cannot be parsed. At most a quarter of a batch is such answers."""
 
     max_operations: PositiveInt = 3
     """Operations allowed in one answer."""

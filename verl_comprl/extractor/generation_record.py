@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _ARRAYS = {"prompt_ids": "i", "response_ids": "i", "response_log_probs": "f"}
-_TYPES = {"id": pa.string(), "kind": pa.string()} | {
+_TYPES = {"id": pa.string(), "kind": pa.string(), "format_failure": pa.bool_()} | {
     name: pa.list_(pa.from_numpy_dtype(np.dtype(code))) for name, code in _ARRAYS.items()
 }
 _ROWS = 200
@@ -43,6 +43,7 @@ class GenerationRecord:
         response_log_probs: Log-probs of ``response_ids`` under the generator, in nats, kept as ``array("f")``.
         weight_version: Version of the generator's weights.
         created_step: Actor step of the call.
+        format_failure: Whether its answer could not be parsed.
         train_count: Number of times that it was trained on.
         last_trained: Actor step of the latest sample that it was trained on with.
 
@@ -60,6 +61,7 @@ class GenerationRecord:
     response_log_probs: Sequence[float]
     weight_version: int
     created_step: int = 0
+    format_failure: bool = False
     train_count: int = 0
     last_trained: int | None = None
 

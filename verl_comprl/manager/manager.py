@@ -11,21 +11,21 @@ import logging
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.algorithm.utility import gini
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.schema import DistillationRequest, Experience
+from verl_comprl.experience.schema import Add, DistillationRequest, Experience, Update
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.credit import Credit
-from verl_comprl.extractor.generation_record import GenerationRecord
+from verl_comprl.extractor.draw import is_drawn
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
+from verl_comprl.manager.metrics import Totals, manager_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +34,6 @@ FREE_WINDOW = 256
 
 REMEMBERED_STEPS = 100
 """Steps for which a reported episode is remembered, so that a second report of it is ignored."""
-
-
-@dataclass
-class _Totals:
-    operations: Counter[str] = field(default_factory=Counter)
-    parse_failures: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
-    guides: Counter[str] = field(default_factory=Counter)
-    answers: Counter[str] = field(default_factory=Counter)
-    verdicts: Counter[str] = field(default_factory=Counter)
-    merges: int = 0
 
 
 class ExperienceManager:
@@ -58,10 +47,14 @@ class ExperienceManager:
         self._queue = DistillationQueue(config.queue)
         learning = config.extractor
         self._buffer = TrainingBuffer(
-            learning.batch_size, alpha=learning.alpha, cooldown=learning.cooldown, max_staleness=learning.max_staleness
+            learning.batch_size,
+            alpha=learning.alpha,
+            cooldown=learning.cooldown,
+            max_staleness=learning.max_staleness,
+            max_answer_share=learning.max_answer_share,
         )
         self._credit = Credit(self._buffer, relative=learning.utility == "relative")
-        self._totals = _Totals()
+        self._totals = Totals()
         self._random = random.Random()
         self._reported: dict[str, int] = {}
         self._free_outcomes: dict[str, deque[bool]] = {}
@@ -73,10 +66,17 @@ class ExperienceManager:
         self._step = 0
 
     def start(self, calls: ExtractorCalls) -> None:
-        """Connect the extractor and start the distillation workers, unless this arm does not distil."""
+        """Connect the extractor and start the distillation workers, unless this arm does not distil.
+
+        A merge pass that was running when a restored snapshot was taken is repeated.
+        """
         self._calls = calls
-        for _ in range(self._config.extractor.distillation_workers if self._config.extractor.distill else 0):
+        if not self._config.extractor.distill:
+            return
+        for _ in range(self._config.extractor.distillation_workers):
             self._spawn(self._work())
+        if self._merging:
+            self._spawn(self._merge_pass())
 
     # ---- during an episode ----
 
@@ -120,9 +120,7 @@ class ExperienceManager:
         written, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
         text = sanitize(written or "", MAX_CHARS)
         if not read_only:
-            self._buffer.add(record)
-            if not text:
-                self._buffer.record_reward(record.id, self._config.extractor.format_failure_reward)
+            self._keep(record, format_ok=bool(text))
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
 
     def _evaluation_id(self, read_only: bool) -> str:
@@ -154,7 +152,13 @@ class ExperienceManager:
                 self._credit.record_free_outcome(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
             if self._config.extractor.distill:
-                self._queue.put(request)
+                self._enqueue(request)
+
+    def _enqueue(self, request: DistillationRequest) -> None:
+        if is_drawn(request.id, self._config.extractor.distill_share):
+            self._queue.put(request)
+        else:
+            self._totals.distillations["skipped"] += 1
 
     # ---- background ----
 
@@ -242,11 +246,19 @@ class ExperienceManager:
         return [entry for key in report.surviving_ids if (entry := self._bank.get(key))]
 
     def _note(self, answer: ParsedAnswer, record: GenerationRecord) -> None:
-        """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward."""
-        self._buffer.add(record)
+        """Count a call's errors and what became of a distilled episode, and keep its record."""
         self._totals.parse_failures.update(error.kind for error in answer.errors)
-        if not answer.format_ok:
-            self._buffer.record_reward(record.id, self._config.extractor.format_failure_reward)
+        if record.kind is CallKind.DISTILL:
+            writes = any(isinstance(operation, Add | Update) for operation in answer.operations)
+            self._totals.distillations["written" if writes else "return" if answer.format_ok else "unreadable"] += 1
+        self._keep(record, format_ok=answer.format_ok)
+
+    def _keep(self, record: GenerationRecord, *, format_ok: bool) -> None:
+        """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward."""
+        if format_ok:
+            self._buffer.add(record)
+        else:
+            self._buffer.add_format_failure(record, self._config.extractor.format_failure_reward)
 
     # ---- training ----
 
@@ -254,7 +266,7 @@ class ExperienceManager:
         """Close an actor step: turn its outcomes into training samples. Returns the step's metrics."""
         self._step = step
         self._credit.flush_pending(step, self._free_outcomes)
-        samples = self._buffer.collect(step)
+        samples = self._buffer.collect()
         try:
             await self._bank.retire(self._free_outcomes)
         except StoreError as error:
@@ -274,36 +286,7 @@ class ExperienceManager:
     # ---- state ----
 
     def _metrics(self) -> dict[str, float]:
-        statistics = self._bank.statistics()
-        metrics = {f"bank/{name}": float(value) for name, value in statistics.items() if not isinstance(value, dict)}
-        entries = self._bank.entries()
-        if entries:
-            metrics["bank/age"] = self._step - sum(entry.created_step for entry in entries) / len(entries)
-            metrics["bank/retrieval_gini"] = gini([entry.retrievals for entry in entries])
-        for name, counter in (
-            ("operations", self._operations()),
-            ("parse_failures", self._totals.parse_failures),
-            ("failures", self._totals.failures),
-            ("guides", self._totals.guides),
-            ("answers", self._totals.answers),
-            ("verdicts", self._totals.verdicts),
-        ):
-            metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
-        return metrics | {
-            "queue/depth": float(len(self._queue)),
-            "queue/lag": float(self._step - oldest if (oldest := self._queue.oldest_step) is not None else 0),
-            "queue/on_disk": float(self._queue.on_disk),
-            **{f"queue/{name}": float(count) for name, count in self._queue.counts.items()},
-            "buffer/samples": float(len(self._buffer)),
-            "buffer/records": float(self._buffer.record_count),
-            "buffer/stale": float(self._buffer.stale),
-            "buffer/waiting": float(len(self._credit)),
-            "merge/passes": float(self._totals.merges),
-        }
-
-    def _operations(self) -> Counter[str]:
-        """Return the operations of the whole run; the bank itself counts from its opening."""
-        return self._totals.operations + Counter(self._bank.statistics()["operations"])
+        return manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
 
     async def metrics(self) -> dict[str, float]:
         """Return all counters of the run (retrievals: since the bank was opened)."""
@@ -327,9 +310,10 @@ class ExperienceManager:
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
             await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
-            totals = vars(self._totals) | {"operations": self._operations()}
+            totals = vars(self._totals) | {"operations": self._totals.all_operations(self._bank)}
             state = {
                 "step": self._step,
+                "merging": self._merging,
                 "totals": totals,
                 "queue": self._queue.counts,
                 "reported": self._reported,
@@ -346,13 +330,14 @@ class ExperienceManager:
             await self._bank.restore(path / "bank")
             self._buffer.restore(path / "buffer")
             self._step = state["step"]
+            self._merging = state["merging"]
             self._reported = state["reported"]
             self._credit.restore(state["credit"])
             self._free_outcomes = {
                 task: deque(outcomes, maxlen=FREE_WINDOW) for task, outcomes in state["free_outcomes"].items()
             }
             merges = state["totals"].pop("merges")
-            self._totals = _Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
+            self._totals = Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
             self._queue.counts.update(state["queue"])
             self._queue.restore(path / "queue.jsonl")
 

@@ -90,7 +90,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._print_warnings()
         interval = self._comprl.merge.every
         if interval > 0 and step % interval == 0:
-            self.manager.merge.remote()
+            wait_for(self.manager.merge.remote())  # until it has started, so that a checkpoint knows of it
         return _named(collected) | self._learner.metrics()
 
     def finish(self) -> Metrics:

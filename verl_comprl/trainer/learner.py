@@ -10,6 +10,7 @@ from typing import Any
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.manager.actor import wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
 
@@ -57,9 +58,9 @@ class ExtractorLearner:
             self._error = error
 
     def _update_once(self) -> bool:
-        # One lock from next_batch to trained. next_batch leaves the samples in the buffer and trained removes the first
-        # ones, so nothing may come between. A checkpoint takes the same lock: taken between the two, it would hold the
-        # updated weights and still the samples, and a resumed run would train on them twice.
+        # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
+        # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
+        # would train on them twice.
         with self._extractor.lock:
             version = self._extractor.weight_version
             batch: TrainingBatch | None = wait_for(self._manager.next_batch.remote(version))
@@ -69,11 +70,5 @@ class ExtractorLearner:
             measured = self._extractor.update(batch)
             wait_for(self._manager.trained.remote())
             self._seconds += time.perf_counter() - started
-        size = len(batch.records)
-        self._last = measured | {
-            "reward": sum(batch.rewards) / size,
-            "weight": sum(batch.weights) / size,
-            "staleness": sum(version - record.weight_version for record in batch.records) / size,
-            "response_tokens": sum(len(record.response_ids) for record in batch.records) / size,
-        }
+        self._last = measured | update_metrics(batch, version)
         return True

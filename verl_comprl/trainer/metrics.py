@@ -1,8 +1,11 @@
-"""Metrics of an actor step, named ``comprl/…``, for rollouts with and without experience."""
+"""Metrics of an actor step, for rollouts with experience and without, and of an update of the extractor."""
 
 from collections.abc import Sequence
 
 import numpy as np
+
+from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.extractor.generation_record import CallKind
 
 Details = dict[str, float]
 
@@ -59,3 +62,23 @@ def advantage_metrics(advantages: Sequence[float], guided: Sequence[bool]) -> di
                 f"comprl/{half}/advantage_zero": float((values == 0).mean()),
             }
     return result
+
+
+def update_metrics(batch: TrainingBatch, version: int) -> dict[str, float]:
+    """Return what an update of the extractor was trained on.
+
+    Args:
+        batch: The update's batch.
+        version: Version of the weights before the update.
+    """
+    size = len(batch.records)
+    groups = ["format_failure" if record.format_failure else record.kind for record in batch.records]
+    outcomes = [reward for reward, group in zip(batch.rewards, groups, strict=True) if group != "format_failure"]
+    return {
+        "reward": float(np.mean(outcomes)),
+        "weight": float(np.mean(batch.weights)),
+        "informative": float(np.mean(np.abs(batch.advantages) > 1e-9)),  # a mean of equal rewards may be rounded
+        "staleness": sum(version - record.weight_version for record in batch.records) / size,
+        "response_tokens": sum(len(record.response_ids) for record in batch.records) / size,
+        **{f"share/{group}": groups.count(group) / size for group in (*CallKind, "format_failure")},
+    }

@@ -137,6 +137,17 @@ class ComplementaryTrainerMixin(PPOTrainer):
 
     # ---- one actor step ----
 
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Train the actor, then collect the step's outcomes and start a merge if one is due.
+
+        This comes before ``on_step_end``, since verl saves the checkpoint of a step in between, in all its modes. A
+        resumed run would otherwise lack the step's uses and its merge.
+        """
+        batch = super().step(metrics, timing_raw)
+        with marked_timer("comprl_collect", timing_raw):
+            metrics.update(self.experience_runtime.collect(self.global_steps))
+        return batch
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         """Put half and rollout into the uid, let verl compute advantages, then apply the weights of Eq. 5.
 
@@ -224,13 +235,9 @@ class ComplementaryTrainerMixin(PPOTrainer):
         super().on_step_begin()
 
     def on_step_end(self) -> None:
-        """Collect the step's outcomes, start a merge if one is due, and stop here if asked to."""
+        """Write a checkpoint if asked to stop; verl has written one already if the step is one of ``save_freq``."""
         super().on_step_end()
-        step = self.global_steps
-        with marked_timer("comprl_collect", self.timing_raw):
-            step_metrics = self.experience_runtime.collect(step)
-        self._pending_sync_metrics = {**(getattr(self, "_pending_sync_metrics", None) or {}), **step_metrics}
-        if self._stop_requested and self._saved_step != step:
+        if self._stop_requested and self._saved_step != self.global_steps:
             self._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:

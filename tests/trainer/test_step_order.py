@@ -1,0 +1,117 @@
+"""What a checkpoint of a step contains: verl's own training loop, in each of its modes, with everything else a stub."""
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
+
+from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.trainer import (
+    ComplementaryColocateAsync,
+    ComplementarySeparateAsync,
+    ComplementarySync,
+    ComplementaryTrainerMixin,
+)
+
+STEPS = 3
+
+
+class Events(list[str]):
+    """What happened, in order. Every method that is asked of it is written down with its first argument."""
+
+    def __getattr__(self, name: str) -> Any:
+        def note(*arguments: Any) -> dict[str, float]:
+            self.append(" ".join([name, *map(str, arguments[:1])]))
+            return {"comprl/closed": float(arguments[0])} if name == "collect" else {}
+
+        return note
+
+
+def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: int, logged: list[dict]) -> Any:
+    """Return a trainer for three steps that saves every second one and the last."""
+    trainer: Any = object.__new__(kind)
+    settings = {"total_epochs": 9, "save_freq": 2, "test_freq": -1, "val_before_train": False, "val_only": False}
+    names = {"project_name": "p", "experiment_name": "e", "logger": [], "default_local_dir": "nowhere"}
+    modes = {mode: {"num_warmup_batches": 0} for mode in ("colocate_async", "separate_async")}
+    trainer.config = OmegaConf.create(
+        {
+            "trainer": settings | names | {"v1": modes},
+            "data": {"train_batch_size": 4},
+            "global_profiler": {"steps": None},
+            "skip": {"rollout_tq": {"enable": False}},
+        }
+    )
+    trainer.experience_runtime = events
+    trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
+    trainer._stop_requested, trainer._saved_step = False, -1
+    trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
+    trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
+
+    def train(*_: Any) -> KVBatchMeta:
+        events.append("train")
+        return KVBatchMeta(partition_id="train", keys=[], tags=[])
+
+    trainer._step_once = train
+    trainer._add_prompts_to_generate = MagicMock()
+    trainer._reissue_inflight_prompts = trainer._start_profiling = trainer._shutdown_dump_executor = dict
+    trainer._stop_profiling = lambda: setattr(trainer, "prev_step_profile", False)
+    trainer._compute_metrics = lambda batch, metrics, *_, **__: logged.append(dict(metrics))
+    weights = SimpleNamespace(update_weights=events.publish, resume_generation_replicas=dict)
+    trainer.checkpoint_manager = trainer.standalone_checkpoint_manager = weights
+    trainer.hybrid_rollout_config, trainer.current_mode = SimpleNamespace(enable_switch=False), HybridEngineMode.TRAINER
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("kind", "updates"),
+    [(ComplementarySync, 1), (ComplementaryColocateAsync, 1), (ComplementarySeparateAsync, 2)],
+)
+def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
+    kind: type[ComplementaryTrainerMixin], updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, logged = Events(), []
+    for name in ("SkipManager", "Tracking", "ValidationGenerationsLogger", "DapoFilteredRewardTableLogger"):
+        monkeypatch.setattr(trainer_base, name, MagicMock())
+    monkeypatch.setattr(trainer_base, "tqdm", MagicMock())
+    monkeypatch.setattr(trainer_base, "tq", MagicMock())
+    monkeypatch.setattr(trainer_base.PPOTrainer, "prepare_step", lambda self: {})
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_save_checkpoint", lambda self: events.append("marker"))
+    trainer_of(kind, events, updates, logged).fit(MagicMock())
+
+    training = ["train"] * updates
+    assert events == [
+        "begin",
+        *(*training, "collect 1", "publish 1"),
+        *(*training, "collect 2", "save 2", "marker", "publish 2"),
+        *(*training, "collect 3", "save 3", "marker", "publish 3"),
+        *("finish", "stop"),
+    ]
+    assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
+
+
+def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+
+    def remote(name: str, result: Any) -> Any:
+        return SimpleNamespace(remote=lambda *_: (name, result))
+
+    def wait_for(reference: tuple[str, Any]) -> Any:
+        waited.append(reference[0])
+        return reference[1]
+
+    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
+    runtime: Any = object.__new__(ExperienceRuntime)
+    runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=2))
+    runtime._learner = SimpleNamespace(metrics=dict)
+    runtime.manager = SimpleNamespace(
+        collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])
+    )
+    assert runtime.collect(3) == {"comprl/samples": 5.0} and "merge" not in waited
+    runtime.collect(4)
+    assert waited[-1] == "merge"

@@ -1,0 +1,68 @@
+"""Counters of the experience manager over a whole run, and the metrics made of them and of its parts."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from verl_comprl.algorithm.utility import gini
+from verl_comprl.experience import ExperienceBank
+from verl_comprl.extractor.buffer import TrainingBuffer
+from verl_comprl.extractor.credit import Credit
+from verl_comprl.extractor.queue import DistillationQueue
+
+
+@dataclass
+class Totals:
+    """What the manager counts; continued by a resumed run."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    """Before the bank was opened, which counts them since then."""
+    parse_failures: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    guides: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    distillations: Counter[str] = field(default_factory=Counter)
+    """Episodes: ``written``, ``return`` (nothing to learn), ``unreadable``; ``skipped`` were not drawn."""
+    merges: int = 0
+
+    def all_operations(self, bank: ExperienceBank) -> Counter[str]:
+        """Return the operations of the whole run."""
+        return self.operations + Counter(bank.statistics()["operations"])
+
+
+def manager_metrics(
+    totals: Totals, bank: ExperienceBank, queue: DistillationQueue, buffer: TrainingBuffer, credit: Credit, step: int
+) -> dict[str, float]:
+    """Return all metrics of the manager; counts are of the whole run (retrievals: since the bank was opened)."""
+    metrics = {f"bank/{name}": float(value) for name, value in bank.statistics().items() if not isinstance(value, dict)}
+    entries = bank.entries()
+    if entries:
+        metrics["bank/age"] = step - sum(entry.created_step for entry in entries) / len(entries)
+        metrics["bank/retrieval_gini"] = gini([entry.retrievals for entry in entries])
+    operations = totals.all_operations(bank)
+    if written := sum(operations[name] for name in ("added", "updated", "merged")):
+        metrics["bank/uses_per_entry"] = totals.guides["found"] / written
+    if readable := totals.distillations["written"] + totals.distillations["return"]:
+        metrics["distillations/return_share"] = totals.distillations["return"] / readable
+    for name, counter in (
+        ("operations", operations),
+        ("parse_failures", totals.parse_failures),
+        ("failures", totals.failures),
+        ("guides", totals.guides),
+        ("answers", totals.answers),
+        ("verdicts", totals.verdicts),
+        ("distillations", totals.distillations),
+    ):
+        metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
+    return metrics | {
+        "queue/depth": float(len(queue)),
+        "queue/lag": float(step - oldest if (oldest := queue.oldest_step) is not None else 0),
+        "queue/on_disk": float(queue.on_disk),
+        **{f"queue/{name}": float(count) for name, count in queue.counts.items()},
+        "buffer/samples": float(len(buffer)),
+        "buffer/records": float(buffer.record_count),
+        "buffer/stale": float(buffer.stale),
+        "buffer/dropped_failures": float(buffer.dropped_failures),
+        "buffer/waiting": float(len(credit)),
+        "merge/passes": float(totals.merges),
+    }
