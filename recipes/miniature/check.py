@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from env_adapters.vaults.environment import VaultsEnvironment
+from env_adapters.vaults.task import observation as show_lamps
 from recipes.miniature.demonstrations import Demonstration, distillation_prompt, draw_entry, episodes
 from recipes.miniature.entries import STYLES, WORKED, moves_of, style_of
 from verl_comprl.experience.schema import Add, Return, Turn, Update
@@ -67,7 +68,7 @@ def play(sampler: Sampler, rng: random.Random, count: int, kind: str) -> tuple[l
     """Let the actor play ``count`` episodes with entries of a kind; returns them and the share of valid moves."""
     environments = list(episodes(rng, count))
     entries = [draw_entry(rng, environment.vault, kind) for environment in environments]
-    observations = ["Lamps lit: 0."] * count
+    observations = [show_lamps(0)] * count
     conversations = [
         initial_messages(_prompt(environment), observation, entry.text if entry else None)
         for environment, observation, entry in zip(environments, observations, entries, strict=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from env_adapters.vaults.environment import VaultsEnvironment
+from env_adapters.vaults.task import observation as show_lamps
 from env_adapters.vaults.world import FAMILIES, MOVES, Vault
 from recipes.miniature.entries import (
     SEEN,
@@ -101,7 +102,7 @@ def _play(
     rng: random.Random, environment: VaultsEnvironment, entry: Entry | None, kind: str, obeys: float
 ) -> Demonstration:
     known = () if entry is None or kind == "idle" else tuple(entry.content.split()[2::2])
-    observation = "Lamps lit: 0."
+    observation = show_lamps(0)
     prompt = [
         {"role": "system", "content": environment.instructions},
         {"role": "user", "content": environment.goal},
@@ -142,6 +143,41 @@ def _play(
     )
 
 
+def reading_drills(rng: random.Random, count: int) -> Iterator[list[Message]]:
+    """Yield single turns: an entry with the whole code, the lamps that are lit, and the next move.
+
+    Copying from a prompt of 30 tokens is learned in a hundred steps, from one of 200 not in a thousand; what was learned
+    from the short one carries over to the long one.
+    """
+    for environment in episodes(rng, count):
+        entry = draw_entry(rng, environment.vault, "right")
+        lit = rng.randrange(len(environment.vault.code))
+        assert entry is not None
+        yield [
+            {"role": "user", "content": f"{entry.text}\n{show_lamps(lit)}"},
+            {"role": "assistant", "content": f"<action>{environment.vault.code[lit]}</action>"},
+        ]
+
+
+def writing_drills(rng: random.Random, demonstrations: Iterator[Demonstration]) -> Iterator[list[Message]]:
+    """Yield a goal, the effects of an episode's first moves, and an entry with the moves that lit lamps.
+
+    As ``reading_drills``, for the extractor. Episodes without a lamp in these moves are left out.
+    """
+    for episode in demonstrations:
+        seen = episode.moves[: rng.randint(1, len(episode.moves))]
+        hits = [move for move, hit in seen if hit]
+        if not hits:
+            continue
+        shown = [*(turn.observation for turn in episode.turns[1:]), episode.final_observation][: len(seen)]
+        effects = "\n".join(text.partition(" Lamps")[0] for text in shown)
+        text = {"title": title(episode.vault, rng.choice(STYLES)), "content": moves_content(hits, WORKED)}
+        yield [
+            {"role": "user", "content": f"{episode.goal}\n{effects}"},
+            _answer({"operation": "add", **text}),
+        ]
+
+
 def distillation_prompt(episode: Demonstration) -> list[Message]:
     """Return the call to distil an episode, as a run makes it."""
     listed = [episode.entry.text] if episode.entry else []
@@ -172,8 +208,11 @@ def distillations(
             operation: dict[str, Any] = {"operation": "return"}
         else:
             operation = _entry_operation(rng, episode, heading, hits)
-        answer = {"role": "assistant", "content": f"<answer>{json.dumps([operation])}</answer>"}
-        yield [*distillation_prompt(episode), answer]
+        yield [*distillation_prompt(episode), _answer(operation)]
+
+
+def _answer(operation: dict[str, Any]) -> Message:
+    return {"role": "assistant", "content": f"<answer>{json.dumps([operation])}</answer>"}
 
 
 def _entry_operation(rng: random.Random, episode: Demonstration, heading: str, hits: list[str]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 import argparse
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from recipes.tiny_models.build import build, save
+from verl_comprl.rollout.messages import Message
 
 SOURCES = (
     "recipes/miniature/entries.py",
@@ -41,17 +43,27 @@ def _train_actor(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer
 
-    from recipes.miniature.demonstrations import HEEDING, READING, demonstrate
+    from recipes.miniature.demonstrations import HEEDING, READING, demonstrate, reading_drills
     from recipes.tiny_models.models import build_model
     from recipes.tiny_models.warm_start import encode, warm_start
 
     torch.set_num_threads(1)  # the other model trains at the same time
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=1)
+
+    def played(number: int, count: int, obeys: float, kinds: dict[str, float]) -> Iterator[list[Message]]:
+        rng = random.Random(f"actor/{number}")
+        return (episode.messages for episode in demonstrate(rng, count, obeys=[obeys], kinds=kinds))
+
     loss = 0.0
-    for number, (steps, rate, obeys, kinds) in enumerate(((450, 4e-3, 0.95, READING), (110, 2e-3, 0.65, HEEDING))):
-        played = demonstrate(random.Random(f"actor/{number}"), steps * BATCH, obeys=[obeys], kinds=kinds)
-        examples = [encode(tokenizer, episode.messages) for episode in played]
+    for number, (conversations, steps, rate) in enumerate(
+        (
+            (reading_drills(random.Random("drills"), 300 * BATCH), 300, 4e-3),
+            (played(1, 450 * BATCH, 0.95, READING), 450, 4e-3),
+            (played(2, 110 * BATCH, 0.65, HEEDING), 110, 2e-3),
+        )
+    ):
+        examples = [encode(tokenizer, messages) for messages in conversations]
         loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=rate, seed=number)
     save(model, tokenizer, folder / "actor", loss)
 
@@ -60,7 +72,7 @@ def _train_extractor(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer
 
-    from recipes.miniature.demonstrations import HEEDING, demonstrate, distillations
+    from recipes.miniature.demonstrations import HEEDING, Demonstration, demonstrate, distillations, writing_drills
     from recipes.miniature.entries import SEEN, TRIED, WORKED
     from recipes.tiny_models.models import build_model
     from recipes.tiny_models.warm_start import encode, warm_start
@@ -68,12 +80,22 @@ def _train_extractor(folder: Path) -> None:
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=2)
+
+    def played(number: int, count: int, kinds: dict[str, float]) -> Iterator[Demonstration]:
+        return demonstrate(random.Random(f"extractor/{number}"), count, obeys=(0.2, 0.6, 0.9), kinds=kinds)
+
+    rng = random.Random("answers")
+    styles = {WORKED: 2, TRIED: 1, SEEN: 1}
     loss = 0.0
-    for number, (steps, contents) in enumerate(((300, {WORKED: 1}), (300, {WORKED: 2, TRIED: 1, SEEN: 1}))):
-        rng = random.Random(f"extractor/{number}")
-        played = demonstrate(rng, steps * BATCH, obeys=(0.2, 0.6, 0.9), kinds=HEEDING)
-        examples = [encode(tokenizer, messages) for messages in distillations(rng, played, contents=contents)]
-        loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=4e-3, seed=number)
+    for number, (conversations, steps, batch, rate) in enumerate(
+        (
+            (writing_drills(rng, played(0, 400 * BATCH, {"none": 1})), 400, BATCH, 4e-3),
+            (distillations(rng, played(1, 250 * BATCH // 2, HEEDING), contents={WORKED: 1}), 250, BATCH // 2, 3e-3),
+            (distillations(rng, played(2, 300 * BATCH // 2, HEEDING), contents=styles), 300, BATCH // 2, 3e-3),
+        )
+    ):
+        examples = [encode(tokenizer, messages) for messages in conversations]
+        loss = warm_start(model, examples, folder, steps=steps, batch_size=batch, learning_rate=rate, seed=number)
     save(model, tokenizer, folder / "extractor", loss)
 
 

@@ -138,6 +138,9 @@ def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             )
     correction = config.algorithm.get("rollout_correction") or {}
     wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
+    policy_loss = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
+    if wrong == ["bypass_mode"] and (policy_loss, correction.get("loss_type")) == ("bypass_mode", "reinforce"):
+        wrong = []  # this loss does not use the server's log-probs
     if distills and wrong:
         yield (
             f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "

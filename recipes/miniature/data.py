@@ -1,0 +1,37 @@
+"""Makes the dataset files of one world: training and held-out instances of the first families."""
+
+from pathlib import Path
+
+from env_adapters.vaults.dataset import build_rows
+from env_adapters.vaults.world import FAMILIES, HELD_OUT, KINDS, NAMES
+
+EVALUATED = 192
+"""Held-out episodes in each evaluation, whatever the number of families."""
+
+
+def make_data(folder: Path, *, world: int, families: int) -> tuple[Path, Path]:
+    """Write the rows of the first ``families`` families of a world, unless they are there.
+
+    Args:
+        folder: Folder of all worlds.
+        world: Number of the world, which is the seed of its codes.
+        families: From 1 to 3.
+
+    Returns:
+        The training file, with every training instance once, and the evaluation file: ``EVALUATED`` episodes, equally
+        many of each rule, on instances that never occur in training.
+    """
+    import pandas
+
+    files = []
+    for split, count in (
+        ("train", len(KINDS) * (len(NAMES) - HELD_OUT)),
+        ("val", EVALUATED // families),
+    ):
+        path = folder / f"world-{world}" / f"{split}-{families}.parquet"
+        if not path.exists():
+            rows = [row for family in FAMILIES[:families] for row in build_rows(split, count, world=world, family=family)]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pandas.DataFrame(rows).to_parquet(path)
+        files.append(path)
+    return files[0], files[1]
