@@ -68,6 +68,8 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.self_distillation.weight", "x", "comprl.self_distillation.weight='x' .*must be a number"),
         ("comprl.self_distillation.every", 0, "comprl.self_distillation.every=0 .*greater than 0"),
         ("comprl.extractor.cooldown", -1, "comprl.extractor.cooldown=-1 .*of at least 0"),
+        ("comprl.guide_per", "group", "comprl.guide_per='group' .*one of rollout, prompt"),
+        ("comprl.bank.candidate_dropout", 2, "comprl.bank.candidate_dropout=2 .*at least 0 and at most 1"),
         ("comprl.bank.diversity", -1, "comprl.bank.diversity=-1 .*of at least 0"),
         ("comprl.bank.capacity", "many", "comprl.bank.capacity='many' .*a whole number greater than 0"),
         ("comprl.bank.url", "localhost:6333", "comprl.bank.url='localhost:6333' must start with http:// or https://"),
