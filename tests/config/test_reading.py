@@ -26,9 +26,9 @@ def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones(shipped: 
         shipped.comprl.xyz = {"a": 1}
     assert sorted(mistakes(shipped)) == [
         "comprl.merge.evry is unknown; did you mean every? allowed: every, chunk, workers",
-        "comprl.xyz is unknown; allowed: arm, experience, initial_bank, guided_fraction, warmup_steps, exploration, "
-        "max_turn_tokens, poll_interval, drain_timeout, environments, search_and_ask, actor_critic, self_distillation, "
-        "bank, queue, embedder, extractor, merge",
+        "comprl.xyz is unknown; allowed: arm, experience, initial_bank, guided_fraction, warmup_steps, guide_per, "
+        "exploration, max_turn_tokens, poll_interval, drain_timeout, environments, search_and_ask, actor_critic, "
+        "self_distillation, bank, queue, embedder, extractor, merge",
     ]
 
 

@@ -68,6 +68,8 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.self_distillation.weight", "x", "comprl.self_distillation.weight='x' .*must be a number"),
         ("comprl.self_distillation.every", 0, "comprl.self_distillation.every=0 .*greater than 0"),
         ("comprl.extractor.cooldown", -1, "comprl.extractor.cooldown=-1 .*of at least 0"),
+        ("comprl.guide_per", "group", "comprl.guide_per='group' .*one of rollout, prompt"),
+        ("comprl.bank.candidate_dropout", 2, "comprl.bank.candidate_dropout=2 .*at least 0 and at most 1"),
         ("comprl.bank.diversity", -1, "comprl.bank.diversity=-1 .*of at least 0"),
         ("comprl.bank.capacity", "many", "comprl.bank.capacity='many' .*a whole number greater than 0"),
         ("comprl.bank.url", "localhost:6333", "comprl.bank.url='localhost:6333' must start with http:// or https://"),
@@ -285,3 +287,80 @@ def test_variants_that_exclude_one_another(config: DictConfig, settings: dict[st
         OmegaConf.update(config, key, value, force_add=True)
     found = mistakes(config)
     assert len(found) == 1 and re.search(line, found[0]), found
+
+
+SMOLLM2 = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536}  # 49152 · 576 · 4 bytes = 108 MiB
+
+
+@pytest.mark.parametrize(
+    ("fields", "megabytes", "settings", "needed"),
+    [
+        (SMOLLM2, 32, {}, 108),
+        (SMOLLM2, 107, {}, 108),
+        (SMOLLM2, 108, {}, None),
+        (SMOLLM2, 53, {"fsdp_config.model_dtype": "bf16"}, 54),
+        ({"vocab_size": 2560, "hidden_size": 4096, "intermediate_size": 16384}, 32, {}, 256),
+        ({"model_type": "vlm", "text_config": SMOLLM2}, 32, {}, 108),
+        ({"n_embd": 768}, 1, {}, None),
+    ],
+)
+@pytest.mark.parametrize("subtree", ["actor_rollout_ref", "extractor"])
+def test_the_weight_syncs_bucket_holds_the_largest_tensor(
+    config: DictConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subtree: str,
+    fields: dict[str, Any],
+    megabytes: int,
+    settings: dict[str, Any],
+    needed: int | None,
+) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "config.json").write_text(json.dumps(fields))
+    config[subtree].model.path = str(tmp_path / "large")
+    config[subtree].rollout.checkpoint_engine.update_weights_bucket_megabytes = megabytes
+    for key, value in settings.items():
+        OmegaConf.update(config[subtree].actor, key, value)
+    if needed is None:
+        validate(config)
+        return
+    name = f"{subtree}.rollout.checkpoint_engine.update_weights_bucket_megabytes"
+    place = tmp_path / "large"
+    (line,) = mistakes(config)
+    assert line == f"{name}={megabytes} is too small for the largest tensor of {place}; it must be at least {needed}"
+
+
+def test_with_an_accelerator_any_bucket_will_do(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "cuda")
+    (Path(config.extractor.model.path) / "config.json").write_text(json.dumps(SMOLLM2))
+    config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 1
+    validate(config)
+
+
+def test_a_model_that_is_not_on_this_machine_is_not_measured(
+    config: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 1
+    for path in ("nobody/has-this-model", "hdfs://somewhere/model"):
+        config.extractor.model.path = path
+        validate(config)
+
+
+def test_a_model_in_the_hubs_cache_is_measured(
+    config: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--someone--small"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    (repository / "snapshots" / "abc").mkdir(parents=True)
+    (repository / "snapshots" / "abc" / "config.json").write_text(json.dumps(SMOLLM2))
+    config.extractor.model.path = "someone/small"
+    config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 32
+    (line,) = mistakes(config)
+    assert "largest tensor of someone/small; it must be at least 108" in line

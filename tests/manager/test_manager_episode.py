@@ -243,17 +243,6 @@ async def test_reading_for_an_evaluation_changes_nothing(running: Setup, extract
     assert (await running.manager.collect(1))["extractor/samples"] == 0
 
 
-async def test_a_share_of_guides_is_drawn_at_random_and_counted(open_manager: Open) -> None:
-    setup = await open_manager(exploration=1.0, bank={"retrieval_pool": 1})
-    ids = await setup.seed("open the door", "dig a hole", "pray")
-    drawn = {(await setup.manager.guide("open the door", *WHERE)).experience_id for _ in range(60)}
-    assert drawn == set(ids)
-    assert (await setup.manager.metrics())["guides/explored"] == 60
-    # An evaluation never explores.
-    best = (await setup.manager.guide("open the door", *WHERE, read_only=True)).experience_id
-    assert best == ids[0] and (await setup.manager.metrics())["guides/explored"] == 60
-
-
 async def test_a_critics_verdict_is_counted_and_its_score_added(running: Setup, make_request: MakeRequest) -> None:
     await running.seed("open the door")
     entry = str((await running.manager.search_and_ask("x", *WHERE)).record_id)

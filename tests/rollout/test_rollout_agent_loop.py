@@ -90,8 +90,10 @@ async def test_a_guided_episode_reports_what_it_used(make_loop, tokenizer):
     manager = ScriptedManager(GUIDE, ANSWER)
     output = await play(make_loop(server, manager), **row(1))
     assert [name for name, _, _ in manager.calls] == ["guide", "search_and_ask", "report"]
+    assert manager.calls[0][2] == {"prompt": "u", "read_only": False}
     report = manager.calls[-1][1][0]
     assert report.guided
+    assert report.prompt == "u"
     assert report.record_ids == ("record-1", "record-2")
     assert report.request.experience_ids == ("entry-1",)
     assert report.request.id == "u_1"

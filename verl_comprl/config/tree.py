@@ -4,7 +4,7 @@ Groups that belong to the bank or to the extractor are declared with them (``exp
 ``config/comprl/default.yaml`` and ``docs/configuration.md`` are generated from here (``config.generate``).
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -95,9 +95,15 @@ class ComprlConfig(Settings):
     warmup_steps: NonNegativeInt = 5
     """First actor steps in which no rollout is guided and the bank is filled."""
 
-    exploration: Share = 0.0
-    """Share of guided training episodes that get a random entry instead of the best one, so that entries passed over by
-    retrieval are tried again."""
+    guide_per: Literal["rollout", "prompt"] = "rollout"
+    """What an entry is retrieved for. `rollout`: the guided rollouts of a prompt may get different entries, so that
+    more of the bank is tried. `prompt`: they get the same one (Eq. 4 of the paper), so that their advantages compare
+    actions and not entries."""
+
+    exploration: Share = 0.1
+    """Share of guided training episodes (of prompts, with `guide_per: prompt`) that get one of the least used entries
+    of the scope at random instead of the best one: otherwise nothing is known about entries that retrieval passes
+    over. 0 in the paper."""
 
     max_turn_tokens: PositiveInt = 4096
     """Tokens of one turn of the actor."""

@@ -4,6 +4,7 @@ What a single setting may be is declared with it (``config.tree``) and checked w
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
+from verl_comprl.platform.detection import uses_cpu
 
 
 def validate(config: DictConfig) -> ComprlConfig:
@@ -31,6 +33,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *_trainer(config),
         *_loggers(config),
         *_models(config, comprl.experience),
+        *_weight_sync(config, comprl.experience),
         *_micro_batches(config),
         *_data(config),
     ]
@@ -155,6 +158,44 @@ def _models(config: DictConfig, experience: bool) -> Iterator[str]:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
         elif _looks_local(path) and not (Path(os.path.expanduser(path)) / "config.json").exists():
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
+
+
+def _weight_sync(config: DictConfig, experience: bool) -> Iterator[str]:
+    """Check that a bucket of the weight sync holds a model's largest tensor; verl says so only when both have started.
+
+    Only on the CPU, where buckets are shared memory: on other devices verl sends a larger tensor by itself.
+    """
+    if not uses_cpu():
+        return
+    from verl.utils.torch_dtypes import PrecisionType
+
+    for subtree in ("actor_rollout_ref", *(["extractor"] if experience else [])):
+        model, rollout = config[subtree].model, config[subtree].rollout
+        # Sent as the engine holds them, whatever the server's dtype.
+        dtype = PrecisionType.to_dtype(config[subtree].actor.fsdp_config.get("model_dtype") or "fp32")
+        bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes
+        needed = math.ceil(_largest_matrix(model.get("path") or "") * dtype.itemsize / 2**20)
+        if bucket < needed:
+            yield (
+                f"{subtree}.rollout.checkpoint_engine.update_weights_bucket_megabytes={bucket} is too small for the "
+                f"largest tensor of {model.path}; it must be at least {needed}"
+            )
+
+
+def _largest_matrix(model: str) -> int:
+    """Return the elements of the larger of embedding and feed-forward matrix; 0 without a config on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    file: Any = Path(os.path.expanduser(model)) / "config.json"
+    try:
+        if not file.exists():
+            file = try_to_load_from_cache(model, "config.json")
+        fields = json.loads(Path(file).read_text()) if isinstance(file, str | Path) else {}
+    except (HFValidationError, OSError, ValueError):
+        return 0  # neither a folder nor a name on the hub, or no JSON
+    fields = {**fields, **(fields.get("text_config") or {})}
+    return fields.get("hidden_size", 0) * max(fields.get("vocab_size", 0), fields.get("intermediate_size", 0))
 
 
 def _micro_batches(config: DictConfig) -> Iterator[str]:

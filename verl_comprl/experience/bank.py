@@ -8,7 +8,6 @@ training. A bank belongs to one event loop.
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -51,6 +50,8 @@ class ExperienceBank:
         self._table = EntryTable(entries, max_calls=4 * config.capacity)
         self._ledger = Ledger(store, self._table, flush_seconds=config.flush_seconds, read_only=read_only)
         self._retriever = Retriever(config, embedder, self._ledger)
+        self.random = self._retriever.random
+        """Source of chance for exploration and candidate dropout; seed it to repeat what was drawn."""
         self._read_only = read_only
         self._statistics = BankStatistics()
 
@@ -272,21 +273,21 @@ class ExperienceBank:
         read_only: bool = False,
         exclude: Iterable[str] = (),
         max_step: int | None = None,
-        at_random: Random | None = None,
-        evaluation_id: str = "",
+        explore: bool = False,
     ) -> Retrieval:
-        """Return the entry that Eq. 6 ranks first for ``query``; never raises.
+        """Return the best entry for ``query``; never raises.
+
+        Eq. 6 ranks the most similar entries, so that equal queries get different ones. With ``read_only`` similarity
+        and success decide, see ``ranking.evaluation_score``: equal queries get the same entry.
 
         Args:
             query: Text; sanitised and cut like the content of an entry.
             task: Used if the configured scope is ``task``.
             environment: Used if the configured scope is ``environment``.
-            read_only: Change no counters (evaluation).
+            read_only: Change no counters (evaluation). A bank opened as ``read_only`` never does.
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
-            at_random: Draw an entry of the scope with this generator instead of ranking (exploration).
-            evaluation_id: Name of an evaluation, used with ``read_only``: its retrievals count in Eq. 6, but only for
-                its own later queries.
+            explore: Draw one of the least used entries of the scope instead of ranking.
         """
         start = time.perf_counter()
         entry, status = await self._retriever.retrieve(
@@ -295,8 +296,7 @@ class ExperienceBank:
             exclude=frozenset(exclude),
             max_step=max_step,
             count=not (read_only or self._read_only),
-            at_random=at_random,
-            evaluation_id=evaluation_id,
+            explore=explore,
         )
         seconds = time.perf_counter() - start
         if not read_only:

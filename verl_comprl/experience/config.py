@@ -38,13 +38,20 @@ class BankConfig(Settings):
     """Entries that a query may find: all, those of its environment, or those of its task (`data_source`)."""
 
     retrieval_pool: PositiveInt = 16
-    """Most similar entries that Eq. 6 ranks."""
+    """Most similar entries that are ranked for a query: its candidates."""
 
     diversity: NonNegativeFloat = 0.4
-    """λ of Eq. 6: how much earlier retrievals lower an entry's rank."""
+    """λ of Eq. 6: how much earlier retrievals lower the score of a candidate. Its similarity rank counts from 1 (best)
+    to 0 (end of the pool). In the long run a candidate is retrieved exp(−1 / (λ · pool)) times as often as the one
+    before it."""
 
     recency_seconds: NonNegativeFloat = 300.0
-    """Seconds for which a retrieved entry counts as recent, which lowers its rank (Eq. 6)."""
+    """Seconds for which a retrieved entry counts as recent. That lowers its score by 1 (Eq. 6), as much as being last
+    in the pool instead of first."""
+
+    candidate_dropout: Share = 0.0
+    """Probability with which a candidate is left out of a retrieval in training; at least one stays. The published code
+    uses 0.5, but only for the best candidate, and only if that is recent."""
 
     max_batch: PositiveInt = 16
     """Queries in one micro-batch (B)."""

@@ -77,6 +77,11 @@ class Experience(_Record):
         """``successes / uses``, or None for an entry that was never used."""
         return self.successes / self.uses if self.uses else None
 
+    @property
+    def posterior_success(self) -> float:
+        """Mean of the Beta(1, 1) posterior of the success rate: ½ for an entry that was never used."""
+        return (self.successes + 1) / (self.uses + 2)
+
 
 class Add(_Record):
     """Add a new entry."""

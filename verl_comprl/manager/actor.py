@@ -31,13 +31,14 @@ class _ManagerActor(BankInspection, ExperienceManager):
     def __init__(self) -> None:
         self._warnings = KeptWarnings()
 
-    async def open(self, config: ComprlConfig, reader: dict[str, Any], *, keep_content: bool) -> None:
+    async def open(self, config: ComprlConfig, reader: dict[str, Any], *, keep_content: bool, seed: int) -> None:
         """Open bank and embedder.
 
         Args:
             config: The run's settings.
             reader: The actor's model: ``path`` of its tokenizer, which measures entries, and ``trust_remote_code``.
             keep_content: Whether the bank belongs to this run; otherwise what it holds is saved aside and removed.
+            seed: Of the run.
         """
         embedder = await make_embedder(**config.embedder.model_dump())
         tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
@@ -47,7 +48,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.delete([entry.id for entry in bank.entries()])
         if config.initial_bank and not keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
-        super().__init__(config, bank)
+        super().__init__(config, bank, seed=seed)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name())
@@ -136,5 +137,6 @@ def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
     manager = ray.remote(_ManagerActor).options(name=_actor_name(), max_concurrency=4096, num_cpus=1).remote()
     model = config.actor_rollout_ref.model
     reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
-    ray.get(manager.open.remote(comprl_config(config), reader, keep_content=keep_content))
+    seed = config.data.get("seed") or 0
+    ray.get(manager.open.remote(comprl_config(config), reader, keep_content=keep_content, seed=seed))
     return manager

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from verl_comprl.extractor.credit import Credit
 from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.manager.guides import Guides
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.manager.metrics import Totals, manager_metrics
 
@@ -39,8 +39,14 @@ REMEMBERED_STEPS = 100
 class ExperienceManager:
     """Bank, queue and buffer behind one set of asynchronous methods."""
 
-    def __init__(self, config: ComprlConfig, bank: ExperienceBank) -> None:
-        """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`."""
+    def __init__(self, config: ComprlConfig, bank: ExperienceBank, *, seed: int = 0) -> None:
+        """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`.
+
+        Args:
+            config: The run's settings.
+            bank: The open bank.
+            seed: Determines, with the step, what is drawn at random from the bank.
+        """
         self._config = config
         self._bank = bank
         self._calls: ExtractorCalls | None = None
@@ -55,7 +61,7 @@ class ExperienceManager:
         )
         self._credit = Credit(self._buffer, relative=learning.utility == "relative")
         self._totals = Totals()
-        self._random = random.Random()
+        self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
         self._reported: dict[str, int] = {}
         self._free_outcomes: dict[str, deque[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,7 +69,8 @@ class ExperienceManager:
         # such changes do not wait for one another; only a snapshot holds the write side.
         self._commit = ReadWriteLock()
         self._merging = False
-        self._step = 0
+        self._seed = seed
+        self._enter(0)
 
     def start(self, calls: ExtractorCalls) -> None:
         """Connect the extractor and start the distillation workers, unless this arm does not distil.
@@ -80,20 +87,17 @@ class ExperienceManager:
 
     # ---- during an episode ----
 
-    async def guide(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Guide:
-        """Retrieve one entry for the start of an episode."""
-        explores = not read_only and self._random.random() < self._config.exploration
-        retrieval = await self._bank.retrieve(
-            query,
-            task=task,
-            environment=environment,
-            read_only=read_only,
-            at_random=self._random if explores else None,
-            evaluation_id=self._evaluation_id(read_only),
-        )
-        if not read_only:
+    async def guide(
+        self, query: str, task: str, environment: str, *, prompt: str = "", read_only: bool = False
+    ) -> Guide:
+        """Retrieve one entry for the start of an episode, which is a rollout of ``prompt``."""
+        if read_only:
+            retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=True)
+        else:
+            choice = await self._guides.choose(query, task, environment, prompt=prompt)
+            retrieval = choice.retrieval
             self._totals.guides[retrieval.status] += 1
-            self._totals.guides["explored"] += explores and retrieval.entry is not None
+            self._totals.guides["explored"] += choice.explored
         entry = retrieval.entry
         if entry is None:
             return Guide(retrieval.status)
@@ -112,9 +116,7 @@ class ExperienceManager:
         return answer
 
     async def _answer(self, query: str, task: str, environment: str, read_only: bool) -> Answer:
-        retrieval = await self._bank.retrieve(
-            query, task=task, environment=environment, read_only=read_only, evaluation_id=self._evaluation_id(read_only)
-        )
+        retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
         if retrieval.entry is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
         written, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
@@ -122,14 +124,6 @@ class ExperienceManager:
         if not read_only:
             self._keep(record, format_ok=bool(text))
         return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
-
-    def _evaluation_id(self, read_only: bool) -> str:
-        """Name the running evaluation, "" in training.
-
-        Tasks often share one goal text. If an evaluation counted no retrievals at all, all its episodes would get the
-        same entry; so it counts under its own name, apart from training.
-        """
-        return f"step {self._step}" if read_only else ""
 
     async def report(self, episode: EpisodeReport) -> None:
         """Take a finished training episode: credit its outcome to the records it read and queue it for distillation."""
@@ -264,7 +258,7 @@ class ExperienceManager:
 
     async def collect(self, step: int) -> dict[str, float]:
         """Close an actor step: turn its outcomes into training samples. Returns the step's metrics."""
-        self._step = step
+        self._enter(step)
         self._credit.flush_pending(step, self._free_outcomes)
         samples = self._buffer.collect()
         try:
@@ -329,7 +323,7 @@ class ExperienceManager:
         async with self._commit.write():
             await self._bank.restore(path / "bank")
             self._buffer.restore(path / "buffer")
-            self._step = state["step"]
+            self._enter(state["step"])
             self._merging = state["merging"]
             self._reported = state["reported"]
             self._credit.restore(state["credit"])
@@ -354,6 +348,11 @@ class ExperienceManager:
         if self._calls is None:
             raise RuntimeError("the extractor is not connected yet")
         return self._calls
+
+    def _enter(self, step: int) -> None:
+        """Set the step, and what is drawn at random from here on: the same after a resume."""
+        self._step = step
+        self._bank.random.seed(f"{self._seed} {step}")
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

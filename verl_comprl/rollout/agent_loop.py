@@ -134,6 +134,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 episode.info["goal"],
                 task=episode.task,
                 environment=episode.environment,
+                prompt=episode.prompt,
                 read_only=episode.evaluation,
             )
         episode.entry_text = episode.guide.text or ""

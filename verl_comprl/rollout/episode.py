@@ -56,9 +56,14 @@ class Episode:
     timing: dict[str, float] = field(default_factory=dict)
 
     @property
+    def prompt(self) -> str:
+        """Id of the prompt in this step, which its rollouts share."""
+        return str(self.row["uid"])
+
+    @property
     def id(self) -> str:
         """Unique in the run."""
-        return f"{self.row['uid']}_{self.row['session_id']}"
+        return f"{self.prompt}_{self.row['session_id']}"
 
     @property
     def task(self) -> str:

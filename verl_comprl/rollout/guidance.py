@@ -51,9 +51,9 @@ class Guidance:
         with failing_at(Boundary.MANAGER):
             return cls(ray.get_actor(manager_name(ray.get_runtime_context().get_job_id())))
 
-    async def guide(self, query: str, *, task: str, environment: str, read_only: bool) -> Guide:
-        """Retrieve one entry; ``degraded`` if the manager does not answer."""
-        call = self._manager.guide.remote(query, task, environment, read_only=read_only)
+    async def guide(self, query: str, *, task: str, environment: str, prompt: str, read_only: bool) -> Guide:
+        """Retrieve one entry for a rollout of ``prompt``; ``degraded`` if the manager does not answer."""
+        call = self._manager.guide.remote(query, task, environment, prompt=prompt, read_only=read_only)
         return await self._bounded(call, GUIDE_TIMEOUT_SECONDS) or Guide("degraded")
 
     async def ask(self, query: str, *, task: str, environment: str, read_only: bool) -> Answer:

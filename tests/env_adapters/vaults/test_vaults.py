@@ -69,7 +69,7 @@ def test_an_episode_as_text() -> None:
     first, second, third = environment.vault.code
     wrong = next(move for move in MOVES if move != first)
     assert (observation, info["goal"]) == ("Lamps lit: 0.", f"Open the {' '.join(environment.vault.words)}.")
-    assert environment.step(f"<action>{wrong}</action>")[:4] == (f"{wrong} does nothing. Lamps lit: 0.", 0.0, False, False)
+    assert environment.step(wrong)[:4] == (f"{wrong} does nothing. Lamps lit: 0.", 0.0, False, False)
     assert environment.step(f"<action>{first}</action>")[:2] == (f"{first} lights lamp 1. Lamps lit: 1.", 0.0)
     observation, reward, terminated, truncated, info = environment.step("<action>sing</action>")
     assert observation.startswith("Invalid action") and observation.endswith(f"\n{first} lights lamp 1. Lamps lit: 1.")

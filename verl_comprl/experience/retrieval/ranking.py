@@ -1,44 +1,70 @@
-"""Ranking of candidate entries (Eq. 6 of the paper): similarity rank, minus penalties for frequency and recency."""
+"""Scores of the candidates of a query: Eq. 6 of the paper in training, similarity and success in evaluation."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from random import Random
+
+from verl_comprl.experience.schema import Experience
 
 
-def diversified_rank(
-    candidates: Sequence[str],
-    history: Callable[[str], tuple[int, float]],
-    now: float,
-    *,
-    lam: float = 0.4,
-    recency: float = 300.0,
-    k: int = 1,
-) -> list[str]:
-    """Rank an oversampled pool by ``s(m) = s_rank(m) - λ·log(1 + c(m)) - 1[recent(m)]`` (Eq. 6).
+def training_score(
+    position: int, entry: Experience, now: float, *, pool: int = 16, lam: float = 0.4, recency: float = 300.0
+) -> float:
+    """Return ``s(m) = s_rank(m) - λ·log(1 + c(m)) - 1[recent(m)]`` (Eq. 6).
 
-    ``s_rank`` is ``1 - position``: the most similar candidate scores 1, and one position is worth as much as one
-    recency penalty, whatever the size of the pool. Ties keep the order of similarity.
+    ``s_rank`` is ``1 - position / pool``: 1 for the most similar candidate, close to 0 for the last of a full pool. The
+    paper does not say how ranks become scores; its code lets one position cost as much as a recent retrieval or as
+    eleven older ones, so that a few entries get nearly all retrievals. Here the counts can reach every candidate: in
+    the long run a candidate is retrieved ``exp(-1 / (λ·pool))`` times as often as the one before it (λ=0.4, pool=16:
+    0.86; the last of 16 gets a tenth of the first).
+
+    Divided by the configured size of the pool, not by the number of candidates: a position costs the same whatever the
+    bank holds. Three candidates in a pool of 16 score 1, 0.94 and 0.88, so that they take turns. Divided by three, the
+    scores 1, 0.67 and 0.33 would hold the last one back for seven retrievals, while little is known about any of them.
 
     Args:
-        candidates: Ids, most similar first.
-        history: Returns the retrieval count ``c(m)`` of an id, and the time of its last retrieval in seconds, 0 for
-            never.
+        position: Place among the candidates by similarity, from 0.
+        entry: The candidate, with its retrieval count ``c(m)`` and the time of its last retrieval (0 for never).
         now: Current time on the same clock.
+        pool: Number of candidates that a query may have.
         lam: ``λ``, the weight of the counts.
         recency: Age in seconds below which a retrieval is recent.
-        k: Number of ids wanted.
-
-    Returns:
-        The best ``k`` ids, best first; fewer if the pool is smaller.
     """
-    best: list[tuple[float, int]] = []
-    for position, id in enumerate(candidates):
-        if len(best) == k and 1 - position <= best[-1][0]:
-            break  # penalties only lower a score: no later candidate can reach a better one
-        count, last_retrieved_at = history(id)
-        recent = last_retrieved_at > 0 and now - last_retrieved_at < recency
-        score = 1 - position - lam * math.log1p(count) - recent
-        if len(best) < k or score > best[-1][0]:
-            best.append((score, -position))
-            best.sort(reverse=True)
-            del best[k:]
-    return [candidates[-position] for _, position in best]
+    recent = entry.last_retrieved_at > 0 and now - entry.last_retrieved_at < recency
+    return 1 - position / pool - lam * math.log1p(entry.retrievals) - recent
+
+
+def evaluation_score(similarity: float, entry: Experience) -> float:
+    """Return ``similarity² · posterior success``: what the entry is worth for this query, as far as is known.
+
+    A product, so that neither the scale of the embedder nor the level of success matters, only ratios: an entry that
+    succeeds twice as often is preferred down to 0.71 of the similarity. Ranks would not do, since the second most
+    similar candidate may be about as similar as the first or about something else.
+
+    Args:
+        similarity: Cosine similarity of query and entry; below 0 counts as 0.
+        entry: The candidate, with its uses and successes.
+    """
+    return max(similarity, 0.0) ** 2 * entry.posterior_success
+
+
+def surviving(count: int, dropout: float, random: Random) -> Sequence[int]:
+    """Return the positions of the candidates that are left after dropout, in order: at least one.
+
+    Args:
+        count: Number of candidates.
+        dropout: Probability with which each is left out; if all would be, one at random stays.
+        random: Source of chance; not used without dropout.
+    """
+    if not dropout or not count:
+        return range(count)
+    return [position for position in range(count) if random.random() >= dropout] or [random.randrange(count)]
+
+
+def least_used(entries: Sequence[Experience]) -> list[Experience]:
+    """Return the entries with the fewest uses, and of those the ones with the fewest retrievals.
+
+    Retrievals matter because a use is counted only when its episode ends.
+    """
+    fewest = min(((entry.uses, entry.retrievals) for entry in entries), default=None)
+    return [entry for entry in entries if (entry.uses, entry.retrievals) == fewest]

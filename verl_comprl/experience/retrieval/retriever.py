@@ -1,35 +1,31 @@
 """Answers a query with one entry: embeds the query, searches the store, and ranks the hits (Eq. 6).
 
-Owns the steps of a retrieval and the cache of search results. The formula is in ``ranking``, micro-batching in
+Owns the steps of a retrieval and the cache of search results. The formulas are in ``ranking``, micro-batching in
 ``batching``, the cache of query vectors in ``query_cache``.
 """
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
-from cachetools import LRUCache
-
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.retrieval.batching import MicroBatcher
 from verl_comprl.experience.retrieval.query_cache import QueryCache
-from verl_comprl.experience.retrieval.ranking import diversified_rank
+from verl_comprl.experience.retrieval.ranking import evaluation_score, least_used, surviving, training_score
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.statistics import Status
-from verl_comprl.experience.store.base import SearchRequest
+from verl_comprl.experience.store.base import Hit, SearchRequest
 from verl_comprl.experience.updates.sanitize import sanitize
 
 _log = logging.getLogger(__name__)
 
 _MAX_POOLS = 4096
-_MAX_EVALUATIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +59,11 @@ class Retriever:
         self._clean = lru_cache(_MAX_POOLS)(lambda text: sanitize(text, config.max_content_chars))
         # Most similar entries by query, since the rollouts of a prompt send the same one. Valid for one version of the
         # ledger only: any change can add a more similar entry or remove one of these. Counts move without a new
-        # version, so Eq. 6 ranks a pool again for every query.
-        self._pools: dict[_Query, list[str]] = {}
+        # version, so a pool is ranked again for every query.
+        self._pools: dict[_Query, list[Hit]] = {}
         self._pools_version = 0
         self._degraded_logged = False
-        self._evaluations: LRUCache[str, Counter[str]] = LRUCache(_MAX_EVALUATIONS)
+        self.random = Random(0)
         self.use(embedder)
 
     def use(self, embedder: Embedder) -> None:
@@ -82,28 +78,24 @@ class Retriever:
         exclude: frozenset[str],
         max_step: int | None,
         count: bool,
-        at_random: Random | None = None,
-        evaluation_id: str = "",
+        explore: bool = False,
     ) -> tuple[Experience | None, Status]:
-        """Return the entry that Eq. 6 ranks first, and the status; never raises.
+        """Return the best entry, and the status; never raises.
 
         Args:
             text: The query.
             scope: Task and environment an entry must have; None for any.
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
-            count: Whether to update the retrieval counters of the entry.
-            at_random: Draw an entry of the scope with this generator instead of searching.
-            evaluation_id: Evaluation whose earlier retrievals count in Eq. 6, in addition to the counters.
+            count: Whether to rank by Eq. 6 and to count the retrieval, as in training. If not, similarity and success
+                decide, and the answer depends on nothing but the query and the bank.
+            explore: Draw one of the least used entries of the scope instead of searching.
         """
         if not self._ledger.table.by_id:
             return None, "nothing"
         try:
             query = _Query(self._clean(text), *scope, max_step, exclude)
-            if at_random:
-                entry = self._sample(query, at_random, count)
-            else:
-                entry = await self._batcher.submit((query, count, evaluation_id))
+            entry = self._explore(query, count) if explore else await self._batcher.submit((query, count))
         except Exception:  # whatever the store or the embedder raises, the rollout continues without experience
             if not self._degraded_logged:
                 _log.exception("retrieval is degraded: rollouts get no experience; further failures are only counted")
@@ -123,15 +115,15 @@ class Retriever:
         """Wait until every query submitted so far has its answer."""
         await self._batcher.drain()
 
-    def _cached_pool(self, query: _Query) -> list[str] | None:
+    def _cached_pool(self, query: _Query) -> list[Hit] | None:
         if self._pools_version != self._ledger.version or len(self._pools) > _MAX_POOLS:
             self._pools.clear()
             self._pools_version = self._ledger.version
         return self._pools.get(query)
 
-    async def _answer(self, queries: list[tuple[_Query, bool, str]]) -> list[Experience | None]:
+    async def _answer(self, queries: list[tuple[_Query, bool]]) -> list[Experience | None]:
         """Answer a micro-batch: embed, then search and choose under the read lock; identical queries share a search."""
-        distinct = list(dict.fromkeys(query for query, *_ in queries))
+        distinct = list(dict.fromkeys(query for query, _ in queries))
         # Before the lock: a slow embedder must not block writers.
         vectors = dict(zip(distinct, await self.queries.embed([query.text for query in distinct]), strict=True))
         async with self._ledger.reading():
@@ -150,30 +142,32 @@ class Retriever:
             ]
             # A store can hold entries that memory does not, after a write that failed half way: those are no answers.
             for query, hits in zip(unknown, await self._ledger.store.search(requests), strict=True):
-                self._pools[query] = pools[query] = [hit.id for hit in hits if hit.id in self._ledger.table.by_id]
-            return [self._choose(pools[query] or [], count, evaluation_id) for query, count, evaluation_id in queries]
+                self._pools[query] = pools[query] = [hit for hit in hits if hit.id in self._ledger.table.by_id]
+            return [self._choose(pools[query] or [], count) for query, count in queries]
 
-    def _sample(self, query: _Query, random: Random, count: bool) -> Experience | None:
-        """Draw an entry that ``query`` could find, uniformly at random."""
-        entries = [entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)]
-        return self._count_retrieval(random.choice(entries), time.time(), count) if entries else None
+    def _explore(self, query: _Query, count: bool) -> Experience | None:
+        """Draw one of the least used entries that ``query`` could find."""
+        entries = least_used([entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)])
+        return self._count_retrieval(self.random.choice(entries), time.time(), count) if entries else None
 
-    def _choose(self, pool: Sequence[str], count: bool, evaluation_id: str) -> Experience | None:
-        """Choose an entry of the pool by Eq. 6 and, with ``count``, count its retrieval."""
+    def _choose(self, pool: Sequence[Hit], count: bool) -> Experience | None:
+        """Return the entry of ``pool`` with the highest score; ties go to the more similar one."""
         # No await in here: the count must change before the next query is ranked, or the identical queries of a group,
         # which share a batch and a pool, would all get the same entry.
-        by_id = self._ledger.table.by_id
-        now = time.time()
-        evaluated = self._evaluations.setdefault(evaluation_id, Counter()) if evaluation_id else Counter()
+        if not pool:
+            return None
+        config, now = self._config, time.time()
+        entries = [self._ledger.table.by_id[hit.id] for hit in pool]
 
-        def history(id: str) -> tuple[int, float]:
-            times = evaluated[id]
-            return by_id[id].retrievals + times, now if times else by_id[id].last_retrieved_at
+        def score(position: int) -> float:
+            entry = entries[position]
+            if not count:
+                return evaluation_score(pool[position].score, entry)
+            size, lam, recency = config.retrieval_pool, config.diversity, config.recency_seconds
+            return training_score(position, entry, now, pool=size, lam=lam, recency=recency)
 
-        best = diversified_rank(pool, history, now, lam=self._config.diversity, recency=self._config.recency_seconds)
-        if best and evaluation_id:
-            evaluated[best[0]] += 1
-        return self._count_retrieval(by_id[best[0]], now, count) if best else None
+        left = surviving(len(pool), config.candidate_dropout if count else 0.0, self.random)
+        return self._count_retrieval(entries[max(left, key=score)], now, count)
 
     def _count_retrieval(self, entry: Experience, now: float, count: bool) -> Experience:
         if not count:
