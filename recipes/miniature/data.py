@@ -30,7 +30,9 @@ def make_data(folder: Path, *, world: int, families: int) -> tuple[Path, Path]:
     ):
         path = folder / f"world-{world}" / f"{split}-{families}.parquet"
         if not path.exists():
-            rows = [row for family in FAMILIES[:families] for row in build_rows(split, count, world=world, family=family)]
+            rows = [
+                row for family in FAMILIES[:families] for row in build_rows(split, count, world=world, family=family)
+            ]
             path.parent.mkdir(parents=True, exist_ok=True)
             pandas.DataFrame(rows).to_parquet(path)
         files.append(path)

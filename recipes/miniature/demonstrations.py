@@ -113,7 +113,8 @@ def _play(
     failed: set[str] = set()
     lit = 0
     while True:
-        if lit < len(known) and known[lit] not in failed and rng.random() < obeys:
+        # Also after the move has failed: whether it has is more than two layers learn from so few examples.
+        if lit < len(known) and rng.random() < obeys:
             move = known[lit]
         elif rng.random() < _AVOIDS_REPEATS:
             move = rng.choice([move for move in MOVES if move not in failed])
@@ -146,8 +147,8 @@ def _play(
 def reading_drills(rng: random.Random, count: int) -> Iterator[list[Message]]:
     """Yield single turns: an entry with the whole code, the lamps that are lit, and the next move.
 
-    Copying from a prompt of 30 tokens is learned in a hundred steps, from one of 200 not in a thousand; what was learned
-    from the short one carries over to the long one.
+    Copying from a prompt of 30 tokens is learned in a hundred steps, from one of 200 not in a thousand. What was learned
+    from the short ones carries over to the long ones.
     """
     for environment in episodes(rng, count):
         entry = draw_entry(rng, environment.vault, "right")

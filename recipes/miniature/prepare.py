@@ -19,6 +19,7 @@ SOURCES = (
 
 VOCABULARY = 1000
 BATCH = 32
+ROPE_THETA = 1000.0
 
 
 def prepare(output: Path) -> None:
@@ -49,7 +50,7 @@ def _train_actor(folder: Path) -> None:
 
     torch.set_num_threads(1)  # the other model trains at the same time
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    model = build_model(tokenizer, seed=1)
+    model = build_model(tokenizer, seed=1, rope_theta=ROPE_THETA)
 
     def played(number: int, count: int, obeys: float, kinds: dict[str, float]) -> Iterator[list[Message]]:
         rng = random.Random(f"actor/{number}")
@@ -60,7 +61,7 @@ def _train_actor(folder: Path) -> None:
         (
             (reading_drills(random.Random("drills"), 300 * BATCH), 300, 4e-3),
             (played(1, 450 * BATCH, 0.95, READING), 450, 4e-3),
-            (played(2, 110 * BATCH, 0.65, HEEDING), 110, 2e-3),
+            (played(2, 110 * BATCH, 0.45, HEEDING), 110, 2e-3),
         )
     ):
         examples = [encode(tokenizer, messages) for messages in conversations]
@@ -79,7 +80,7 @@ def _train_extractor(folder: Path) -> None:
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    model = build_model(tokenizer, seed=2)
+    model = build_model(tokenizer, seed=2, rope_theta=ROPE_THETA)
 
     def played(number: int, count: int, kinds: dict[str, float]) -> Iterator[Demonstration]:
         return demonstrate(random.Random(f"extractor/{number}"), count, obeys=(0.2, 0.6, 0.9), kinds=kinds)

@@ -4,13 +4,14 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCausalLM:
+def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int, rope_theta: float = 10_000.0) -> Qwen3ForCausalLM:
     """Return a randomly initialised model in float32.
 
     Args:
         tokenizer: Fixes the vocabulary: the model has exactly one embedding per token, since verl masks the logits of
             any others in rollouts but not in training.
         seed: Chooses the weights.
+        rope_theta: Base of the rotary positions; a smaller one tells near positions apart sooner in training.
     """
     ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = Qwen3Config(
@@ -22,6 +23,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCau
         num_key_value_heads=3,
         head_dim=32,
         max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         # Three times the usual: in a model this narrow, smaller weights make the warm start take several times longer.
         initializer_range=0.06,
         tie_word_embeddings=True,
