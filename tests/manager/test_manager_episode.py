@@ -25,7 +25,8 @@ async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(
     (entry,) = running.bank.entries()
     record_id = derive_id("distill", "first")
     assert (entry.record_id, entry.source_trajectory, entry.source_success) == (record_id, "first", True)
-    assert (entry.task, entry.environment, entry.created_step, entry.weight_version) == ("fetch", "room", 1, 7)
+    assert (entry.tasks, entry.environments) == (("fetch",), ("room",))
+    assert (entry.created_step, entry.weight_version) == (1, 7)
 
     text = "open the door\ntake the key first"
     guide = await manager.guide("open the door", *WHERE)

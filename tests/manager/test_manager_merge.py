@@ -25,7 +25,7 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
     await merged(setup)
 
     (entry,) = setup.bank.entries()
-    assert entry.text == "ab\nboth" and (entry.task, entry.environment) == ("fetch", "room")
+    assert entry.text == "ab\nboth" and (entry.tasks, entry.environments) == (("fetch",), ("room",))
     assert "1. ab\nboth\n\n2. c\nabout c" in extractor.prompts[1][1]  # the first chunk's output is in the second
     metrics = await setup.manager.metrics()
     assert {name: metrics[f"operations/{name}"] for name in ("merged", "retained", "discarded")} == {

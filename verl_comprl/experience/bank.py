@@ -113,7 +113,7 @@ class ExperienceBank:
         groups: dict[str, list[Experience]] = {}
         for entry in self._table.by_id.values():
             if not entry.quarantined:
-                groups.setdefault(entry.task, []).append(entry)
+                groups.setdefault(",".join(entry.tasks), []).append(entry)
         return list(groups.values())
 
     # ---- writing ----
@@ -139,8 +139,9 @@ class ExperienceBank:
             operations: The parsed answer of the extractor; invalid operations are rejected and counted.
             call_id: Generation record of the call; becomes ``record_id`` of the entries it writes.
             listed: Ids of the entries in the prompt, in its order; operations refer to them by 1-based index.
-            task: Task of the episode; "" for a merge, whose entries inherit the task that their parents share.
-            environment: Environment of the episode; "" for a merge, likewise.
+            task: Task of the episode, which its entries get in addition to those of the entries they replace; "" for a
+                merge.
+            environment: Environment of the episode, likewise.
             step: Training step.
             weight_version: Version of the extractor weights that wrote the answer.
             source_trajectory: Id of the episode.
@@ -177,8 +178,8 @@ class ExperienceBank:
                 call_id=call_id,
                 listed=listed,
                 provenance={
-                    "task": task,
-                    "environment": environment,
+                    "tasks": [task] if task else [],
+                    "environments": [environment] if environment else [],
                     "created_step": step,
                     "created_at": self._table.now(),
                     "weight_version": weight_version,
@@ -208,11 +209,18 @@ class ExperienceBank:
 
         return await self._ledger.write(write)
 
-    def record_outcome(self, ids: Iterable[str], success: bool) -> None:
-        """Count one use of each entry in ``ids``, and whether it was a success; unknown ids are ignored."""
+    def record_outcome(self, ids: Iterable[str], success: bool, *, task: str = "", asked: bool = False) -> None:
+        """Count an episode that read the entries ``ids``, and whether it succeeded; unknown ids are ignored.
+
+        Args:
+            ids: Entries that guided the episode.
+            success: Outcome of the episode.
+            task: Its task; outcomes are counted by task.
+            asked: Whether the entries did not guide the episode, but answers to its questions rested on them.
+        """
         for id in ids:
-            if (entry := self.get(id)) is not None:
-                self._table.set_counters(id, uses=entry.uses + 1, successes=entry.successes + success)
+            if id in self._table.by_id:
+                self._table.count_outcome(id, task, success, asked=asked)
 
     def record_training(self, record_ids: Iterable[str], step: int) -> None:
         """Count one CISPO sample for every entry that the given generation records wrote."""
@@ -224,13 +232,14 @@ class ExperienceBank:
         """Quarantine entries whose success rate is worse than that of no experience, and return their ids.
 
         Args:
-            free_outcomes: Latest outcomes of rollouts without experience, by task; entries of other tasks are kept.
+            free_outcomes: Latest outcomes of rollouts without experience, by task; uses in other tasks are left out.
         """
         reasons = bad_records(
             self._table.by_id.values(),
             free_outcomes,
             min_uses=self._config.retire_min_uses,
             margin=self._config.retire_margin,
+            asked_weight=self._config.asked_weight,
         )
         if reasons:
             await self._quarantine(reasons)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.schema import Experience, TaskUsage
 from verl_comprl.experience.updates.planning import CLOCK_STEP
 
 
@@ -72,6 +72,18 @@ class EntryTable:
         self.by_id[id] = entry = self.by_id[id].model_copy(update=counters)
         self._unwritten.add(id)
         return entry
+
+    def count_outcome(self, id: str, task: str, success: bool, *, asked: bool) -> None:
+        """Count an episode of ``task`` that read an entry: as its guide, or only in an answer to a question."""
+        usage = {item.task: item for item in self.by_id[id].usage}
+        item = usage.get(task, TaskUsage(task=task))
+        counts = (
+            {"asked": item.asked + 1, "asked_successes": item.asked_successes + success}
+            if asked
+            else {"uses": item.uses + 1, "successes": item.successes + success}
+        )
+        usage[task] = item.model_copy(update=counts)
+        self.set_counters(id, usage=tuple(usage[name] for name in sorted(usage)))
 
     def written_by(self, record_id: str) -> list[str]:
         """Return the ids of the entries that a generation record wrote."""

@@ -149,7 +149,7 @@ class ExperienceManager:
                     record_id, episode.prompt, request.task, success, request.step, judged=bonus
                 )
             if episode.guided:
-                self._bank.record_outcome(request.experience_ids, success)
+                self._bank.record_outcome(request.experience_ids, success, task=request.task)
             else:
                 self._credit.record_free_outcome(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)

@@ -186,7 +186,7 @@ def _may_answer(entry: Experience, query: _Query) -> bool:
     return (
         not entry.quarantined
         and entry.id not in query.exclude
-        and query.task in (None, entry.task)
-        and query.environment in (None, entry.environment)
+        and query.task in (None, *entry.tasks)
+        and query.environment in (None, *entry.environments)
         and (query.max_step is None or entry.created_step <= query.max_step)
     )
