@@ -163,6 +163,25 @@ async def test_scope_and_exclusion(open_bank: Any, apply: Any) -> None:
     assert (await bank.retrieve("lamp", task="unknown")).status == "nothing"
 
 
+async def test_nearest_finds_what_a_query_may_find_and_counts_nothing(open_bank: Any, apply: Any) -> None:
+    bank = await open_bank(scope="task")
+    lamp, oil, bad, old = (await apply(bank, key("lamp"), key("oil"), key("lamp lit"), key("lamp off"))).new_ids
+    await apply(bank, key("lamp"), call_id="elsewhere", task="open")
+    (new,) = (await apply(bank, Update(ids=(1,), title="lamp", content="x"), call_id="u", listed=[old])).new_ids
+    await bank.quarantine([bad], "reason")
+    before = bank.entries()
+
+    async def nearest(limit: int, **where: Any) -> list[str]:
+        return [entry.id for entry in await bank.nearest("about lamp", limit, task="fetch", **where)]
+
+    assert await nearest(9) == [lamp, new, oil]
+    assert await nearest(2) == [lamp, new]
+    assert await nearest(9, exclude=[lamp]) == [new, oil]
+    assert await nearest(9, exclude=[old]) == [lamp, oil]  # an entry stands for those that replaced it
+    assert await nearest(9, exclude=[lamp, new, oil]) == []
+    assert bank.entries() == before and bank.statistics()["retrievals"] == 0
+
+
 async def test_identical_queries_of_one_batch_get_different_entries_and_share_one_embedding(
     bank: Any, apply: Any, embedder: Any
 ) -> None:

@@ -241,7 +241,7 @@ class DistillationRequest(_Record):
     instructions: str = ""
     """Rules and actions of the environment, as the actor read them."""
     experience_ids: tuple[str, ...] = ()
-    """Entries that guided the episode: the retrieved one first."""
+    """Entries that the episode read: the one that guided it, then those that answers to its questions rested on."""
     experience_texts: tuple[str, ...] = ()
     """Their texts when they were retrieved. By the time of distillation other episodes may have replaced them."""
     step: int = 0

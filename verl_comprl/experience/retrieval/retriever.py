@@ -111,11 +111,18 @@ class Retriever:
             return None, "degraded"
         return entry, "found" if entry else "nothing"
 
-    async def search(self, text: str, limit: int) -> list[tuple[Experience, float]]:
+    async def search(
+        self,
+        text: str,
+        limit: int,
+        *,
+        scope: tuple[str | None, str | None] = (None, None),
+        exclude: frozenset[str] = frozenset(),
+    ) -> list[tuple[Experience, float]]:
         """Return the most similar entries, quarantined ones too, with their cosine similarities; counts nothing."""
         vectors = await self.queries.embed([self._clean(text)])
         async with self._ledger.reading():
-            (hits,) = await self._ledger.store.search([SearchRequest(vectors[0], limit)])
+            (hits,) = await self._ledger.store.search([SearchRequest(vectors[0], limit, *scope, exclude=exclude)])
             by_id = self._ledger.table.by_id
             return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
 

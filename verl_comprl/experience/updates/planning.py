@@ -122,7 +122,7 @@ def plan_changes(
             continue
         parents = tuple(listed[index - 1] for index in indices)
         if isinstance(operation, Update):
-            parents = _descendants(parents, entries, replaced_by)
+            parents = descendants(parents, entries, replaced_by)
         if any(parent not in entries or parent in removed for parent in parents):
             rejections["vanished"] += 1
             continue
@@ -169,7 +169,7 @@ def plan_changes(
     )
 
 
-def _descendants(
+def descendants(
     ids: Sequence[str], entries: Mapping[str, Experience], replaced_by: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the entries that ``ids`` are or have become, without those of which nothing is left."""
