@@ -88,6 +88,14 @@ def test_show_prints_text_counters_and_lineage(comprl_bank: Run, folder: Path) -
     assert gone == (2, "", f"comprl bank: no entry has id '{child.parents[0]}'; it was replaced by {child.id}\n")
 
 
+def test_show_prints_tasks_and_what_became_of_the_entry_in_each(comprl_bank: Run, folder: Path) -> None:
+    entries = contents(folder)
+    assert re.search(r"^tasks +alfworld, minihack *$", comprl_bank("show", entries[-1].id, "--path", folder).out, re.M)
+    shown = comprl_bank("show", entries[0].id, "--path", folder).out
+    assert re.search(r"^usage +minihack: 1 of 10 successes *$", shown, re.M)
+    assert re.search(r"^posterior success +0.167 *$", shown, re.M)
+
+
 def test_an_id_prefix_must_be_unique() -> None:
     entries = [Experience(id=id, title="", content="c") for id in ("abc", "abd", "x")]
     assert read.find_entry(entries, "abc").id == "abc" and read.find_entry(entries, "x").id == "x"
