@@ -70,7 +70,7 @@ async def filled_bank(folder: Path, size: int, embedder: Embedder) -> Experience
             id=derive_id("benchmark", n),
             title=f"lesson {n}",
             content=f"lesson number {n}: look before you leap, and keep the door in sight",
-            task=f"task{n % 6}",
+            tasks=(f"task{n % 6}",),
             record_id=derive_id("record", n),
             created_at=float(n),
         )

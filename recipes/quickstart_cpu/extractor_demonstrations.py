@@ -10,19 +10,33 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from recipes.quickstart_cpu.actor_demonstrations import QUERIES, Demonstration
-from recipes.quickstart_cpu.lessons import WORTHS, Lesson, draw_lesson
-from verl_comprl.extractor.prompts import Message, answer_messages, distill_messages, merge_messages, render_trajectory
+from recipes.quickstart_cpu.actor_demonstrations import QUERIES, VARIANT, Demonstration
+from recipes.quickstart_cpu.lessons import WORTHS, Lesson, Worth, draw_lesson
+from verl_comprl.experience.schema import Experience, TaskUsage
+from verl_comprl.extractor.prompts import (
+    Message,
+    answer_messages,
+    distill_messages,
+    merge_messages,
+    render_entry,
+    render_trajectory,
+)
 
 MAX_MERGED = 4
 """Entries in one merge call."""
+MAX_SIMILAR = 3
+"""Entries listed in addition to those that the episode read, as ``comprl.extractor.list_nearest``."""
+
+_TASK = f"minihack/{VARIANT}"
+_SUCCESS: dict[Worth, float] = {"helpful": 0.8, "neutral": 0.4, "misleading": 0.2}
+"""Success in the records of entries."""
 
 _FOUND = ("The agent found the staircase.", "The episode was a success.")
 _LOST = ("The agent did not reach the staircase.", "The episode was a failure.")
 
 
 def distillations(demonstrations: Sequence[Demonstration], *, seed: int) -> Iterator[list[Message]]:
-    """Yield the call on each episode with a random answer: an add, an update of the guiding entry, or a return.
+    """Yield the call on each episode with a random answer: an add, an update of a listed entry, or a return.
 
     Args:
         demonstrations: Finished episodes.
@@ -30,15 +44,19 @@ def distillations(demonstrations: Sequence[Demonstration], *, seed: int) -> Iter
     """
     rng = random.Random(seed)
     for episode in demonstrations:
-        listed = [episode.lesson.text] if episode.lesson else []
+        read = [episode.lesson.text] if episode.lesson else []
+        similar = [_draw(rng).text for _ in range(rng.randint(0, MAX_SIMILAR))]
+        listed = range(1, len(read) + len(similar) + 1)
         trajectory = render_trajectory(episode.turns, episode.final_observation)
-        messages = distill_messages(episode.instructions, episode.goal, listed, trajectory, episode.success)
+        messages = distill_messages(
+            episode.instructions, episode.goal, read, trajectory, episode.success, similar=similar
+        )
         reason = rng.choice(_FOUND if episode.success else _LOST)
         kind = rng.choices(("add", "update", "return"), (5, 4 if listed else 0, 1))[0]
         if kind == "return":
             yield _answered(messages, f"{reason} There is nothing new to learn.", [{"operation": "return"}])
             continue
-        first = {"operation": kind, "ids": [1]} if kind == "update" else {"operation": kind}
+        first = {"operation": kind, "ids": [rng.choice(listed)]} if kind == "update" else {"operation": kind}
         operations = [{**first, **_text(_draw(rng))}]
         if rng.random() < 0.15:
             operations.append({"operation": "add", **_text(_draw(rng))})
@@ -59,9 +77,8 @@ def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
         cuts = sorted(rng.sample(ids[1:], rng.choice((0, 0, 1, 1, 2)[: len(ids) + 2])))
         runs = [ids[start - 1 : end - 1] for start, end in zip([1, *cuts], [*cuts, len(ids) + 1], strict=True)]
         operations = [_merge_operation(run, lessons, rng) for run in runs]
-        yield _answered(
-            merge_messages([lesson.text for lesson in lessons]), f"There are entries 1 to {len(ids)}.", operations
-        )
+        entries = [_with_record(lesson, rng) for lesson in lessons]
+        yield _answered(merge_messages(entries), f"There are entries 1 to {len(ids)}.", operations)
 
 
 def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
@@ -80,6 +97,17 @@ def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
 
 def _draw(rng: random.Random) -> Lesson:
     return draw_lesson(rng, rng.choice(WORTHS))
+
+
+def _with_record(lesson: Lesson, rng: random.Random) -> str:
+    """Return a lesson as a merge lists it, with a record that fits its worth."""
+    uses, asked = rng.choice((0, rng.randint(1, 12))), rng.choice((0, 0, rng.randint(1, 4)))
+    successes, asked_successes = (sum(rng.random() < _SUCCESS[lesson.worth] for _ in range(n)) for n in (uses, asked))
+    usage = TaskUsage(task=_TASK, uses=uses, successes=successes, asked=asked, asked_successes=asked_successes)
+    entry = Experience(
+        id="", title=lesson.title, content=lesson.content, tasks=(_TASK,), usage=(usage,) if uses or asked else ()
+    )
+    return render_entry(entry, step=rng.randint(0, 30), free_success={_TASK: rng.randint(1, 9) / 10})
 
 
 def _merge_operation(ids: list[int], lessons: Sequence[Lesson], rng: random.Random) -> dict[str, Any]:

@@ -55,7 +55,7 @@ async def _fill(folder: Path) -> list[Experience]:
     ids[1] = await call(6, Update(ids=(2,), title="better lesson", content="search for the key"))
     for id, uses, successes in ((ids[0], 10, 1), (ids[2], 5, 5), (ids[3], 1, 0)):
         for use in range(uses):
-            bank.record_outcome([id], success=use < successes)
+            bank.record_outcome([id], success=use < successes, task="minihack")
     await bank.quarantine([ids[4]], "bad record")
     entries = bank.entries()
     await bank.close()

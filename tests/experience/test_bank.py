@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from verl_comprl.experience import (
     Retain,
     Return,
     StoreError,
+    TaskUsage,
     Update,
     derive_id,
 )
@@ -32,7 +34,7 @@ async def test_add_keeps_text_and_provenance(bank: Any, apply: Any) -> None:
     assert report.added == 1 and report.new_ids == (derive_id("call", 0),)
     entry = bank.get(report.new_ids[0])
     assert (entry.title, entry.content) == ("Key", "look first")
-    assert (entry.record_id, entry.task, entry.environment) == ("call", "fetch", "room")
+    assert (entry.record_id, entry.tasks, entry.environments) == ("call", ("fetch",), ("room",))
     assert (entry.created_step, entry.weight_version) == (3, 2)
     assert (entry.source_trajectory, entry.source_success) == ("t1", True)
     assert (await bank.retrieve("key")).entry.id == entry.id
@@ -112,15 +114,33 @@ async def test_lineage_in_a_circle_ends(bank: Any, apply: Any) -> None:
     assert (report.added, report.rejected) == (1, 0)
 
 
-async def test_a_merge_without_task_inherits_what_its_parents_share(bank: Any, apply: Any) -> None:
+@pytest.mark.parametrize("scope", ["task", "environment"])
+async def test_an_entry_merged_across_tasks_and_environments_is_found_for_each(
+    open_bank: Any, apply: Any, scope: str
+) -> None:
+    bank = await open_bank(scope=scope)
     a, b = (await apply(bank, key("a"), key("b"))).new_ids
-    (c,) = (await apply(bank, key("c"), call_id="other", task="open")).new_ids
+    (c,) = (await apply(bank, key("c"), call_id="other", task="open", environment="maze")).new_ids
     merge = {"listed": [a, b, c], "task": "", "environment": ""}
     (ab,) = (await apply(bank, Merge(ids=(1, 2), title="ab", content="x"), call_id="m1", **merge)).new_ids
-    assert (bank.get(ab).task, bank.get(ab).environment) == ("fetch", "room")
+    assert (bank.get(ab).tasks, bank.get(ab).environments) == (("fetch",), ("room",))
     merge["listed"] = [ab, c]
     (abc,) = (await apply(bank, Merge(ids=(1, 2), title="abc", content="x"), call_id="m2", **merge)).new_ids
-    assert (bank.get(abc).task, bank.get(abc).environment) == ("", "room")
+    assert (bank.get(abc).tasks, bank.get(abc).environments) == (("fetch", "open"), ("maze", "room"))
+    for _ in range(2):  # also after reopening
+        for where in ({"task": "fetch", "environment": "room"}, {"task": "open", "environment": "maze"}):
+            assert (await bank.retrieve("abc", **where, read_only=True)).entry.id == abc
+            at_random = await bank.retrieve("abc", **where, read_only=True, at_random=Random(0))
+            assert at_random.entry.id == abc
+        assert (await bank.retrieve("abc", task="x", environment="x", read_only=True)).status == "nothing"
+        await bank.close()
+        bank = await open_bank(scope=scope)
+
+
+async def test_an_update_by_an_episode_of_another_task_adds_that_task(bank: Any, apply: Any) -> None:
+    (a,) = (await apply(bank, key("a"))).new_ids
+    (new,) = (await apply(bank, Update(ids=(1,), title="a", content="b"), call_id="2", listed=[a], task="open")).new_ids
+    assert (bank.get(new).tasks, bank.get(new).environments) == (("fetch", "open"), ("room",))
 
 
 async def test_a_full_bank_evicts_the_oldest_also_after_reopening(open_bank: Any, apply: Any) -> None:
@@ -141,9 +161,25 @@ async def test_scope_and_exclusion(open_bank: Any, apply: Any) -> None:
     assert [(await bank.retrieve("lamp", task="light")).entry.id for _ in range(3)] == [here] * 3
     assert (await bank.retrieve("lamp", task="light", exclude=[here])).status == "nothing"
     assert (await bank.retrieve("lamp", task="unknown")).status == "nothing"
-    assert sorted(group[0].task for group in bank.partitions()) == ["light", "open"]
-    await bank.quarantine([bank.entries()[0].id], "reason")
-    assert bank.entries()[0] not in [entry for group in bank.partitions() for entry in group]
+
+
+async def test_nearest_finds_what_a_query_may_find_and_counts_nothing(open_bank: Any, apply: Any) -> None:
+    bank = await open_bank(scope="task")
+    lamp, oil, bad, old = (await apply(bank, key("lamp"), key("oil"), key("lamp lit"), key("lamp off"))).new_ids
+    await apply(bank, key("lamp"), call_id="elsewhere", task="open")
+    (new,) = (await apply(bank, Update(ids=(1,), title="lamp", content="x"), call_id="u", listed=[old])).new_ids
+    await bank.quarantine([bad], "reason")
+    before = bank.entries()
+
+    async def nearest(limit: int, **where: Any) -> list[str]:
+        return [entry.id for entry in await bank.nearest("about lamp", limit, task="fetch", **where)]
+
+    assert await nearest(9) == [lamp, new, oil]
+    assert await nearest(2) == [lamp, new]
+    assert await nearest(9, exclude=[lamp]) == [new, oil]
+    assert await nearest(9, exclude=[old]) == [lamp, oil]  # an entry stands for those that replaced it
+    assert await nearest(9, exclude=[lamp, new, oil]) == []
+    assert bank.entries() == before and bank.statistics()["retrievals"] == 0
 
 
 async def test_identical_queries_of_one_batch_get_different_entries_and_share_one_embedding(
@@ -163,10 +199,15 @@ async def test_counters_survive_closing(open_bank: Any, apply: Any) -> None:
     bank = await open_bank()
     (id,) = (await apply(bank, key("a"))).new_ids
     await bank.retrieve("a")
-    bank.record_outcome([id, derive_id("vanished")], success=True)
-    bank.record_outcome([id], success=False)
+    bank.record_outcome([id, derive_id("vanished")], success=True, task="open")
+    bank.record_outcome([id], success=False, task="fetch")
+    bank.record_outcome([id], success=True, task="open", asked=True)
     entry = bank.get(id)
-    assert (entry.uses, entry.successes, entry.retrievals) == (2, 1, 1)
+    assert (entry.uses, entry.successes, entry.asked, entry.asked_successes, entry.retrievals) == (2, 1, 1, 1, 1)
+    assert entry.usage == (
+        TaskUsage(task="fetch", uses=1),
+        TaskUsage(task="open", uses=1, successes=1, asked=1, asked_successes=1),
+    )
     await bank.close()
     assert (await open_bank()).get(id) == entry
 

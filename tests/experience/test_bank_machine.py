@@ -59,8 +59,12 @@ class ListBank:
     def find(self, id: str) -> dict[str, Any] | None:
         return next((entry for entry in self.entries if entry["id"] == id), None)
 
+    def found_for(self, task: str) -> set[str]:
+        return {entry["id"] for entry in self.entries if task in entry["tasks"] and not entry["quarantined"]}
+
     def apply(self, operations: list[Any], call_id: str, listed: list[str], task: str) -> None:
         written = []
+        tasks = {entry["id"]: entry["tasks"] for entry in self.entries}
         for position, operation in enumerate(operations):
             ids = getattr(operation, "ids", ())
             if any(index > len(listed) for index in ids):
@@ -73,11 +77,11 @@ class ListBank:
                     {
                         "id": derive_id(call_id, position),
                         "text": (operation.title, operation.content),
-                        "task": task,
+                        "tasks": {task}.union(*(tasks[parent] for parent in parents)),
                         "parents": tuple(parents),
                         "record_id": call_id,
                     }
-                    | dict.fromkeys(("uses", "successes", "trainings"), 0)
+                    | dict.fromkeys(("uses", "successes", "asked", "trainings"), 0)
                     | {"quarantined": ""}
                 )
             if isinstance(operation, Update | Merge | Discard):
@@ -111,10 +115,10 @@ class BankMachine(RuleBasedStateMachine):
     def apply_with_concurrent_readers(self, operations: list[Any], places: list[int], task: str) -> None:
         self.calls += 1
         listed = self.pick(places)
-        before = {entry["id"] for entry in self.model.entries if entry["task"] == task and not entry["quarantined"]}
+        before = self.model.found_for(task)
         self.last = (operations, f"call-{self.calls}", listed, task)
         self.model.apply(*self.last)
-        after = {entry["id"] for entry in self.model.entries if entry["task"] == task and not entry["quarantined"]}
+        after = self.model.found_for(task)
 
         async def together() -> None:
             assert self.last
@@ -140,15 +144,20 @@ class BankMachine(RuleBasedStateMachine):
             if known:  # a call is certainly remembered while the bank holds one of its entries
                 assert self.run(self.apply(*self.last)).repeated
 
-    @rule(places=st.lists(st.integers(0, 30), min_size=1, max_size=3), success=st.booleans())
-    def use(self, places: list[int], success: bool) -> None:
+    @rule(
+        places=st.lists(st.integers(0, 30), min_size=1, max_size=3),
+        success=st.booleans(),
+        task=st.sampled_from(TASKS),
+        asked=st.booleans(),
+    )
+    def use(self, places: list[int], success: bool, task: str, asked: bool) -> None:
         ids = self.pick(places)
-        self.bank.record_outcome([*ids, derive_id("unknown")], success)
+        self.bank.record_outcome([*ids, derive_id("unknown")], success, task=task, asked=asked)
         for id in ids:
             entry = self.model.find(id)
             assert entry is not None
-            entry["uses"] += 1
-            entry["successes"] += success
+            entry["asked" if asked else "uses"] += 1
+            entry["successes"] += success and not asked
 
     @rule(place=st.integers(0, 30))
     def train(self, place: int) -> None:
@@ -201,11 +210,12 @@ class BankMachine(RuleBasedStateMachine):
                 {
                     "id": entry.id,
                     "text": (entry.title, entry.content),
-                    "task": entry.task,
+                    "tasks": set(entry.tasks),
                     "parents": entry.parents,
                     "record_id": entry.record_id,
                     "uses": entry.uses,
                     "successes": entry.successes,
+                    "asked": entry.asked,
                     "trainings": entry.trainings,
                     "quarantined": entry.quarantined,
                 }
@@ -216,7 +226,7 @@ class BankMachine(RuleBasedStateMachine):
     def finds_every_entry_that_may_be_found(self) -> None:
         if hasattr(self, "bank"):
             for task in TASKS:
-                eligible = {e["id"] for e in self.model.entries if e["task"] == task and not e["quarantined"]}
+                eligible = self.model.found_for(task)
                 answer = self.run(self.bank.retrieve("key", task=task, read_only=True))
                 assert ({answer.entry.id} if answer.entry is not None else set()) <= eligible
                 assert (answer.status == "found") == bool(eligible), (answer, eligible)

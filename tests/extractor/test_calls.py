@@ -36,17 +36,24 @@ async def test_distill_returns_operations_and_the_record_of_the_call(
 ) -> None:
     reply = (
         "I think.</think>"
-        '<answer>[{"operation": "update", "ids": [2], "title": "T", "content": "C"}, {"operation": "return"}]</answer>'
+        '<answer>[{"operation": "update", "ids": [2, 3], "title": "T", "content": "C"},'
+        '{"operation": "return"}]</answer>'
     )
     script = Script(reply)
     request = make_request(
-        "episode", success=False, step=12, instructions="Move.", final_observation="The door stays shut."
+        "episode",
+        success=False,
+        step=12,
+        instructions="Move.",
+        final_observation="The door stays shut.",
+        experience_ids=("a", "b"),
+        experience_texts=("guide", "asked"),
     )
-    answer, record = await make_calls(script).distill(request, ["first guide", "second guide"])
+    answer, record = await make_calls(script).distill(request, ["near"])
 
-    assert answer.operations == (Update(ids=(2,), title="T", content="C"), Return()) and not answer.errors
+    assert answer.operations == (Update(ids=(2, 3), title="T", content="C"), Return()) and not answer.errors
     trajectory = render_trajectory(request.turns, "The door stays shut.")
-    messages = distill_messages("Move.", request.goal, ["first guide", "second guide"], trajectory, success=False)
+    messages = distill_messages("Move.", request.goal, ["guide", "asked"], trajectory, success=False, similar=["near"])
     assert list(record.prompt_ids) == tokenizer.apply_chat_template(messages)
     assert script.prompts == [tokenizer.decode(record.prompt_ids)]
     assert (record.id, record.kind) == (derive_id("distill", "episode"), CallKind.DISTILL)
@@ -59,14 +66,14 @@ async def test_distill_returns_operations_and_the_record_of_the_call(
 
 async def test_the_same_episode_gives_the_same_record_id(make_calls: MakeCalls, make_request: MakeRequest) -> None:
     calls = make_calls(Script("?"))
-    first = (await calls.distill(make_request("a"), []))[1].id
-    assert (await calls.distill(make_request("a"), []))[1].id == first
-    assert (await calls.distill(make_request("b"), []))[1].id != first
+    first = (await calls.distill(make_request("a")))[1].id
+    assert (await calls.distill(make_request("a")))[1].id == first
+    assert (await calls.distill(make_request("b")))[1].id != first
 
 
 async def test_allowed_operations_depend_on_the_call(make_calls: MakeCalls, make_request: MakeRequest) -> None:
     adds = ",".join('{"operation": "add", "title": "t", "content": "c"}' for _ in range(3))
-    answer, _ = await make_calls(Script(f"<answer>[{adds}]</answer>"), max_operations=2).distill(make_request("a"), [])
+    answer, _ = await make_calls(Script(f"<answer>[{adds}]</answer>"), max_operations=2).distill(make_request("a"))
     assert answer.operations == (Add(title="t", content="c"),) * 2
     assert [error.kind for error in answer.errors] == ["too_many"]
 
@@ -81,7 +88,7 @@ async def test_allowed_operations_depend_on_the_call(make_calls: MakeCalls, make
 async def test_an_answer_that_cannot_be_parsed_still_has_a_record(
     make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any
 ) -> None:
-    answer, record = await make_calls(Script("no idea")).distill(make_request("a"), [])
+    answer, record = await make_calls(Script("no idea")).distill(make_request("a"))
     assert not answer.format_ok and [error.kind for error in answer.errors] == ["no_answer"]
     assert tokenizer.decode(record.response_ids) == "no idea"
 
@@ -105,14 +112,15 @@ async def test_answer_returns_text_and_record(make_calls: MakeCalls, reply: str,
 
 
 async def test_a_long_episode_loses_turns_from_its_middle(make_calls: MakeCalls, make_request: MakeRequest) -> None:
-    request = make_request("long", turns=episode(20, words=100), final_observation="the end of it")
+    guide = {"experience_ids": ("a",), "experience_texts": ("the guide",)}
+    request = make_request("long", turns=episode(20, words=100), final_observation="the end of it", **guide)
     whole = Script("?")
-    await make_calls(whole).distill(request, ["the guide"])
+    await make_calls(whole).distill(request)
     assert "left out" not in whole.prompts[0]
 
     limit = len(whole.prompts[0]) - 1000
     script = Script("?")
-    await make_calls(script, max_prompt_tokens=limit).distill(request, ["the guide"])
+    await make_calls(script, max_prompt_tokens=limit).distill(request)
     (prompt,) = script.prompts
     # A turn has about 140 characters, so eight or a few more are dropped, but not far more than needed.
     assert limit - 600 < len(prompt) <= limit
@@ -134,12 +142,30 @@ async def test_a_single_long_page_is_cut_in_its_middle_and_the_cut_is_stated(
     turns = (Turn(observation=page, response="click"), Turn(observation="short", response="buy"))
     request = make_request("long", turns=turns, final_observation="FIRST" + "y" * 5000 + "LAST")
     script = Script("?")
-    await make_calls(script, max_prompt_tokens=4000).distill(request, [])
+    await make_calls(script, max_prompt_tokens=4000).distill(request)
     (prompt,) = script.prompts
     assert 3000 < len(prompt) <= 4000
     assert re.search(r"start x+ … \(\d+ characters left out\) … x+ end\nAnswer:\nclick", prompt)
     assert re.search(r"Final observation:\nFIRSTy+ … \(\d+ characters left out\) … y+LAST", prompt)
     assert "Observation:\nshort\nAnswer:\nbuy" in prompt
+
+
+async def test_similar_entries_are_dropped_where_nothing_else_can_be_cut(
+    make_calls: MakeCalls, make_request: MakeRequest
+) -> None:
+    reply = (
+        '<answer>[{"operation": "update", "ids": [2], "title": "t", "content": "c"},'
+        '{"operation": "update", "ids": [3], "title": "t", "content": "c"}]</answer>'
+    )
+    guide = {"experience_ids": ("a",), "experience_texts": ("the guide",)}
+    request, script = make_request("a", turns=episode(1), **guide), Script(reply)
+    similar = ["first " * 50, "second " * 50]
+    whole, _ = await make_calls(script).distill(request, similar)
+    answer, _ = await make_calls(script, max_prompt_tokens=len(script.prompts[0]) - 1).distill(request, similar)
+    assert [len(parsed.operations) for parsed in (whole, answer)] == [2, 1]
+    assert answer.errors[0].kind == "bad_index"  # the third entry was not listed
+    assert "2. first" in script.prompts[1] and "second" not in script.prompts[1]
+    assert "1. the guide" in script.prompts[1] and "Answer:\ndo0." in script.prompts[1]
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 9])
@@ -148,12 +174,12 @@ async def test_a_prompt_that_cannot_be_cut_further_is_refused(
 ) -> None:
     script = Script("?")
     with pytest.raises(ValueError, match=r"distill prompt of \d+ tokens exceeds 200"):
-        await make_calls(script, max_prompt_tokens=200).distill(make_request("a", turns=episode(turns)), [])
+        await make_calls(script, max_prompt_tokens=200).distill(make_request("a", turns=episode(turns)))
     assert script.prompts == []
 
 
 async def test_an_exact_fit_is_not_cut(make_calls: MakeCalls, make_request: MakeRequest) -> None:
     request, script = make_request("a", turns=episode(5)), Script("?")
-    await make_calls(script).distill(request, [])
-    await make_calls(script, max_prompt_tokens=len(script.prompts[0])).distill(request, [])
+    await make_calls(script).distill(request)
+    await make_calls(script, max_prompt_tokens=len(script.prompts[0])).distill(request)
     assert script.prompts[0] == script.prompts[1]

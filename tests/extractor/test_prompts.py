@@ -2,8 +2,14 @@
 
 import pytest
 
-from verl_comprl.experience.schema import Question, Turn
-from verl_comprl.extractor.prompts import answer_messages, distill_messages, merge_messages, render_trajectory
+from verl_comprl.experience.schema import Experience, Question, TaskUsage, Turn
+from verl_comprl.extractor.prompts import (
+    answer_messages,
+    distill_messages,
+    merge_messages,
+    render_entry,
+    render_trajectory,
+)
 
 
 def test_a_trajectory_lists_every_observation_with_its_answer() -> None:
@@ -36,14 +42,16 @@ def test_missing_turns_are_stated_in_the_middle_and_numbers_continue_after_them(
 
 @pytest.mark.parametrize(("success", "word"), [(True, "success"), (False, "failure")])
 def test_distillation_shows_task_numbered_experience_episode_and_outcome(success: bool, word: str) -> None:
-    experience = ["first", "second"]
-    system, user = distill_messages("Move in turn.", "find the key", experience, "TURNS", success, max_operations=2)
+    system, user = distill_messages(
+        "Move in turn.", "find the key", ["first", "second"], "TURNS", success, max_operations=2, similar=["third"]
+    )
     assert (system["role"], user["role"]) == ("system", "user")
     assert "list of 1 to 2 operations" in system["content"]
     parts = [
         "Rules:\nMove in turn.",
         "Task:\nfind the key",
-        "1. first\n\n2. second",
+        "Earlier experience that the agent read:\n1. first\n\n2. second",
+        "Other earlier experience:\n3. third",
         "Episode:\nTURNS",
         f"Outcome: {word}",
     ]
@@ -52,7 +60,52 @@ def test_distillation_shows_task_numbered_experience_episode_and_outcome(success
 
 
 def test_missing_experience_is_shown_as_none() -> None:
-    assert "Earlier experience:\n(none)" in distill_messages("", "goal", [], "TURNS", True)[1]["content"]
+    user = distill_messages("", "goal", [], "TURNS", True)[1]["content"]
+    assert "Earlier experience that the agent read:\n(none)\n\nOther earlier experience:\n(none)" in user
+    user = distill_messages("", "goal", [], "TURNS", True, similar=["near"])[1]["content"]
+    assert "(none)\n\nOther earlier experience:\n1. near" in user
+
+
+def used(*usage: TaskUsage, tasks: tuple[str, ...] = ("room",), created_step: int = 3) -> Experience:
+    return Experience(id="a", title="Doors", content="Push.", tasks=tasks, usage=usage, created_step=created_step)
+
+
+@pytest.mark.parametrize(
+    ("entry", "record"),
+    [
+        (
+            used(TaskUsage(task="room", uses=9, successes=6)),
+            "tasks: room; age 12 steps; used 9 times, 67% success (44% without)",
+        ),
+        (
+            # 1 + 3 / 2 episodes, 1 + 2 / 2 successes
+            used(TaskUsage(task="room", uses=1, successes=1, asked=3, asked_successes=2), created_step=14),
+            "tasks: room; age 1 step; used 1 time and read in 3 answers, 80% success (44% without)",
+        ),
+        (
+            used(TaskUsage(task="room", asked=1)),
+            "tasks: room; age 12 steps; read in 1 answer, 0% success (44% without)",
+        ),
+        (used(), "tasks: room; age 12 steps; not used yet"),
+        (used(tasks=()), "tasks: unknown; age 12 steps; not used yet"),
+        (
+            used(TaskUsage(task="maze", uses=2), TaskUsage(task="room", uses=4, successes=4), tasks=("maze", "room")),
+            "tasks: maze, room; age 12 steps; maze: used 2 times, 0% success; "
+            "room: used 4 times, 100% success (44% without)",
+        ),
+        (  # used in a task that it does not come from
+            used(TaskUsage(task="maze", uses=2)),
+            "tasks: room; age 12 steps; maze: used 2 times, 0% success",
+        ),
+    ],
+)
+def test_an_entry_is_shown_with_its_record_by_task(entry: Experience, record: str) -> None:
+    assert render_entry(entry, step=15, free_success={"room": 0.44}) == f"({record})\nDoors\nPush."
+
+
+def test_the_merge_prompt_says_what_to_do_with_a_contradiction() -> None:
+    system = merge_messages([])[0]["content"]
+    assert "contradict" in system and "record" in system and "for which tasks" in system
 
 
 def test_merge_numbers_the_entries_and_answer_shows_entry_and_question() -> None:

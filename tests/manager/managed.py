@@ -63,11 +63,11 @@ class Setup:
     def start(self) -> None:
         self.manager.start(self.calls)
 
-    async def seed(self, *titles: str, call_id: str = "seed", task: str = "fetch") -> list[str]:
+    async def seed(self, *titles: str, call_id: str = "seed", task: str = "fetch", step: int = 0) -> list[str]:
         """Put entries into the bank as if they had been imported."""
         operations = [Add(title=title, content=f"about {title}") for title in titles]
         report = await self.bank.apply(
-            operations, call_id=call_id, listed=(), task=task, environment="room", step=0, weight_version=0
+            operations, call_id=call_id, listed=(), task=task, environment="room", step=step, weight_version=0
         )
         return list(report.new_ids)
 

@@ -7,6 +7,7 @@ import pytest
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
 from verl_comprl.config.tree import SearchAndAskConfig
+from verl_comprl.experience import StoreError, TaskUsage
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide, Judgement
 
@@ -25,7 +26,8 @@ async def test_an_episode_becomes_an_entry_that_guides_and_is_rewarded(
     (entry,) = running.bank.entries()
     record_id = derive_id("distill", "first")
     assert (entry.record_id, entry.source_trajectory, entry.source_success) == (record_id, "first", True)
-    assert (entry.task, entry.environment, entry.created_step, entry.weight_version) == ("fetch", "room", 1, 7)
+    assert (entry.tasks, entry.environments) == (("fetch",), ("room",))
+    assert (entry.created_step, entry.weight_version) == (1, 7)
 
     text = "open the door\ntake the key first"
     guide = await manager.guide("open the door", *WHERE)
@@ -124,6 +126,98 @@ async def test_entries_that_do_worse_than_the_free_half_retire(open_manager: Ope
     retired = setup.bank.get(bad)
     assert retired is not None and retired.quarantined == "0 of 2 successes, free half 0.50"
     assert (await setup.manager.metrics())["bank/quarantined"] == 1
+
+
+async def test_an_entry_that_answers_rested_on_is_counted_apart_and_listed_after_the_guide(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    guide, asked, other = await running.seed("open the door", "cross the lava", "something else entirely")
+    answer = await running.manager.search_and_ask("cross the lava", *WHERE)
+    assert (answer.experience_id, answer.experience_text) == (asked, "cross the lava\nabout cross the lava")
+    assert answer.entry_record_id is None  # the entry's own record is not rewarded
+    read = {
+        "experience_ids": (guide, asked),
+        "experience_texts": ("open the door\nabout open the door", answer.experience_text),
+    }
+    extractor.replies["distill"] = answered({"operation": "update", "ids": [2], "title": "lava", "content": "hop"})
+    await running.manager.report(EpisodeReport(make_request("a", success=True, **read), guided=True))
+    metrics = await running.finished()
+
+    assert metrics["operations/updated"] == 1
+    prompt = extractor.prompts[-1][1]
+    assert "agent read:\n1. open the door\nabout open the door\n\n2. cross the lava\nabout cross the lava" in prompt
+    assert "Other earlier experience:\n3. something else entirely" in prompt
+    entries = {entry.title: entry for entry in running.bank.entries()}
+    assert entries["lava"].parents == (asked,) and other == entries["something else entirely"].id
+    assert entries["open the door"].usage == (TaskUsage(task="fetch", uses=1, successes=1),)
+
+    # Asked again, before the episode is distilled.
+    again = await running.manager.search_and_ask("lava", *WHERE)
+    extractor.replies["distill"] = RETURN
+    lava = str(again.experience_id)
+    request = make_request("b", success=False, experience_ids=(guide, lava), experience_texts=("x", "y"))
+    await running.manager.report(EpisodeReport(request, guided=True))
+    entry = running.bank.get(lava)
+    assert entry is not None and entry.usage == (TaskUsage(task="fetch", asked=1),)
+    assert entry.posterior_success == 1 / 2.5
+
+
+async def test_the_entry_behind_an_answer_is_rewarded_if_that_is_wanted(open_manager: Open) -> None:
+    setup = await open_manager(search_and_ask=SearchAndAskConfig(reward_entry=True))
+    setup.start()
+    await setup.seed("open the door", call_id="the call")
+    answer = await setup.manager.search_and_ask("open the door", *WHERE)
+    assert answer.entry_record_id == "the call" != answer.record_id
+
+
+@pytest.mark.parametrize("guided", [True, False])
+async def test_a_distillation_lists_the_entries_nearest_to_goal_and_outcome(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, guided: bool
+) -> None:
+    setup = await open_manager(extractor_settings={"list_nearest": 2}, bank={"scope": "task"})
+    setup.start()
+    ids = await setup.seed("find the blue key success", "find the blue key failure", "find the key", "pray")
+    await setup.seed("find the blue key success", call_id="other", task="elsewhere")
+    read = {"experience_ids": ids[:1], "experience_texts": ["as it was"]} if guided else {}
+    last = 3 if guided else 2
+    update = {"operation": "update", "ids": [last], "title": "t", "content": "c"}
+    beyond = {"operation": "update", "ids": [last + 1], "title": "t", "content": "c"}
+    extractor.replies["distill"] = answered(update, beyond)
+    request = make_request("a", success=True, goal="find the blue key", **read)
+    await setup.manager.report(EpisodeReport(request, guided=guided))
+    metrics = await setup.finished()
+    nearest = ids[1:3] if guided else ids[:2]  # the guide is not listed twice
+    prompt = extractor.prompts[-1][1]
+    listed = [prompt.index(f"{at}. find the") for at in ((2, 3) if guided else (1, 2))]
+    assert listed == sorted(listed) and ("1. as it was" in prompt) == guided
+    assert (metrics["operations/updated"], metrics["parse_failures/bad_index"]) == (1, 1)
+    (new,) = [entry for entry in setup.bank.entries() if entry.title == "t"]
+    assert new.parents == (nearest[1],)
+    assert metrics["bank/retrievals"] == 0 and all(not entry.retrievals for entry in setup.bank.entries())
+
+
+async def test_without_a_search_the_episode_is_distilled_with_what_there_is(
+    open_manager: Open, extractor: Extractor, monkeypatch: pytest.MonkeyPatch, make_request: MakeRequest
+) -> None:
+    setup = await open_manager()
+    setup.start()
+    entry, _ = await setup.seed("open the door", "close the door")
+
+    async def refuse(*_: object) -> None:
+        raise StoreError("gone")
+
+    monkeypatch.setattr(setup.bank._ledger.store, "search", refuse)
+    read = {"experience_ids": (entry,), "experience_texts": ("about it",)}
+    await setup.manager.report(EpisodeReport(make_request("a", **read), guided=True))
+    metrics = await setup.finished()
+    assert metrics["failures/list_nearest:StoreError"] == 1 and metrics["operations/returned"] == 1
+    assert "1. about it\n\nOther earlier experience:\n(none)" in extractor.prompts[0][1]
+
+    without = await open_manager("without", extractor_settings={"list_nearest": 0})
+    without.start()
+    monkeypatch.setattr(without.bank._ledger.store, "search", refuse)
+    await without.manager.report(EpisodeReport(make_request("b"), guided=False))
+    assert "failures/list_nearest:StoreError" not in await without.finished()
 
 
 async def test_a_second_report_of_an_episode_changes_nothing(

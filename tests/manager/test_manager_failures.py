@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, until
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
@@ -119,23 +119,27 @@ async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
     assert "".join(map(chr, record.response_ids)) == second
 
 
+@pytest.mark.parametrize("list_nearest", [0, 3])  # 0: waits for the new text's vector, 3: for that of goal and outcome
 async def test_a_slow_embedding_holds_up_nobody_else(
-    running: Setup, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest
+    open_manager: Open, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest, list_nearest: int
 ) -> None:
+    running = await open_manager(extractor_settings={"list_nearest": list_nearest})
+    running.start()
     await running.seed("open the door")
     assert (await running.manager.guide("open the door", *WHERE)).status == "found"  # now its vector is known
-    gate = asyncio.Event()
+    gate, waiting = asyncio.Event(), asyncio.Event()
     embed = embedder.embed_documents
 
     async def slowly(texts: Any) -> Any:
+        waiting.set()
         await gate.wait()
         return await embed(texts)
 
     embedder.embed_documents = slowly
     extractor.replies["distill"] = LESSON
     await running.manager.report(EpisodeReport(make_request("a"), guided=False))
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(5):
+        await waiting.wait()
         assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"
         await running.manager.report(EpisodeReport(make_request("b"), guided=True))
         await running.manager.collect(1)

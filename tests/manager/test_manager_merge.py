@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
 from managed import WHERE, Extractor, MakeRequest, Open, answered, merged, until
 
+from verl_comprl.experience import StoreError
 from verl_comprl.extractor.config import MergeConfig
 from verl_comprl.manager.messages import EpisodeReport
 
@@ -13,7 +15,7 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
 ) -> None:
     setup = await open_manager(merge=MergeConfig(chunk=2))
     setup.start()
-    await setup.seed("a", "b", "c")
+    await setup.seed("jump up", "jump down", "pray")
     extractor.replies["merge"] = [
         answered({"operation": "merge", "ids": [1, 2], "title": "ab", "content": "both"}),
         answered({"operation": "retain", "ids": [1]}, {"operation": "discard", "ids": [2]}),
@@ -25,8 +27,10 @@ async def test_a_merge_pass_goes_through_the_bank_and_carries_its_results(
     await merged(setup)
 
     (entry,) = setup.bank.entries()
-    assert entry.text == "ab\nboth" and (entry.task, entry.environment) == ("fetch", "room")
-    assert "1. ab\nboth\n\n2. c\nabout c" in extractor.prompts[1][1]  # the first chunk's output is in the second
+    assert entry.text == "ab\nboth" and (entry.tasks, entry.environments) == (("fetch",), ("room",))
+    unused = "(tasks: fetch; age 0 steps; not used yet)"
+    # The first chunk's output is in the second.
+    assert f"1. {unused}\nab\nboth\n\n2. {unused}\npray\nabout pray" in extractor.prompts[1][1]
     metrics = await setup.manager.metrics()
     assert {name: metrics[f"operations/{name}"] for name in ("merged", "retained", "discarded")} == {
         "merged": 1,
@@ -49,7 +53,8 @@ async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
 ) -> None:
     setup = await open_manager(merge=MergeConfig(chunk=2), extractor_settings={"batch_size": 4})
     setup.start()
-    ids = await setup.seed("a", "b", "c", "d", "e", "f")
+    titles = ("a a", "a a a", "b b", "b b b", "c c", "c c c")
+    await setup.seed(*titles)
     extractor.replies["merge"] = [
         RuntimeError("server is gone"),
         "unreadable",
@@ -57,7 +62,10 @@ async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
     ]
     assert await setup.manager.merge()
     await merged(setup)
-    assert [entry.id for entry in setup.bank.entries()] == [*ids[:4], ids[5]]
+    (discarded,) = set(titles) - {entry.title for entry in setup.bank.entries()}
+    assert (
+        len(extractor.prompts) == 3 and f"not used yet)\n{discarded}\n" in extractor.prompts[2][1].partition("2. ")[0]
+    )
     metrics = await setup.manager.metrics()
     assert (metrics["failures/merge:RuntimeError"], metrics["parse_failures/no_answer"]) == (1, 1)
     metrics = await setup.manager.collect(1)
@@ -67,21 +75,126 @@ async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
     await merged(setup, passes=2)
 
 
-async def test_tasks_are_merged_beside_one_another_but_no_more_than_allowed(
+async def test_a_merge_shows_what_the_outcomes_say_about_each_entry(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"distill": False})
+    setup.start()
+    always, never = await setup.seed("always jump", "never jump", step=2)
+    for number, (task, ids, success) in enumerate(
+        [
+            ("fetch", (always,), True),
+            ("fetch", (always, never), False),  # the second was asked for
+            ("lava", (never,), True),
+            ("fetch", (), True),  # free
+            ("fetch", (), False),
+            ("fetch", (), False),
+            ("fetch", (), False),
+        ]
+    ):
+        request = make_request(str(number), task=task, success=success, experience_ids=ids)
+        await setup.manager.report(EpisodeReport(request, guided=bool(ids)))
+    await setup.manager.collect(7)
+    await setup.manager.merge()
+    await merged(setup)
+    ((_, prompt),) = extractor.prompts
+    assert (
+        "1. (tasks: fetch; age 5 steps; used 2 times, 50% success (25% without))\nalways jump\nabout always jump\n\n"
+        "2. (tasks: fetch; age 5 steps; fetch: read in 1 answer, 0% success (25% without); "
+        "lava: used 1 time, 100% success)\nnever jump\nabout never jump"
+    ) in prompt
+
+
+async def test_all_that_one_query_may_find_is_merged_together(open_manager: Open, extractor: Extractor) -> None:
+    for scope, groups in (("all", [{"a", "b"}]), ("task", [{"a"}, {"b"}])):
+        setup = await open_manager(scope, bank={"scope": scope}, merge=MergeConfig(chunk=4))
+        setup.start()
+        for task in ("a", "b"):
+            await setup.seed(f"{task} one", f"{task} two", call_id=task, task=task)
+        extractor.prompts.clear()
+        await setup.manager.merge()
+        await merged(setup)
+        shown = [{task for task in "ab" if f"{task} one" in prompt} for _, prompt in extractor.prompts]
+        assert sorted(shown, key=min) == groups
+
+
+async def test_an_entry_merged_across_tasks_is_judged_in_each_of_them(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(bank={"retire_min_uses": 2}, extractor_settings={"distill": False})
+    setup.start()
+    for task in ("a", "b"):
+        await setup.seed(f"jump in {task}", call_id=task, task=task)
+    extractor.replies["merge"] = answered({"operation": "merge", "ids": [1, 2], "title": "jump", "content": "always"})
+    await setup.manager.merge()
+    await merged(setup)
+    (entry,) = setup.bank.entries()
+    assert entry.tasks == ("a", "b")
+    for number in range(2):
+        for task, success in (("a", True), ("b", False)):
+            request = make_request(f"{task}{number}", task=task, success=False, experience_ids=(entry.id,))
+            await setup.manager.report(EpisodeReport(request, guided=True))
+            free = make_request(f"free {task}{number}", task=task, success=success)
+            await setup.manager.report(EpisodeReport(free, guided=False))
+    await setup.manager.collect(1)
+    (entry,) = setup.bank.entries()
+    assert entry.quarantined == "0 of 4 successes, free half 0.50"
+
+
+async def test_entries_that_are_gone_or_in_quarantine_by_then_are_not_listed(
+    open_manager: Open, extractor: Extractor
+) -> None:
+    setup = await open_manager(merge=MergeConfig(chunk=2))
+    setup.start()
+    ids = await setup.seed("a a", "a a a", "b b", "b b b", "c c", "c c c")
+    extractor.replies["merge"] = "unreadable"  # so that nothing is carried
+    extractor.gate.clear()
+    await setup.manager.merge()
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await setup.bank.delete(ids[2:3])
+    await setup.bank.quarantine(ids[3:4], "bad")
+    extractor.gate.set()
+    await merged(setup)
+    assert [("a a" in prompt, "b b" in prompt, "c c" in prompt) for _, prompt in extractor.prompts] == [
+        (True, False, False),
+        (False, False, True),
+    ]
+
+
+async def test_a_merge_that_cannot_read_the_bank_is_counted_and_the_next_one_starts(
+    open_manager: Open, extractor: Extractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = await open_manager()
+    setup.start()
+    await setup.seed("a", "b")
+
+    async def refuse(*_: object) -> None:
+        raise StoreError("gone")
+
+    async def failed() -> bool:
+        return "failures/merge:StoreError" in await setup.manager.metrics()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup.bank._ledger.store, "vectors", refuse)
+        await setup.manager.merge()
+        await until(failed)
+    assert await setup.manager.merge()
+    await merged(setup)
+
+
+async def test_parts_of_the_bank_are_merged_concurrently_but_no_more_than_allowed(
     open_manager: Open, extractor: Extractor
 ) -> None:
     setup = await open_manager(merge=MergeConfig(chunk=2, workers=2))
     setup.start()
-    for task in ("a", "b", "c"):
-        await setup.seed(f"{task} one", f"{task} two", call_id=task, task=task)
+    await setup.seed(*(f"lesson {number}" for number in range(24)))
     extractor.replies["merge"] = answered({"operation": "retain", "ids": [1, 2]})
     extractor.gate.clear()
     await setup.manager.merge()
     await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 2))
     await asyncio.sleep(0.02)
-    assert len(extractor.prompts) == 2
-    tasks = [{task for task in "abc" if f"{task} one" in prompt} for _, prompt in extractor.prompts]
-    assert tasks == [{"a"}, {"b"}]  # never two tasks in one call
+    assert len(extractor.prompts) == 2  # twelve chunks in two runs of six
     extractor.gate.set()
     await merged(setup)
-    assert len(extractor.prompts) == 3 and len(setup.bank) == 6
+    listed = [prompt.count("about lesson") for _, prompt in extractor.prompts]
+    assert listed == [2, 2] + [4] * 10  # each call after the first of a run also reads the output of the one before

@@ -74,22 +74,40 @@ def test_exercises_are_single_answered_turns():
     assert any("<experience>" in messages[0]["content"] for messages in conversations)
 
 
+def listed_in(prompt):
+    return len(re.findall(r"^\d+\. ", prompt, re.MULTILINE))
+
+
 def test_distillations_parse_without_an_error(episodes):
-    kinds = set()
+    kinds, updated, counts = set(), set(), set()
     for episode, messages in zip(episodes, distillations(episodes, seed=0), strict=True):
-        parsed = parse_distillation(messages[-1]["content"], max_operations=3, listed=1 if episode.lesson else 0)
+        prompt = messages[-2]["content"]
+        listed = listed_in(prompt)
+        counts.add(listed)
+        parsed = parse_distillation(messages[-1]["content"], max_operations=3, listed=listed)
         assert parsed.operations and not parsed.errors
         kinds.update(operation.operation for operation in parsed.operations)
-        assert f"Outcome: {'success' if episode.success else 'failure'}" in messages[-2]["content"]
-        assert f"Final observation:\n{episode.final_observation}\n\nOutcome" in messages[-2]["content"]
-        assert messages[-2]["content"].startswith(f"Rules:\n{episode.instructions}\n\nTask:")
-    assert kinds == {"add", "update", "return"}
+        updated.update(index for operation in parsed.operations for index in getattr(operation, "ids", ()))
+        assert f"Outcome: {'success' if episode.success else 'failure'}" in prompt
+        assert f"Final observation:\n{episode.final_observation}\n\nOutcome" in prompt
+        assert prompt.startswith(f"Rules:\n{episode.instructions}\n\nTask:")
+        guide = f"1. {episode.lesson.text}" if episode.lesson else "(none)"
+        assert f"Earlier experience that the agent read:\n{guide}\n\nOther earlier experience:\n" in prompt
+    assert kinds == {"add", "update", "return"} and counts == {0, 1, 2, 3, 4} and len(updated) > 2
 
 
 def test_merges_parse_and_cover_every_entry_once():
     kinds = set()
     for messages in merges(100, seed=0):
-        listed = len(re.findall(r"^\d+\. ", messages[1]["content"], re.MULTILINE))
+        listed = listed_in(messages[1]["content"])
+        assert (
+            len(
+                re.findall(
+                    r"^\d+\. \(tasks: minihack/room-ultimate; age \d+ steps?; .+\)$", messages[1]["content"], re.M
+                )
+            )
+            == listed
+        )
         parsed = parse_merge(messages[-1]["content"], listed=listed)
         assert not parsed.errors
         assert sorted(index for operation in parsed.operations for index in getattr(operation, "ids", ())) == list(

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from ray.exceptions import RayActorError
-from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
+from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, change_settings
 
 import env_adapters
 from env_adapters.minihack.dataset import build_rows
@@ -104,6 +105,29 @@ async def test_a_guided_episode_reports_what_it_used(make_loop, tokenizer):
         3,
         3 + len(server.generated) - 1,
     )
+
+
+@pytest.mark.parametrize(
+    ("entry", "read", "records"),
+    [
+        ("entry-2", {"entry-1": GUIDE.text, "entry-2": "What it said."}, ("record-1", "record-2", "record-3")),
+        ("entry-1", {"entry-1": GUIDE.text}, ("record-1", "record-2", "record-3")),  # the guide answered
+        (None, {"entry-1": GUIDE.text}, ("record-1", "record-2", "record-3")),
+    ],
+)
+async def test_entries_that_answers_rested_on_are_reported_once_and_after_the_guide(
+    make_loop, tokenizer, entry, read, records
+):
+    answer = replace(ANSWER, experience_id=entry, experience_text="What it said.", entry_record_id="record-3")
+    server = ScriptedServer(tokenizer, [TOOL_TURN, TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
+    manager = ScriptedManager(GUIDE, answer)
+    loop = make_loop(server, manager)
+    change_settings(loop, "search_and_ask", max_calls=2)
+    await play(loop, **row(0))
+    report = manager.calls[-1][1][0]
+    request = report.request
+    assert dict(zip(request.experience_ids, request.experience_texts, strict=True)) == read
+    assert request.experience_ids[0] == "entry-1" and report.record_ids == records
 
 
 async def test_the_extractor_gets_rules_questions_and_the_final_observation(make_loop, tokenizer):

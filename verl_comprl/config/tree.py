@@ -43,6 +43,10 @@ class SearchAndAskConfig(Settings):
     timeout: PositiveFloat = 60.0
     """Seconds for one answer; after that the actor continues without it."""
 
+    reward_entry: bool = False
+    """Whether the outcome of an episode also rewards the extractor's call that wrote the entry an answer rests on; the
+    call that wrote the answer is always rewarded."""
+
 
 class ActorCriticConfig(Settings):
     """Before its first turn the actor judges the entry it was given (``comprl.actor_critic``; App. B.1, Eq. 8).

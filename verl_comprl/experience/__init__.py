@@ -16,6 +16,7 @@ from verl_comprl.experience.schema import (
     Question,
     Retain,
     Return,
+    TaskUsage,
     Turn,
     Update,
     Upvote,
@@ -24,7 +25,6 @@ from verl_comprl.experience.schema import (
 from verl_comprl.experience.store.base import ExperienceStore, StoreError
 from verl_comprl.experience.transfer.snapshot import SnapshotError
 from verl_comprl.experience.transfer.transfer import ImportReport
-from verl_comprl.experience.updates.merge import MergePass
 from verl_comprl.experience.updates.parsing import (
     Operation,
     ParsedAnswer,
@@ -49,7 +49,6 @@ __all__ = [
     "ExperienceStore",
     "ImportReport",
     "Merge",
-    "MergePass",
     "Operation",
     "Outcome",
     "ParseError",
@@ -61,6 +60,7 @@ __all__ = [
     "SentenceTransformerEmbedder",
     "SnapshotError",
     "StoreError",
+    "TaskUsage",
     "Turn",
     "Update",
     "Upvote",

@@ -7,16 +7,19 @@ training. A bank belongs to one event loop.
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from verl_comprl.experience.application import apply_operations
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.ledger import Ledger, load_repaired
+from verl_comprl.experience.merge_plan import plan_merge
 from verl_comprl.experience.retrieval.retriever import Retrieval, Retriever
 from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive_id
 from verl_comprl.experience.statistics import BankStatistics
@@ -25,9 +28,9 @@ from verl_comprl.experience.store.base import ExperienceStore
 from verl_comprl.experience.transfer import transfer
 from verl_comprl.experience.transfer.verify import find_problems
 from verl_comprl.experience.updates.parsing import Operation, cleaned
-from verl_comprl.experience.updates.planning import ApplyReport, plan_changes
-from verl_comprl.experience.updates.quality import bad_records, duplicates
-from verl_comprl.experience.updates.sanitize import Tokenizer, cap_tokens, sanitize
+from verl_comprl.experience.updates.planning import ApplyReport, descendants
+from verl_comprl.experience.updates.quality import bad_records
+from verl_comprl.experience.updates.sanitize import Tokenizer, clean_texts
 
 
 class ExperienceBank:
@@ -46,7 +49,7 @@ class ExperienceBank:
         """Use ``open``."""
         self._config = config
         self._embedder = embedder
-        self._tokenizer = tokenizer
+        self._clean = partial(clean_texts, config=config, tokenizer=tokenizer)
         self._table = EntryTable(entries, max_calls=4 * config.capacity)
         self._ledger = Ledger(store, self._table, flush_seconds=config.flush_seconds, read_only=read_only)
         self._retriever = Retriever(config, embedder, self._ledger)
@@ -106,17 +109,6 @@ class ExperienceBank:
         """Return all entries, oldest first."""
         return list(self._table.by_id.values())
 
-    def partitions(self) -> list[list[Experience]]:
-        """Return the entries grouped by task; each group can be merged independently of the others.
-
-        Quarantined entries are left out: merged with others, their text would be retrieved again.
-        """
-        groups: dict[str, list[Experience]] = {}
-        for entry in self._table.by_id.values():
-            if not entry.quarantined:
-                groups.setdefault(entry.task, []).append(entry)
-        return list(groups.values())
-
     # ---- writing ----
 
     async def apply(
@@ -140,8 +132,9 @@ class ExperienceBank:
             operations: The parsed answer of the extractor; invalid operations are rejected and counted.
             call_id: Generation record of the call; becomes ``record_id`` of the entries it writes.
             listed: Ids of the entries in the prompt, in its order; operations refer to them by 1-based index.
-            task: Task of the episode; "" for a merge, whose entries inherit the task that their parents share.
-            environment: Environment of the episode; "" for a merge, likewise.
+            task: Task of the episode, which its entries get in addition to those of the entries they replace; "" for a
+                merge.
+            environment: Environment of the episode, likewise.
             step: Training step.
             weight_version: Version of the extractor weights that wrote the answer.
             source_trajectory: Id of the episode.
@@ -160,78 +153,57 @@ class ExperienceBank:
         vectors = dict(zip(texts, await self._embedder.embed_documents(list(texts.values())), strict=True))
 
         async def write() -> ApplyReport:
-            # Whether the call is known, and which texts are near-copies, is decided in here, as the only writer. Calls
-            # embed at the same time: checked before that, two of them would each find nothing of the other.
-            entries = self._table.by_id
-            if call_id in self._table.applied:
-                written = tuple(id for id in texts if id in entries)
-                surviving = tuple(id for id in listed if id in entries)
-                return ApplyReport(new_ids=written, surviving_ids=surviving + written, repeated=True)
-            additions = {
-                position: vectors[derive_id(call_id, position)]
-                for position, operation in enumerate(clean)
-                if isinstance(operation, Add)
-            }
-            changes = plan_changes(
-                entries,
+            report = await apply_operations(
+                self._ledger,
                 clean,
+                vectors,
                 call_id=call_id,
                 listed=listed,
                 provenance={
-                    "task": task,
-                    "environment": environment,
+                    "tasks": [task] if task else [],
+                    "environments": [environment] if environment else [],
                     "created_step": step,
-                    "created_at": self._table.now(),
                     "weight_version": weight_version,
                     "source_trajectory": source_trajectory,
                     "source_success": source_success,
                 },
-                capacity=self._config.capacity,
-                replaced_by=self._table.replaced_by,
-                duplicates=await duplicates(
-                    self._ledger.store,
-                    additions,
-                    threshold=self._config.dedup_similarity,
-                    scope=self._scope(task, environment),
-                ),
+                scope=self._scope(task, environment),
+                config=self._config,
             )
-            if changes.new or changes.removed:
-                new_vectors = np.array([vectors[entry.id] for entry in changes.new], dtype=np.float32)
-                await self._ledger.change(changes.new, new_vectors, changes.removed)
-            for id, votes in changes.upvotes.items():
-                self._table.set_counters(id, upvotes=entries[id].upvotes + votes)
-            for id, votes in changes.downvotes.items():
-                self._table.set_counters(id, downvotes=entries[id].downvotes + votes)
-            # Only now: a call whose write failed must not count as applied, or repeating it would change nothing.
-            self._table.applied[call_id] = None
-            self._statistics.count_operations(changes.report)
-            return changes.report
+            self._statistics.count_operations(report)
+            return report
 
         return await self._ledger.write(write)
 
-    def record_outcome(self, ids: Iterable[str], success: bool) -> None:
-        """Count one use of each entry in ``ids``, and whether it was a success; unknown ids are ignored."""
+    def record_outcome(self, ids: Iterable[str], success: bool, *, task: str = "", asked: bool = False) -> None:
+        """Count an episode that read the entries ``ids``, and whether it succeeded; unknown ids are ignored.
+
+        Args:
+            ids: Entries that guided the episode.
+            success: Outcome of the episode.
+            task: Its task; outcomes are counted by task.
+            asked: Whether the entries did not guide the episode, but answers to its questions rested on them.
+        """
         for id in ids:
-            if (entry := self.get(id)) is not None:
-                self._table.set_counters(id, uses=entry.uses + 1, successes=entry.successes + success)
+            self._table.count_outcome(id, task, success, asked=asked)
 
     def record_training(self, record_ids: Iterable[str], step: int) -> None:
         """Count one CISPO sample for every entry that the given generation records wrote."""
         for record_id in record_ids:
-            for id in self._table.written_by(record_id):
-                self._table.set_counters(id, trainings=self._table.by_id[id].trainings + 1, last_trained_step=step)
+            self._table.count_training(record_id, step)
 
     async def retire(self, free_outcomes: Mapping[str, Collection[bool]]) -> list[str]:
         """Quarantine entries whose success rate is worse than that of no experience, and return their ids.
 
         Args:
-            free_outcomes: Latest outcomes of rollouts without experience, by task; entries of other tasks are kept.
+            free_outcomes: Latest outcomes of rollouts without experience, by task; uses in other tasks are left out.
         """
         reasons = bad_records(
             self._table.by_id.values(),
             free_outcomes,
             min_uses=self._config.retire_min_uses,
             margin=self._config.retire_margin,
+            asked_weight=self._config.asked_weight,
         )
         if reasons:
             await self._quarantine(reasons)
@@ -311,6 +283,35 @@ class ExperienceBank:
         """
         return await self._retriever.search(query, limit)
 
+    async def nearest(
+        self, text: str, limit: int, *, task: str = "", environment: str = "", exclude: Iterable[str] = ()
+    ) -> list[Experience]:
+        """Return the entries that a query may find, most similar to ``text`` first; counts nothing.
+
+        Args:
+            text: Sanitised and cut like a query.
+            limit: Number of entries wanted.
+            task: Used if the configured scope is ``task``.
+            environment: Used if the configured scope is ``environment``.
+            exclude: Ids not to return; neither are the entries that have replaced them.
+
+        Raises:
+            StoreError: If the store failed. What the embedder raises is passed on.
+        """
+        known = descendants(tuple(exclude), self._table.by_id, self._table.replaced_by)
+        hits = await self._retriever.search(
+            text, limit, scope=self._scope(task, environment), exclude=self._table.quarantined.union(known)
+        )
+        return [entry for entry, _ in hits]
+
+    async def merge_chunks(self, size: int) -> list[list[list[str]]]:
+        """Return the ids of all entries as the merge reads them: groups of chunks of ``size``; see ``updates.merge``.
+
+        Raises:
+            StoreError: If the store cannot give the vectors.
+        """
+        return await plan_merge(self._ledger, self._config.scope, size)
+
     def statistics(self) -> dict[str, Any]:
         """Return the size and the counts since opening; see ``BankStatistics.as_dict``."""
         return {
@@ -333,13 +334,6 @@ class ExperienceBank:
     def _scope(self, task: str, environment: str) -> tuple[str | None, str | None]:
         scope = self._config.scope
         return task if scope == "task" else None, environment if scope == "environment" else None
-
-    def _clean(self, title: str, content: str) -> tuple[str, str]:
-        title = sanitize(title, self._config.max_title_chars)
-        content = sanitize(content, self._config.max_content_chars)
-        if self._tokenizer is not None:
-            content = cap_tokens(content, self._tokenizer, self._config.max_content_tokens)
-        return title, content
 
     # ---- snapshots and closing ----
 

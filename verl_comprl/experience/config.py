@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from verl_comprl.experience.schema import ASKED_WEIGHT
 from verl_comprl.settings import FilePath, Settings, Share, interpolated
 
 _NOT_IN_A_NAME = '<>:"/\\|?*\0'
@@ -75,10 +76,15 @@ class BankConfig(Settings):
     """Cosine similarity to an entry of its scope from which a new entry is rejected as a duplicate; 0 rejects none."""
 
     retire_min_uses: NonNegativeInt = 0
-    """Uses after which an entry is quarantined if its success rate is too low; 0 never quarantines."""
+    """Uses after which an entry is quarantined if its success rate is too low, compared with the free half of the same
+    tasks; 0 never quarantines."""
 
     retire_margin: NonNegativeFloat = 0.2
     """How far below the free half's success rate an entry's must be for that."""
+
+    asked_weight: Share = ASKED_WEIGHT
+    """Weight of an episode that read an entry only through an answer of `search_and_ask`, in its success rate; an
+    episode that the entry guided has weight 1."""
 
     @field_validator("url")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.schema import Experience, TaskUsage
 from verl_comprl.experience.updates.planning import CLOCK_STEP
 
 
@@ -73,9 +73,24 @@ class EntryTable:
         self._unwritten.add(id)
         return entry
 
-    def written_by(self, record_id: str) -> list[str]:
-        """Return the ids of the entries that a generation record wrote."""
-        return sorted(self._records.get(record_id, ())) if record_id else []
+    def count_outcome(self, id: str, task: str, success: bool, *, asked: bool) -> None:
+        """Count an episode of ``task`` that read an entry: as its guide, or only in an answer; ignore an unknown id."""
+        if id not in self.by_id:
+            return
+        usage = {item.task: item for item in self.by_id[id].usage}
+        item = usage.get(task, TaskUsage(task=task))
+        counts = (
+            {"asked": item.asked + 1, "asked_successes": item.asked_successes + success}
+            if asked
+            else {"uses": item.uses + 1, "successes": item.successes + success}
+        )
+        usage[task] = item.model_copy(update=counts)
+        self.set_counters(id, usage=tuple(usage[name] for name in sorted(usage)))
+
+    def count_training(self, record_id: str, step: int) -> None:
+        """Count one CISPO sample for every entry that a generation record wrote."""
+        for id in self._records.get(record_id, ()) if record_id else ():
+            self.set_counters(id, trainings=self.by_id[id].trainings + 1, last_trained_step=step)
 
     def take_unwritten(self) -> list[Experience]:
         """Return the entries whose counters changed since the last call, and mark them as written."""

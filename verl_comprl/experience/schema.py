@@ -4,11 +4,16 @@ Owns the shape of the data. Answers are parsed into operations in ``updates.pars
 """
 
 import uuid
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 (release 0.1.0): an entry has one task and one environment, and counts the uses of all tasks together."""
+
+ASKED_WEIGHT = 0.5
+"""Default weight of an episode that read an entry only through an answer, relative to one that it guided."""
 
 _NAMESPACE = uuid.UUID("8b1d6a52-5f0e-4a53-9a55-0d6f3f6f6c11")
 
@@ -31,6 +36,25 @@ class Outcome(BaseModel):
     score: float = 0.0
 
 
+class TaskUsage(_Record):
+    """Outcomes of the episodes of one task that read an entry."""
+
+    task: str
+    uses: int = 0
+    """Episodes that the entry guided."""
+    successes: int = 0
+    asked: int = 0
+    """Episodes that read the entry only through answers of ``search_and_ask`` that rested on it."""
+    asked_successes: int = 0
+
+    def weighted(self, asked_weight: float) -> tuple[float, float]:
+        """Return episodes and successes, with those of answers times ``asked_weight``."""
+        return self.uses + asked_weight * self.asked, self.successes + asked_weight * self.asked_successes
+
+
+Names = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(set(names))))]
+
+
 class Experience(_Record):
     """One entry ``m`` of the bank, with its provenance and its counters.
 
@@ -41,8 +65,10 @@ class Experience(_Record):
     id: str
     title: str
     content: str
-    task: str = ""
-    environment: str = ""
+    tasks: Names = ()
+    """Tasks of the episodes that the text comes from, sorted: several after an update or a merge across tasks."""
+    environments: Names = ()
+    """Environments of these episodes, sorted."""
     record_id: str = ""
     """Generation record of the extractor call that wrote this text; empty for imported entries."""
     created_step: int = 0
@@ -54,9 +80,8 @@ class Experience(_Record):
     source_success: bool | None = None
     parents: tuple[str, ...] = ()
     """Entries that this one replaced (update, merge)."""
-    uses: int = 0
-    """Guided episodes that used the entry."""
-    successes: int = 0
+    usage: tuple[TaskUsage, ...] = ()
+    """Outcomes of the episodes that read the entry, one item per task of theirs, sorted by task."""
     retrievals: int = 0
     last_retrieved_at: float = 0.0
     trainings: int = 0
@@ -73,14 +98,57 @@ class Experience(_Record):
         return f"{self.title}\n{self.content}" if self.title else self.content
 
     @property
+    def uses(self) -> int:
+        """Episodes that the entry guided."""
+        return sum(usage.uses for usage in self.usage)
+
+    @property
+    def successes(self) -> int:
+        """Successful episodes among ``uses``."""
+        return sum(usage.successes for usage in self.usage)
+
+    @property
+    def asked(self) -> int:
+        """Episodes that read the entry only through answers that rested on it."""
+        return sum(usage.asked for usage in self.usage)
+
+    @property
+    def asked_successes(self) -> int:
+        """Successful episodes among ``asked``."""
+        return sum(usage.asked_successes for usage in self.usage)
+
+    @property
     def success_rate(self) -> float | None:
         """``successes / uses``, or None for an entry that was never used."""
         return self.successes / self.uses if self.uses else None
 
     @property
     def posterior_success(self) -> float:
-        """Mean of the Beta(1, 1) posterior of the success rate: ½ for an entry that was never used."""
-        return (self.successes + 1) / (self.uses + 2)
+        """:meth:`posterior` with the default weight."""
+        return self.posterior()
+
+    def posterior(self, asked_weight: float = ASKED_WEIGHT) -> float:
+        """Return the posterior mean of the success probability with this entry, for a uniform prior, Beta(1, 1).
+
+        An entry that was never read has 0.5; few episodes move it less than many. An episode that read the entry only
+        through an answer counts ``asked_weight`` of one that it guided.
+        """
+        episodes, successes = map(
+            sum, zip((0, 0), *(usage.weighted(asked_weight) for usage in self.usage), strict=True)
+        )
+        return (successes + 1) / (episodes + 2)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_version_1(cls, fields: Any) -> Any:
+        """Read an entry of version 1: its task is the only one, and all its uses are counted as that task's."""
+        if not isinstance(fields, dict) or fields.get("schema_version") != 1:
+            return fields
+        fields = {"task": "", "environment": "", "uses": 0, "successes": 0, **fields, "schema_version": SCHEMA_VERSION}
+        task, environment = fields.pop("task"), fields.pop("environment")
+        usage = {"task": task, "uses": fields.pop("uses"), "successes": fields.pop("successes")}
+        fields["tasks"], fields["environments"] = [task] if task else [], [environment] if environment else []
+        return {**fields, "usage": [usage] if usage["uses"] else []}
 
 
 class Add(_Record):
@@ -173,7 +241,7 @@ class DistillationRequest(_Record):
     instructions: str = ""
     """Rules and actions of the environment, as the actor read them."""
     experience_ids: tuple[str, ...] = ()
-    """Entries that guided the episode: the retrieved one first."""
+    """Entries that the episode read: the one that guided it, then those that answers to its questions rested on."""
     experience_texts: tuple[str, ...] = ()
     """Their texts when they were retrieved. By the time of distillation other episodes may have replaced them."""
     step: int = 0

@@ -76,20 +76,18 @@ class ExtractorCalls:
         self._votes = votes
 
     async def distill(
-        self, request: DistillationRequest, experience: Sequence[str]
+        self, request: DistillationRequest, similar: Sequence[str] = ()
     ) -> tuple[ParsedAnswer, GenerationRecord]:
-        """Distil a finished episode; ``experience`` are the texts that guided it, which the prompt numbers from 1."""
-        prompt_ids = self._episode_prompt(request, experience)
+        """Distil a finished episode; the prompt numbers what the episode read, then ``similar`` entries, from 1."""
+        prompt_ids, listed = self._episode_prompt(request, similar)
         # Derived, not random: the queue may deliver a request twice, and the bank must recognise the second call.
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt_ids, request.step)
-        operations = parse_distillation(
-            answer, max_operations=self._max_operations, listed=len(experience), votes=self._votes
-        )
+        operations = parse_distillation(answer, max_operations=self._max_operations, listed=listed, votes=self._votes)
         return operations, record
 
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
-        """Merge a chunk of bank entries, which the prompt numbers from 1."""
+        """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1."""
         prompt_ids = self._encode(merge_messages(texts))
         answer, record = await self._call(CallKind.MERGE, str(uuid.uuid4()), prompt_ids, step)
         return parse_merge(answer, listed=len(texts)), record
@@ -123,26 +121,28 @@ class ExtractorCalls:
         )
         return list(ids)
 
-    def _episode_prompt(self, request: DistillationRequest, experience: Sequence[str]) -> list[int]:
-        """Encode an episode. Until it fits, drop turns from its middle, then cut long texts in their middle.
+    def _episode_prompt(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[list[int], int]:
+        """Encode an episode, and return the number of entries listed.
 
-        Start and end matter most: the first shows the situation, the last what decided the outcome.
+        Until it fits, drop turns from its middle, then cut long texts in their middle, then drop similar entries. Start
+        and end matter most: the first shows the situation, the last what decided the outcome.
         """
-        turns, final = list(request.turns), request.final_observation
+        turns, final, similar = list(request.turns), request.final_observation, list(similar)
         while True:
             trajectory = render_trajectory(turns, final, left_out=len(request.turns) - len(turns))
             messages = distill_messages(
                 request.instructions,
                 request.goal,
-                experience,
+                request.experience_texts,
                 trajectory,
                 request.outcome.success,
                 self._max_operations,
+                similar=similar,
                 votes=self._votes,
             )
             prompt_ids = self._encode(messages)
             if len(prompt_ids) <= self._max_prompt_tokens:
-                return prompt_ids
+                return prompt_ids, len(request.experience_texts) + len(similar)
             kept = self._max_prompt_tokens / len(prompt_ids)
             if len(turns) > 2:
                 drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
@@ -150,8 +150,11 @@ class ExtractorCalls:
                 del turns[middle : middle + drop]
                 continue
             longest = max(map(len, (final, *(text for turn in turns for text in (turn.observation, turn.response)))))
+            if longest <= _SHORTEST_TEXT and similar:
+                similar.pop()
+                continue
             if longest <= _SHORTEST_TEXT:
-                return prompt_ids  # rules, task or experience alone are too long: the call is refused
+                return prompt_ids, 0  # rules, task or experience alone are too long: the call is refused
             limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))
             turns = [
                 turn.model_copy(

@@ -71,6 +71,10 @@ class ExtractorConfig(Settings):
     votes: bool = False
     """Whether it may also vote on the entries that guided an episode; votes are stored and shown, nothing more."""
 
+    list_nearest: NonNegativeInt = 3
+    """Entries that a distillation lists in addition to those which the episode read: those of the scope that are most
+    similar to goal and outcome. It may update them instead of adding a near-copy; 0 lists none."""
+
     distillation_workers: PositiveInt = 16
     """Episodes that are distilled concurrently."""
 
@@ -88,7 +92,7 @@ class MergeConfig(Settings):
     """Actor steps between two passes; 0 never merges."""
 
     chunk: PositiveInt = 5
-    """Entries that one call reads."""
+    """Neighbouring entries in one call, which reads at most as many of the previous call's output in addition."""
 
     workers: PositiveInt = 4
-    """Tasks whose entries are merged concurrently."""
+    """Parts of the bank that are merged concurrently; within a part, the output of a call is carried into the next."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.config.tree import ComprlConfig
-from verl_comprl.experience import ExperienceBank, MergePass, ParsedAnswer, StoreError, sanitize
+from verl_comprl.experience import ExperienceBank, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Add, DistillationRequest, Experience, Update
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
@@ -24,6 +24,7 @@ from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.guides import Guides
+from verl_comprl.manager.merging import MergePass
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.manager.metrics import Totals, manager_metrics
 
@@ -119,11 +120,15 @@ class ExperienceManager:
         retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
         if retrieval.entry is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
-        written, record = await self._extractor.answer(retrieval.entry.text, query, self._step)
+        entry = retrieval.entry
+        written, record = await self._extractor.answer(entry.text, query, self._step)
         text = sanitize(written or "", MAX_CHARS)
         if not read_only:
             self._keep(record, format_ok=bool(text))
-        return Answer("answered", text, record.id) if text else Answer("malformed", NOTHING_FOUND)
+        if not text:
+            return Answer("malformed", NOTHING_FOUND)
+        entry_record_id = entry.record_id if self._config.search_and_ask.reward_entry else None
+        return Answer("answered", text, record.id, entry.id, sanitize(entry.text, MAX_CHARS), entry_record_id or None)
 
     async def report(self, episode: EpisodeReport) -> None:
         """Take a finished training episode: credit its outcome to the records it read and queue it for distillation."""
@@ -141,7 +146,8 @@ class ExperienceManager:
                     record_id, episode.prompt, request.task, success, request.step, judged=bonus
                 )
             if episode.guided:
-                self._bank.record_outcome(request.experience_ids, success)
+                self._bank.record_outcome(request.experience_ids[:1], success, task=request.task)
+                self._bank.record_outcome(request.experience_ids[1:], success, task=request.task, asked=True)
             else:
                 self._credit.record_free_outcome(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
@@ -160,17 +166,36 @@ class ExperienceManager:
         while True:
             request = await self._queue.get()
             try:
-                answer, record = await self._extractor.distill(request, request.experience_texts)
+                similar = await self._similar(request)
+                answer, record = await self._extractor.distill(request, [entry.text for entry in similar])
                 async with self._commit.read():
-                    await self._apply_distillation(request, answer, record)
+                    await self._apply_distillation(request, similar, answer, record)
                     self._queue.acknowledge(request)
             except Exception as error:
                 self._fail("distill", error)
                 self._queue.fail(request, f"{type(error).__name__}: {error}")
 
+    async def _similar(self, request: DistillationRequest) -> list[Experience]:
+        """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""
+        limit = self._config.extractor.list_nearest
+        if not limit:
+            return []
+        try:
+            return await self._bank.nearest(
+                f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
+                limit,
+                task=request.task,
+                environment=request.environment,
+                exclude=request.experience_ids,
+            )
+        except Exception as error:
+            self._fail("list_nearest", error)
+            return []
+
     async def _apply_distillation(
         self,
         request: DistillationRequest,
+        similar: Sequence[Experience],
         answer: ParsedAnswer,
         record: GenerationRecord,
     ) -> None:
@@ -180,7 +205,7 @@ class ExperienceManager:
             await self._bank.apply(
                 answer.operations,
                 call_id=record.id,
-                listed=request.experience_ids,
+                listed=[*request.experience_ids, *(entry.id for entry in similar)],
                 task=request.task,
                 environment=request.environment,
                 step=request.step,
@@ -199,45 +224,22 @@ class ExperienceManager:
         return True
 
     async def _merge_pass(self) -> None:
-        """Merge tasks concurrently; within a task chunks are sequential, as each carries the last one's survivors."""
-        at_once = asyncio.Semaphore(self._config.merge.workers)
-
-        async def merge_task(entries: Sequence[Experience]) -> None:
-            async with at_once:
-                merge, survivors = MergePass(entries, self._config.merge.chunk), []
-                while chunk := merge.next_chunk(survivors):
-                    try:
-                        survivors = await self._merge_chunk(chunk)
-                    except Exception as error:
-                        self._fail("merge", error)
-                        survivors = []
-
         try:
-            async with asyncio.TaskGroup() as group:
-                for entries in self._bank.partitions():
-                    group.create_task(merge_task(entries))
+            await MergePass(
+                config=self._config,
+                bank=self._bank,
+                calls=self._extractor,
+                commit=self._commit,
+                step=lambda: self._step,
+                free_outcomes=self._free_outcomes,
+                note=self._note,
+                fail=self._fail,
+            ).run()
             self._totals.merges += 1
+        except Exception as error:
+            self._fail("merge", error)
         finally:
             self._merging = False
-
-    async def _merge_chunk(self, chunk: Sequence[Experience]) -> list[Experience]:
-        """Merge one chunk and return the entries it became; an answer that cannot be parsed returns none."""
-        answer, record = await self._extractor.merge([entry.text for entry in chunk], self._step)
-        async with self._commit.read():
-            if not answer.format_ok:
-                self._note(answer, record)
-                return []
-            report = await self._bank.apply(
-                answer.operations,
-                call_id=record.id,
-                listed=[entry.id for entry in chunk],
-                task="",
-                environment="",
-                step=self._step,
-                weight_version=record.weight_version,
-            )
-            self._note(answer, record)
-        return [entry for key in report.surviving_ids if (entry := self._bank.get(key))]
 
     def _note(self, answer: ParsedAnswer, record: GenerationRecord) -> None:
         """Count a call's errors and what became of a distilled episode, and keep its record."""

@@ -30,6 +30,11 @@ class Answer:
     status: str
     text: str
     record_id: str | None = None
+    experience_id: str | None = None
+    """Entry that the answer rests on."""
+    experience_text: str = ""
+    entry_record_id: str | None = None
+    """Generation record of that entry, if the episode's outcome rewards it too (``search_and_ask.reward_entry``)."""
 
 
 @dataclass(frozen=True)

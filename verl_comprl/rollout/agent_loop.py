@@ -20,7 +20,7 @@ from env_adapters.host import EnvironmentHost, Limits, Session
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.errors import Boundary, failing_at
-from verl_comprl.experience.schema import Question, Turn
+from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
@@ -258,11 +258,9 @@ class ComplementaryAgentLoop(AgentLoopBase):
             environment=episode.environment,
             read_only=episode.evaluation,
         )
-        if details["record_id"]:
-            episode.record_ids.append(details["record_id"])
-        answer = response.text or ""
-        episode.questions.append(Question(query=str(arguments.get("query", "")), answer=answer))
-        return answer
+        text = response.text or ""
+        episode.add_question(str(arguments.get("query", "")), text, details["answer"])
+        return text
 
 
 def _output(

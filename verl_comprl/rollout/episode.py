@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
-from verl_comprl.manager.messages import EpisodeReport, Guide, Judgement
+from verl_comprl.manager.messages import Answer, EpisodeReport, Guide, Judgement
 
 EVALUATION_KEY = "comprl_evaluation"
 """Field of every submitted prompt, set by the trainer: whether it is evaluated or trained on."""
@@ -48,6 +48,8 @@ class Episode:
     """Tokens and log-probs of those turns."""
     record_ids: list[str] = field(default_factory=list)
     """Generation records whose text the episode used: the entry's first, then those of the answers."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """Entries that answers to questions rested on: their texts by id, without the one that guides the episode."""
     tool_calls: int = 0
     invalid_actions: int = 0
     reward: float = 0.0
@@ -103,9 +105,20 @@ class Episode:
         """Whether the actor read an entry; a guided slot without one, or with a rejected one, is trained as free."""
         return self.guide.text is not None
 
+    def add_question(self, query: str, text: str, answer: Answer | None) -> None:
+        """Keep a question with the text that the actor read, and what the answer rests on, if it is one."""
+        self.questions.append(Question(query=query, answer=text))
+        if answer is None:
+            return
+        # Each once: an episode is one outcome, however often it used a text.
+        records = (answer.record_id, answer.entry_record_id)
+        self.record_ids += [id for id in records if id and id not in self.record_ids]
+        if answer.experience_id and answer.experience_id != self.guide.experience_id:
+            self.asked[answer.experience_id] = answer.experience_text
+
     def report(self) -> EpisodeReport:
         """Return the report for the experience manager."""
-        guiding = self.guide.experience_id if self.guided else None
+        read = {self.guide.experience_id or "": self.entry_text, **self.asked} if self.guided else {}
         request = DistillationRequest(
             id=self.id,
             task=self.task,
@@ -115,8 +128,8 @@ class Episode:
             final_observation=self.final_observation,
             instructions=self.instructions,
             outcome=Outcome(success=bool(self.info["success"]), score=float(self.info["score"])),
-            experience_ids=(guiding,) if guiding else (),
-            experience_texts=(self.entry_text,) if guiding else (),
+            experience_ids=tuple(read),
+            experience_texts=tuple(read.values()),
             step=int(self.row["global_steps"]),
         )
         return EpisodeReport(request, self.guided, tuple(self.record_ids), self.judgement)

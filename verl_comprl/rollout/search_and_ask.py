@@ -32,14 +32,14 @@ class SearchAndAskTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:
-        """Answer ``parameters["query"]``. The third element holds ``status`` and the answer's ``record_id``."""
+        """Answer ``parameters["query"]``; the third element holds the :class:`Answer`, None without a query."""
         query = str(parameters.get("query", "")).strip()
         if not query:
-            return ToolResponse(text="Give a non-empty query."), 0.0, {"status": "empty_query", "record_id": None}
+            return ToolResponse(text="Give a non-empty query."), 0.0, {"answer": None}
         answer = await self._guidance.ask(
             query,
             task=kwargs.get("task", self.config.get("task", "")),
             environment=kwargs.get("environment", self.config.get("environment", "")),
             read_only=kwargs.get("read_only", False),
         )
-        return ToolResponse(text=answer.text), 0.0, {"status": answer.status, "record_id": answer.record_id}
+        return ToolResponse(text=answer.text), 0.0, {"answer": answer}

@@ -34,12 +34,12 @@ def contents(folder: Path) -> list[Experience]:
 def test_stats(comprl_bank: Run, folder: Path) -> None:
     (stats,) = comprl_bank("stats", "--path", folder, "--json").objects
     assert stats["size"] == 6 and stats["quarantined"] == 1 and stats["never_used"] == 3
-    assert stats["tasks"] == {"minihack": 4, "alfworld": 2} and stats["environments"] == {"room": 6}
+    assert stats["tasks"] == {"minihack": 4, "alfworld": 3} and stats["environments"] == {"room": 6}
     assert stats["uses"] == 16 and stats["success_rate"] == 6 / 16 and stats["replacing_others"] == 1
     assert (stats["first_step"], stats["last_step"]) == (0, 6)
     assert stats["embedding"] == {"model": "fake", "dimension": 64}
     shown = comprl_bank("stats", "--path", folder).out
-    assert "success rate      0.375" in shown and "minihack 4 · alfworld 2" in shown and "model fake" in shown
+    assert "success rate      0.375" in shown and "minihack 4 · alfworld 3" in shown and "model fake" in shown
 
 
 def test_list_filters_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
@@ -49,7 +49,7 @@ def test_list_filters_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
     assert steps() == [0, 2, 3, 4, 5, 6]  # oldest first; 1 was replaced
     assert steps("--reverse") == [6, 5, 4, 3, 2, 0]
     assert steps("--where", "uses>=1", "success_rate<0.2") == [0, 3]
-    assert steps("--where", "uses>=1", "--where", "task=minihack") == [0, 2]
+    assert steps("--where", "uses>=1", "--where", "tasks=minihack") == [0, 2]
     assert steps("--sort", "success_rate") == [3, 0, 2, 4, 5, 6]
     assert steps("--sort", "success_rate", "--reverse") == [2, 0, 3, 4, 5, 6]
     assert steps("--limit", "2") == [0, 2] and steps("--limit", "0") == steps()
@@ -57,9 +57,11 @@ def test_list_filters_sorts_and_limits(comprl_bank: Run, folder: Path) -> None:
 
 def test_list_json_has_every_field(comprl_bank: Run, folder: Path) -> None:
     done = comprl_bank("list", "--path", folder, "--json", "--limit", "4")
-    rates = [entry.pop("success_rate") for entry in done.objects]
-    assert rates == [0.1, 1.0, 0.0, None]
-    plain = [{key: value for key, value in fields.items() if key != "success_rate"} for fields in done.objects]
+    assert [(fields["uses"], fields["success_rate"]) for fields in done.objects] == [
+        (10, 0.1), (5, 1.0), (1, 0.0), (0, None)
+    ]  # fmt: skip
+    assert done.objects[0]["posterior_success"] == 2 / 12
+    plain = [{key: fields[key] for key in Experience.model_fields} for fields in done.objects]
     assert [Experience.model_validate(fields) for fields in plain] == contents(folder)[:4]
     assert done.err == "4 of 6 entries shown; --limit 0 shows all\n"
 
@@ -68,7 +70,7 @@ def test_list_prints_a_table(comprl_bank: Run, folder: Path) -> None:
     done = comprl_bank("list", "--path", folder, "--where", "created_step=4")
     (entry,) = [entry for entry in contents(folder) if entry.created_step == 4]
     header, line = done.out.splitlines()
-    assert header.split() == ["id", "task", "step", "uses", "success", "title"]
+    assert header.split() == ["id", "tasks", "step", "uses", "success", "title"]
     assert line.split() == [entry.id[:8], "minihack", "4", "0", "-", "quarantined", "lesson", "4"]
     assert done.err == ""
 
@@ -86,6 +88,14 @@ def test_show_prints_text_counters_and_lineage(comprl_bank: Run, folder: Path) -
     assert gone == (2, "", f"comprl bank: no entry has id '{child.parents[0]}'; it was replaced by {child.id}\n")
 
 
+def test_show_prints_tasks_and_what_became_of_the_entry_in_each(comprl_bank: Run, folder: Path) -> None:
+    entries = contents(folder)
+    assert re.search(r"^tasks +alfworld, minihack *$", comprl_bank("show", entries[-1].id, "--path", folder).out, re.M)
+    shown = comprl_bank("show", entries[0].id, "--path", folder).out
+    assert re.search(r"^usage +minihack: 1 of 10 successes *$", shown, re.M)
+    assert re.search(r"^posterior success +0.167 *$", shown, re.M)
+
+
 def test_an_id_prefix_must_be_unique() -> None:
     entries = [Experience(id=id, title="", content="c") for id in ("abc", "abd", "x")]
     assert read.find_entry(entries, "abc").id == "abc" and read.find_entry(entries, "x").id == "x"
@@ -96,7 +106,7 @@ def test_an_id_prefix_must_be_unique() -> None:
             read.find_entry(entries, missing)
 
 
-@pytest.mark.parametrize("conditions", [[], ["--where", "task=minihack", "uses>=5"]])
+@pytest.mark.parametrize("conditions", [[], ["--where", "tasks=minihack", "uses>=5"]])
 def test_export_writes_a_verified_snapshot(
     comprl_bank: Run, folder: Path, tmp_path: Path, conditions: list[str]
 ) -> None:
@@ -131,7 +141,7 @@ def test_verify(comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, folder: Path) -> None:
     evil = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f[bold]up"
     id = "00000000-0000-4000-8000-000000000001"
-    entry = Experience(id=id, title=evil, content=evil, task=evil, parents=(evil,), created_at=1e300)
+    entry = Experience(id=id, title=evil, content=evil, tasks=(evil,), parents=(evil,), created_at=1e300)
 
     async def plant() -> None:
         store = await EmbeddedStore.open(folder, embedding=None)
@@ -143,14 +153,14 @@ def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, fold
         done = comprl_bank(*arguments, "--path", folder)
         assert done.code == 0 and not set(done.out + done.err) & set(evil) & set("\x1b\x07\x9b\u202e\r\x7f")
     assert "[bold]up" in comprl_bank("show", entry.id, "--path", folder).out
-    assert comprl_bank("list", "--where", "task~owned", "--json", "--path", folder).objects[0]["title"] == evil
+    assert comprl_bank("list", "--where", "tasks~owned", "--json", "--path", folder).objects[0]["title"] == evil
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "--where", "colour=red"], "no field 'colour'; the fields are content, "),
-        (["list", "--sort", "colour"], "--sort: no field 'colour'; the fields are content, "),
+        (["list", "--where", "colour=red"], "no field 'colour'; the fields are asked, asked_successes, content, "),
+        (["list", "--sort", "colour"], "--sort: no field 'colour'; the fields are asked, asked_successes, content, "),
         (["show", "zz"], "no entry has id 'zz'"),
         (["stats", "--collection", "c"], "--collection is only for --url"),
     ],
@@ -197,14 +207,14 @@ async def test_search_fetches_more_hits_until_enough_meet_the_conditions() -> No
     class Source:
         async def search(self, query: str, limit: int) -> list[tuple[Experience, float]]:
             asked.append(limit)
-            hits = [(Experience(id=str(n), title="", content=query, uses=n), 1 - n / 100) for n in range(50)]
+            hits = [(Experience(id=str(n), title="", content=query, retrievals=n), 1 - n / 100) for n in range(50)]
             return hits[:limit]
 
     source: Any = Source()
-    found = await read._matching_hits(source, "q", 3, lambda entry: entry.uses % 10 == 9)
+    found = await read._matching_hits(source, "q", 3, lambda entry: entry.retrievals % 10 == 9)
     assert [entry.id for entry, _ in found] == ["9", "19", "29"] and asked == [3, 12, 48]
-    assert await read._matching_hits(source, "q", 3, lambda entry: entry.uses == 49) == [
-        (Experience(id="49", title="", content="q", uses=49), 1 - 49 / 100)
+    assert await read._matching_hits(source, "q", 3, lambda entry: entry.retrievals == 49) == [
+        (Experience(id="49", title="", content="q", retrievals=49), 1 - 49 / 100)
     ]
 
 
@@ -217,6 +227,6 @@ def test_search_with_the_embedder_the_bank_was_built_with(comprl_bank: Run, fold
     (only,) = comprl_bank(
         "search", "where is the key?", "--path", folder, "--task", "alfworld", "--limit", "1", "--json"
     ).objects
-    assert only["task"] == "alfworld"
+    assert only["tasks"] == ["alfworld", "minihack"]
     assert comprl_bank("search", "key", "--path", folder, "--where", "uses>100").out.splitlines()[1:] == []
     assert json.loads((folder / "bank.json").read_text())["embedding"]["model"].endswith("MiniLM-L6-v2")

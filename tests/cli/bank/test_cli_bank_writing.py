@@ -93,7 +93,7 @@ def test_quarantine_and_release(comprl_bank: Run, folder: Path) -> None:
         return {entry.created_step: entry.quarantined for entry in contents(folder) if entry.quarantined}
 
     assert quarantined() == {4: "bad record"}
-    done = comprl_bank("quarantine", "--path", folder, "--where", "task=minihack", "--yes", "--reason", "seen lying")
+    done = comprl_bank("quarantine", "--path", folder, "--where", "tasks=minihack", "--yes", "--reason", "seen lying")
     assert done.out.endswith(
         "quarantine 3 of 6 entries: done\n"
     )  # an entry that is quarantined already keeps its reason

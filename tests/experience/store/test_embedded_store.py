@@ -57,12 +57,20 @@ async def test_another_embedder_or_schema_is_refused_and_the_folder_released(tmp
         await ExperienceBank.open(config, FakeEmbedder("other"))
     await (await ExperienceBank.open(config, FakeEmbedder())).close()
     identity = tmp_path / "bank.json"
-    identity.write_text(identity.read_text().replace('"schema_version": 1', '"schema_version": 99'))
-    with pytest.raises(StoreError, match="schema version 99, this release reads 1"):
+    identity.write_text(identity.read_text().replace('"schema_version": 2', '"schema_version": 99'))
+    with pytest.raises(StoreError, match="schema version 99, this release reads 1, 2; use a newer release"):
         await ExperienceBank.open(config, FakeEmbedder())
     identity.write_text("{")
     with pytest.raises(StoreError, match=str(tmp_path)):
         await ExperienceBank.open(config, FakeEmbedder())
+
+
+async def test_opening_a_bank_of_release_0_1_0_records_the_new_schema(tmp_path: Path) -> None:
+    await (await EmbeddedStore.open(tmp_path, embedding=IDENTITY)).close()
+    identity = tmp_path / "bank.json"
+    identity.write_text(identity.read_text().replace('"schema_version": 2', '"schema_version": 1'))
+    await (await EmbeddedStore.open(tmp_path, embedding=IDENTITY)).close()
+    assert '"schema_version": 2' in identity.read_text()  # an older release refuses it from now on
 
 
 async def test_an_interrupted_replacement_is_completed_at_opening(tmp_path: Path) -> None:

@@ -83,6 +83,18 @@ async def test_index_race_and_missing_index(double: QdrantDouble, config: BankCo
     await store.close()
 
 
+async def test_a_writer_records_the_new_schema_of_a_bank_of_release_0_1_0(
+    double: QdrantDouble, config: BankConfig
+) -> None:
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    metadata = double.collections[f"{config.collection}.v1"]["metadata"]
+    metadata["schema_version"] = 1
+    await (await ServerStore.open(config, embedding=IDENTITY, read_only=True)).close()
+    assert double.collections[f"{config.collection}.v1"]["metadata"]["schema_version"] == 1
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    assert double.collections[f"{config.collection}.v1"]["metadata"]["schema_version"] == 2
+
+
 async def test_an_index_that_is_not_created_is_an_error(double: QdrantDouble, config: BankConfig) -> None:
     double.faults.ignore_indexes = True
     with pytest.raises(StoreError, match="has no index on task, environment, created_step"):

@@ -16,7 +16,7 @@ import pytest_asyncio
 from qdrant_client import AsyncQdrantClient
 from qdrant_double import QdrantDouble
 
-from verl_comprl.experience import BankConfig, Experience, StoreError, derive_id
+from verl_comprl.experience import BankConfig, Experience, StoreError, TaskUsage, derive_id
 from verl_comprl.experience.store.base import ExperienceStore, SearchRequest
 from verl_comprl.experience.store.embedded import EmbeddedStore
 from verl_comprl.experience.store.server import ServerStore
@@ -35,7 +35,8 @@ def made(count: int, **fields: Any) -> list[Experience]:
 
 def spread(count: int) -> list[Experience]:
     return [
-        e.model_copy(update={"task": f"task{n % 3}", "environment": f"env{n % 2}"}) for n, e in enumerate(made(count))
+        e.model_copy(update={"tasks": (f"task{n % 3}", *["shared"] * (n % 7 == 0)), "environments": (f"env{n % 2}",)})
+        for n, e in enumerate(made(count))
     ]
 
 
@@ -143,6 +144,7 @@ async def test_search_agrees_with_brute_force(open_store: Open) -> None:
             SearchRequest(query, 16, environment="env0", exclude=excluded),
             SearchRequest(query, 16, max_step=20),
             SearchRequest(query, 300, task="task0", environment="env1", max_step=100),
+            SearchRequest(query, 300, task="shared"),
             SearchRequest(query, 16, task="unknown"),
         ]
     )
@@ -152,10 +154,11 @@ async def test_search_agrees_with_brute_force(open_store: Open) -> None:
 
     assert [[hit.id for hit in hits] for hits in found] == [
         expected(16, lambda e: True),
-        expected(16, lambda e: e.task == "task1"),
-        expected(16, lambda e: e.environment == "env0" and e.id not in excluded),
+        expected(16, lambda e: "task1" in e.tasks),
+        expected(16, lambda e: "env0" in e.environments and e.id not in excluded),
         expected(16, lambda e: e.created_step <= 20),
-        expected(300, lambda e: e.task == "task0" and e.environment == "env1" and e.created_step <= 100),
+        expected(300, lambda e: "task0" in e.tasks and "env1" in e.environments and e.created_step <= 100),
+        [entry.id for entry in order if entry.created_step % 7 == 0],
         [],
     ]
     best = found[0][0]
@@ -195,7 +198,9 @@ async def test_the_same_upsert_again_changes_nothing(open_store: Open) -> None:
 async def test_update_keeps_vectors_and_makes_no_entry(open_store: Open) -> None:
     store = await open_store()
     await store.upsert(made(100), vectors(100))
-    changed = [entry.model_copy(update={"uses": 7, "last_retrieved_at": 1795219346.9726121}) for entry in made(90)]
+    changed = [
+        entry.model_copy(update={"retrievals": 7, "last_retrieved_at": 1795219346.9726121}) for entry in made(90)
+    ]
     vanished = Experience(id=derive_id("vanished"), title="", content="x")
     await store.delete([made(1)[0].id])
     await store.update([*changed, vanished])
@@ -241,7 +246,8 @@ async def test_long_and_strange_texts_come_back_as_they_were(open_store: Open) -
     store = await open_store()
     texts = ["", "x" * 100_000, "\u2028\u2029\x85", "日本語 🚪 e\u0301", '{"a": "\\\\"}', "</answer>"]
     entries = [
-        Experience(id=derive_id("s", n), title=text[:50], content=text, task=text[:9]) for n, text in enumerate(texts)
+        Experience(id=derive_id("s", n), title=text[:50], content=text, tasks=(text[:9],))
+        for n, text in enumerate(texts)
     ]
     await store.upsert(entries, vectors(len(texts)))
     assert sorted(await store.load(), key=lambda e: e.id) == sorted(entries, key=lambda e: e.id)
@@ -273,6 +279,34 @@ async def test_another_embedder_is_refused_whatever_its_dimension(open_store: Op
     with pytest.raises(StoreError, match="another embedder: dimension was 16, is 17"):
         await open_store({"model": "fake", "dimension": 17})
     await open_store()
+
+
+VERSION_1 = (
+    '{"schema_version":1,"id":"%s","title":"t","content":"c","task":"fetch","environment":"room","record_id":"r",'
+    '"created_step":4,"created_at":1.5,"weight_version":2,"source_trajectory":"e","source_success":true,"parents":[],'
+    '"uses":4,"successes":3,"retrievals":7,"last_retrieved_at":2.5,"trainings":1,"last_trained_step":9,"upvotes":0,'
+    '"downvotes":0,"quarantined":""}'
+)
+
+
+async def test_entries_of_release_0_1_0_are_read_found_and_rewritten(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, request = derive_id("old"), SearchRequest(vectors(1)[0], 9, task="fetch", environment="room")
+    store = await open_store()
+    with monkeypatch.context() as patch:
+        payload = {"task": "fetch", "environment": "room", "created_step": 4, "entry": VERSION_1 % id}
+        for module in ("embedded", "server"):
+            patch.setattr(f"verl_comprl.experience.store.{module}.to_payload", lambda _: payload)
+        await store.upsert([Experience(id=id, title="", content="")], vectors(1))
+    (entry,) = await store.load()
+    assert (entry.tasks, entry.environments, entry.schema_version) == (("fetch",), ("room",), 2)
+    assert entry.usage == (TaskUsage(task="fetch", uses=4, successes=3),)
+    assert (entry.retrievals, entry.last_trained_step, entry.source_success) == (7, 9, True)
+    for _ in range(2):
+        assert [hit.id for hit in (await store.search([request]))[0]] == [id]
+        await store.update([entry])
+    assert await store.load() == [entry]
 
 
 async def test_a_missing_store_is_not_created_without_an_embedder(open_store: Open) -> None:

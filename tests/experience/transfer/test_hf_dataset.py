@@ -8,15 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from verl_comprl.experience import Experience, SnapshotError
+from verl_comprl.experience import Experience, SnapshotError, TaskUsage
 from verl_comprl.experience.transfer.snapshot import hub_folder, read_snapshot, write_snapshot
 
 EMBEDDING = {"model": "a/b", "dimension": 2}
 ENTRIES = [
     Experience(
-        id="a", title="t", content="c\u2028é", task="x", parents=("p", "q"), created_at=0.1, source_success=True
+        id="a", title="t", content="c\u2028é", tasks=("x", "y"), parents=("p", "q"), created_at=0.1, source_success=True
     ),
-    Experience(id="b", title="", content="c", task="y", last_trained_step=3, quarantined="bad"),
+    Experience(
+        id="b",
+        title="",
+        content="c",
+        tasks=("y",),
+        usage=(TaskUsage(task="y", uses=2, successes=1), TaskUsage(task="z", asked=1)),
+        last_trained_step=3,
+        quarantined="bad",
+    ),
 ]
 VECTORS = np.array([[1, 0], [0, 1]], np.float32)
 
@@ -34,14 +42,14 @@ def test_load_dataset_reads_the_folder(folder: Path, tmp_path: Path) -> None:
     rows = loaded["train"].to_list()
     assert list(loaded) == ["train"] and [Experience.model_validate(row) for row in rows] == ENTRIES
     features = loaded["train"].features
-    assert features["uses"].dtype == "int64" and features["created_at"].dtype == "float64"
+    assert features["retrievals"].dtype == "int64" and features["created_at"].dtype == "float64"
     assert features["source_success"].dtype == "bool" and features["parents"].feature.dtype == "string"
 
 
 def test_the_card_describes_the_bank_and_warns(folder: Path) -> None:
     text = (folder / "README.md").read_text()
-    assert "2 entries (1 quarantined) of 2 tasks in 1 environments" in text
-    assert '"model": "a/b"' in text and "schema version (1)" in text and "untrusted" in text
+    assert "2 entries (1 quarantined) of 2 tasks in 0 environments" in text
+    assert '"model": "a/b"' in text and "schema version (2)" in text and "untrusted" in text
 
 
 def test_the_card_may_be_edited(folder: Path) -> None:

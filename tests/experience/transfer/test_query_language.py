@@ -4,14 +4,33 @@ from collections.abc import Callable
 
 import pytest
 
-from verl_comprl.experience import Experience
+from verl_comprl.experience import Experience, TaskUsage
 from verl_comprl.experience.transfer.query_language import FIELDS, parse_where
 
+
+def usage(uses: int, successes: int, asked: int = 0) -> tuple[TaskUsage, ...]:
+    return (TaskUsage(task="t", uses=uses, successes=successes, asked=asked),)
+
+
 ENTRIES = [
-    Experience(id="1", title="The Door", content="push", task="minihack", uses=10, successes=1, created_at=1.5),
-    Experience(id="2", title="key", content="a door again", task="alfworld", uses=5, successes=5, source_success=True),
-    Experience(id="3", title="", content="x = y < z", task="minihack", parents=("1", "2"), quarantined="bad record"),
-    Experience(id="4", title="Straße", content="x", last_trained_step=7, source_success=False, created_step=-2),
+    Experience(
+        id="1", title="The Door", content="push", tasks=("minihack", "webshop"), usage=usage(10, 1), created_at=1.5
+    ),
+    Experience(
+        id="2", title="key", content="a door again", tasks=("alfworld",), usage=usage(5, 5), source_success=True
+    ),
+    Experience(
+        id="3", title="", content="x = y < z", tasks=("minihack",), parents=("1", "2"), quarantined="bad record"
+    ),
+    Experience(
+        id="4",
+        title="Straße",
+        content="x",
+        last_trained_step=7,
+        source_success=False,
+        created_step=-2,
+        usage=usage(0, 0, 1),
+    ),
 ]
 
 
@@ -31,15 +50,20 @@ def picked(*conditions: str) -> str:
         ("uses<1e1", lambda e: e.uses < 10),
         ("created_at=1.5", lambda e: e.created_at == 1.5),
         ("created_step<-1", lambda e: e.created_step < -1),
-        ("task=minihack", lambda e: e.task == "minihack"),
-        ("task==minihack", lambda e: e.task == "minihack"),
-        ("task=", lambda e: e.task == ""),
-        ("task>b", lambda e: e.task > "b"),
+        ("tasks=minihack", lambda e: "minihack" in e.tasks),
+        ("tasks==webshop", lambda e: "webshop" in e.tasks),
+        ("tasks!=webshop", lambda e: "webshop" not in e.tasks),
+        ("tasks=", lambda e: not e.tasks),
+        ("tasks>b", lambda e: any(task > "b" for task in e.tasks)),
+        ("tasks~SHOP", lambda e: any("shop" in task for task in e.tasks)),
+        ("asked>0", lambda e: e.asked > 0),
+        ("posterior_success<0.5", lambda e: e.id in "14"),
         ("title~DOOR", lambda e: "door" in e.title.lower()),
         ("title~STRASSE", lambda e: e.title == "Straße"),
         ("text~door", lambda e: "door" in e.text.lower()),
         ("content=x = y < z", lambda e: e.content == "x = y < z"),
         ("quarantined!=", lambda e: e.quarantined != ""),
+        ("parents=1", lambda e: "1" in e.parents),
         ("parents=", lambda e: not e.parents),
         ("parents~2", lambda e: "2" in e.parents),
         ("source_success=true", lambda e: e.source_success is True),
@@ -52,7 +76,7 @@ def test_a_condition_selects_what_python_selects(condition: str, python: Callabl
 
 
 def test_all_conditions_must_be_met_and_no_condition_is_always_met() -> None:
-    assert picked("task=minihack", "uses>1") == "1"
+    assert picked("tasks=minihack", "uses>1") == "1"
     assert picked() == "1234"
 
 
@@ -76,7 +100,7 @@ def test_every_field_of_an_entry_can_be_named() -> None:
     for field, kind in FIELDS.items():
         value = {"number": "1", "text": "x"}.get(kind, "true")
         parse_where([f"{field}!={value}"])(ENTRIES[2])
-    assert set(Experience.model_fields) < set(FIELDS)
+    assert set(Experience.model_fields) - {"usage"} < set(FIELDS)
 
 
 @pytest.mark.parametrize(

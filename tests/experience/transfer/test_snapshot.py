@@ -10,14 +10,14 @@ import pytest
 from fake_embedder import FakeEmbedder
 from safetensors.numpy import save_file
 
-from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, SnapshotError
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, SnapshotError, TaskUsage
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
 FILES = ("README.md", "data/entries.parquet", "vectors.safetensors", "manifest.json")
 EMBEDDING = {"model": "m", "dimension": 2}
 ENTRIES = [
     Experience(
-        id="a", title="t\u2028\n", content="é 语 \x85", created_at=0.1 + 0.2, parents=("x", "y"), uses=2**53 + 1
+        id="a", title="t\u2028\n", content="é 语 \x85", created_at=0.1 + 0.2, parents=("x", "y"), retrievals=2**53 + 1
     ),
     Experience(id="b", title="", content="c", source_success=False, last_trained_step=0, quarantined="why"),
 ]
@@ -78,7 +78,11 @@ async def test_an_empty_bank_and_saving_twice(bank: Any, apply: Any, tmp_path: P
         ("data/entries.parquet", lambda data: data[:-5], "entries.parquet does not have the checksum"),
         ("vectors.safetensors", lambda data: data[:-1] + b"\xff", "vectors.safetensors does not have the checksum"),
         ("manifest.json", lambda data: data.replace(b'"count": 5', b'"count": 6'), "should have 6 entries, has 5"),
-        ("manifest.json", lambda data: data.replace(b'"schema_version": 1', b'"schema_version": 7'), "version 7"),
+        (
+            "manifest.json",
+            lambda data: data.replace(b'"schema_version": 2', b'"schema_version": 7'),
+            "version 7, this release reads 1, 2",
+        ),
         ("manifest.json", lambda data: data[:20], "incomplete or damaged"),
         ("manifest.json", lambda data: b"[]", "incomplete or damaged"),
         ("manifest.json", None, "incomplete or damaged"),
@@ -230,3 +234,28 @@ def test_a_failed_replacement_restores_the_old_snapshot(tmp_path: Path, monkeypa
     with pytest.raises(SnapshotError, match="could not be written"):
         write_snapshot(folder, ENTRIES[:1], VECTORS[:1], EMBEDDING)
     assert read_snapshot(folder, EMBEDDING).entries == ENTRIES and list(tmp_path.iterdir()) == [folder]
+
+
+async def test_a_snapshot_of_release_0_1_0_is_read(open_bank: Any, tmp_path: Path) -> None:
+    """An entry had one task and one environment, and one count of uses."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"schema_version": 1, "id": "a", "title": "t", "content": "c", "task": "fetch", "environment": "room"}
+        | {"created_at": 0.5, "uses": 4, "successes": 3, "retrievals": 7, "parents": ["p"], "last_trained_step": None},
+        {"schema_version": 1, "id": "b", "title": "", "content": "d", "task": "", "environment": ""}
+        | {"created_at": 1.5, "uses": 0, "successes": 0, "retrievals": 0, "parents": [], "last_trained_step": 3},
+    ]
+    folder = tmp_path / "old"
+    write_snapshot(folder, ENTRIES, VECTORS, EMBEDDING)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "entries.parquet")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256((folder / "data" / "entries.parquet").read_bytes()).hexdigest()
+    manifest |= {"schema_version": 1, "sha256": manifest["sha256"] | {"data/entries.parquet": digest}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    first, second = read_snapshot(folder, EMBEDDING).entries
+    assert (first.tasks, first.environments, first.parents) == (("fetch",), ("room",), ("p",))
+    assert first.usage == (TaskUsage(task="fetch", uses=4, successes=3),) and first.retrievals == 7
+    assert (second.tasks, second.environments, second.usage) == ((), (), ()) and second.last_trained_step == 3
+    assert first.schema_version == second.schema_version == 2

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from verl_comprl.experience import Add, Experience
+from verl_comprl.experience import Add, Experience, TaskUsage
 
 Damage = Callable[[Any, Experience, Experience], Awaitable[None]]
 
@@ -32,7 +32,7 @@ async def half_replace(store: Any, a: Experience, b: Experience) -> None:
 
 
 async def count_ahead(store: Any, a: Experience, b: Experience) -> None:
-    await store.update([a.model_copy(update={"uses": 5})])
+    await store.update([a.model_copy(update={"usage": (TaskUsage(task="t", uses=5),)})])
 
 
 @pytest.mark.parametrize(

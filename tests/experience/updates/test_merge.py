@@ -1,73 +1,138 @@
-"""The chunks of the periodic merge, and a pass with scripted answers."""
+"""Which entries one call of the merge reads, and in which order."""
 
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from verl_comprl.experience import Add, Discard, Experience, Merge, MergePass, Retain
-
-
-def made(count: int) -> list[Experience]:
-    return [Experience(id=str(n), title="", content=f"c{n}") for n in range(count)]
-
-
-def contents(chunk: list[Experience]) -> list[str]:
-    return [entry.content for entry in chunk]
+from verl_comprl.experience import Add, Experience, make_embedder
+from verl_comprl.experience.updates.merge import merge_groups, neighbour_chunks, split_into_runs
 
 
-def test_chunks_of_five_without_carry() -> None:
-    merge = MergePass(made(12))
-    assert [len(merge.next_chunk()) for _ in range(4)] == [5, 5, 2, 0]
+def vectors(count: int, dimension: int = 8, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
-def test_only_the_newest_survivors_are_carried() -> None:
-    merge, entries = MergePass(made(20)), made(20)
-    first = merge.next_chunk()
-    assert contents(merge.next_chunk(first[3:])) == ["c3", "c4", "c5", "c6", "c7", "c8", "c9"]
-    third = merge.next_chunk(entries[:8])  # eight survivors: the last five are carried
-    assert contents(third) == ["c3", "c4", "c5", "c6", "c7", "c10", "c11", "c12", "c13", "c14"]
+def chunks_by_sorting(rows: np.ndarray, size: int) -> list[list[int]]:
+    """The same rule without any bookkeeping: sort what is left by similarity to the beginning of the last chunk."""
+    left, start, chunks = set(range(len(rows))), 0, []
+    while left:
+        order = sorted(left, key=lambda row: (row != start, -float(rows[row] @ rows[start])))
+        chunks.append(sorted(order[:size]))
+        left -= set(order[:size])
+        start = order[size] if len(order) > size else -1
+    return chunks
 
 
-def test_a_single_last_entry_is_not_merged_alone() -> None:
-    merge = MergePass(made(6))
-    first = merge.next_chunk()
-    assert contents(merge.next_chunk(first[:1])) == ["c0", "c5"]
-    merge = MergePass(made(6))
-    merge.next_chunk()
-    assert merge.next_chunk() == []
-    assert MergePass([]).next_chunk() == []
-    with pytest.raises(ValueError, match="got 0"):
-        MergePass([], chunk_size=0)
+@given(count=st.integers(0, 90), size=st.integers(1, 6), seed=st.integers(0, 5))
+def test_chunks_are_the_nearest_that_are_left_and_cover_every_row_once(count: int, size: int, seed: int) -> None:
+    rows = vectors(count, seed=seed)
+    chunks = neighbour_chunks(rows, size)
+    assert chunks == chunks_by_sorting(rows, size)
+    assert sorted(row for chunk in chunks for row in chunk) == list(range(count))
 
 
-async def test_pass_over_a_bank(bank: Any, apply: Any) -> None:
-    for n in range(12):
-        await apply(bank, Add(title=f"lesson {n}", content=f"content {n}"), call_id=f"d{n}")
+def test_equal_rows_and_more_rows_than_are_dropped_at_once() -> None:
+    rows = np.repeat(vectors(1), 300, axis=0)
+    chunks = neighbour_chunks(rows, 2)
+    assert sorted(row for chunk in chunks for row in chunk) == list(range(300))
+    assert chunks_by_sorting(vectors(400), 2) == neighbour_chunks(vectors(400), 2)
 
-    def merge_all(chunk: list[Experience]) -> list[Any]:
-        return [Merge(ids=tuple(range(1, len(chunk) + 1)), title="all", content="+".join(e.content for e in chunk))]
 
-    def fail(chunk: list[Experience]) -> None:
-        return None
+def test_a_cluster_larger_than_a_chunk_fills_successive_chunks() -> None:
+    centres, noise = np.eye(40, dtype=np.float32), vectors(40, 40)
+    rows = centres + 0.01 * noise
+    rows[::5] = centres[0] + 0.01 * noise[::5]  # eight near-copies, spread over the forty
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    chunks = neighbour_chunks(rows, 3)
+    copies = set(range(0, 40, 5))
+    assert [set(chunk) & copies for chunk in chunks[:3]] == [set(chunk) for chunk in chunks[:2]] + [
+        copies.difference(*chunks[:2])
+    ]
 
-    def retain_one(chunk: list[Experience]) -> list[Any]:
-        return [Retain(ids=(1,)), Discard(ids=tuple(range(2, len(chunk) + 1)))]
 
-    script: list[Callable[[list[Experience]], list[Any] | None]] = [merge_all, fail, retain_one]
-    seen: list[int] = []
-    merge, survivors = MergePass(bank.entries()), []
-    while chunk := merge.next_chunk(survivors):
-        seen.append(len(chunk))
-        operations = script[len(seen) - 1](chunk)
-        survivors = []
-        if operations is not None:
-            listed = [entry.id for entry in chunk]
-            report = await apply(bank, *operations, call_id=f"m{len(seen)}", listed=listed)
-            survivors = [bank.get(id) for id in report.surviving_ids]
+def test_a_chunk_has_at_least_one_row() -> None:
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        neighbour_chunks(vectors(3), 0)
 
-    # 5 are merged into 1; this one and the next 5 stay, as their merge fails; 1 of the last 2 is discarded.
-    assert seen == [5, 6, 2]
-    assert sorted(entry.title for entry in bank.entries()) == sorted(["all", *[f"lesson {n}" for n in range(5, 11)]])
-    (merged,) = [entry for entry in bank.entries() if entry.title == "all"]
-    assert merged.content == "+".join(f"content {n}" for n in range(5)) and len(merged.parents) == 5
+
+def entry(
+    id: str, tasks: tuple[str, ...] = (), environments: tuple[str, ...] = (), quarantined: str = ""
+) -> Experience:
+    return Experience(id=id, title="", content="c", tasks=tasks, environments=environments, quarantined=quarantined)
+
+
+def test_entries_that_one_query_may_find_are_merged_together() -> None:
+    entries = [
+        entry("1", ("b",), ("x",)),
+        entry("2", ("a",), ("y",)),
+        entry("3", ("a", "b"), ("x", "y")),
+        entry("4", ("b",), ("x",), quarantined="bad"),
+        entry("5"),
+    ]
+
+    def ids(scope: str) -> list[str]:
+        return ["".join(entry.id for entry in group) for group in merge_groups(entries, scope)]
+
+    assert ids("all") == ["1235"]
+    assert ids("task") == ["1", "23", "5"]  # the entry of both tasks is in one group only
+    assert ids("environment") == ["13", "2", "5"]
+    assert merge_groups([], "all") == []
+
+
+def test_runs_are_even_not_too_short_and_end_with_their_group() -> None:
+    letters = "abcdefghijklmnopqrstuvw"  # 23
+    assert ["".join(run) for run in split_into_runs([letters], 4)] == ["abcdef", "ghijkl", "mnopqr", "stuvw"]
+    assert ["".join(run) for run in split_into_runs([letters], 1)] == [letters]
+    assert ["".join(run) for run in split_into_runs(["abcdefghij", "klm"], 4)] == ["abcd", "efgh", "ij", "klm"]
+    assert split_into_runs([], 4) == []
+
+
+async def test_chunks_of_a_bank_follow_its_scope_and_leave_out_what_is_in_quarantine(
+    open_bank: Any, apply: Any
+) -> None:
+    bank = await open_bank(scope="task")
+    words = ("key", "door", "lamp", "trap")
+    ids: dict[str, list[str]] = {}
+    for task in ("light", "open"):
+        adds = [Add(title=word, content=f"{word} of {task}") for word in (*words, *words)]
+        ids[task] = list((await apply(bank, *adds, call_id=task, task=task)).new_ids)
+    await bank.quarantine(ids["open"][:1], "bad")
+    chunks = await bank.merge_chunks(2)
+    found = [[id for chunk in group for id in chunk] for group in chunks]
+    assert [sorted(group) for group in found] == [sorted(ids["light"]), sorted(ids["open"][1:])]
+    # The same word was added twice, four entries apart.
+    assert all(bank.get(first).title == bank.get(second).title for first, second in chunks[0])
+
+
+@pytest.mark.slow
+async def test_a_near_copy_and_a_contradiction_meet_however_far_apart_they_were_added() -> None:
+    """With the built-in embedder, on lessons of one game, which are all alike to a model of general text."""
+    others = [
+        f"{what} {where}"
+        for what in (
+            "Pick up the key before you walk to the",
+            "A monster often waits behind the",
+            "Count your turns while you search the",
+            "Do not stand still next to the",
+            "Read the message line when you enter the",
+            "Throw a dagger from afar at what guards the",
+        )
+        for where in ("cellar", "bridge", "tower", "garden", "library", "harbour", "mine", "temple")
+    ]
+    lesson = "Step on a grey trapdoor only when your hit points are low."
+    copy = "When hit points are low, and only then, step on a grey trapdoor."
+    contradiction = "Never step on a grey trapdoor when your hit points are low."
+    texts = [lesson, *others[:24], copy, *others[24:], contradiction]
+    embedder = await make_embedder("builtin")
+    chunks = neighbour_chunks(await embedder.embed_documents(texts), 5)
+    together = {texts.index(lesson), texts.index(copy), texts.index(contradiction)}
+    assert any(together <= set(chunk) for chunk in chunks)
+    # Not because the first chunk begins with the lesson.
+    texts = [*others[:10], lesson, *others[10:30], copy, *others[30:], contradiction]
+    chunks = neighbour_chunks(await embedder.embed_documents(texts), 5)
+    together = {texts.index(lesson), texts.index(copy), texts.index(contradiction)}
+    assert any(together <= set(chunk) for chunk in chunks)

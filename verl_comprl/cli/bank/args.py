@@ -14,7 +14,7 @@ _DESCRIPTION = (
 )
 _WHERE = (
     "select the entries that meet all conditions, each written FIELD OPERATOR VALUE in quotes, such as 'uses>=5' "
-    "'task!=minihack' 'title~door'; operators: = != < <= > >= and ~ (text contains, ignoring case); put this last"
+    "'tasks!=minihack' 'title~door'; operators: = != < <= > >= and ~ (text contains, ignoring case); put this last"
 )
 _BUILT_WITH = "the one the bank was built with"
 
@@ -66,7 +66,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     search.add_argument("query", help="text to search for")
     _add_where(search)
-    search.add_argument("--task", help="same as --where task=TASK")
+    search.add_argument("--task", help="same as --where tasks=TASK")
     _add_limit(search)
     _add_embedder(search, _BUILT_WITH)
 

@@ -22,8 +22,9 @@ def printable(text: str) -> str:
 
 
 def entry_fields(entry: Experience) -> dict[str, Any]:
-    """Return an entry's fields and its success rate, JSON-compatible."""
-    return {**entry.model_dump(mode="json"), "success_rate": entry.success_rate}
+    """Return an entry's fields and the totals of its usage, JSON-compatible."""
+    totals = ("uses", "successes", "success_rate", "asked", "asked_successes", "posterior_success")
+    return {**entry.model_dump(mode="json"), **{name: getattr(entry, name) for name in totals}}
 
 
 def format_time(seconds: float) -> str | None:
@@ -47,13 +48,13 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None = None) -> None:
     """Print one row per entry, cut at the width of the terminal, with its score in front if there are ``scores``."""
     table = Table(box=None, pad_edge=False)
-    columns = ("id", "task", "step", "uses", "success", "", "title")
+    columns = ("id", "tasks", "step", "uses", "success", "", "title")
     for name in columns if scores is None else ("score", *columns):
         table.add_column(name, no_wrap=name != "title")  # only the title is shortened on a narrow terminal
     for row, entry in enumerate(entries):
         state = "quarantined" if entry.quarantined else ""
         title = entry.title or entry.content
-        values = (entry.id[:8], entry.task, entry.created_step, entry.uses, entry.success_rate, state)
+        values = (entry.id[:8], ", ".join(entry.tasks), entry.created_step, entry.uses, entry.success_rate, state)
         cells = map(_cell, values if scores is None else (f"{scores[row]:.3f}", *values))
         table.add_row(*cells, _cell(title, no_wrap=True, overflow="ellipsis"))
     _print(table)

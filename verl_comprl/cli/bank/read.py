@@ -16,7 +16,7 @@ from typing import Any
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries, print_fields, printable
 from verl_comprl.cli.bank.source import BankSource, bank_config, reading
-from verl_comprl.experience import Experience
+from verl_comprl.experience import Experience, TaskUsage
 from verl_comprl.experience.transfer.query_language import FIELDS, Condition, field_value, parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
@@ -57,8 +57,8 @@ def _summary(entries: Sequence[Experience]) -> dict[str, Any]:
     return {
         "size": len(entries),
         "quarantined": sum(bool(entry.quarantined) for entry in entries),
-        "tasks": dict(Counter(entry.task for entry in entries).most_common()),
-        "environments": dict(Counter(entry.environment for entry in entries).most_common()),
+        "tasks": dict(Counter(task for entry in entries for task in entry.tasks).most_common()),
+        "environments": dict(Counter(name for entry in entries for name in entry.environments).most_common()),
         "first_step": min(steps, default=None),
         "last_step": max(steps, default=None),
         "replacing_others": sum(bool(entry.parents) for entry in entries),
@@ -104,6 +104,8 @@ async def _show(source: BankSource, options: argparse.Namespace) -> int:
         return 0
     fields = {name: value for name, value in entry_fields(entry).items() if name not in ("title", "content", "parents")}
     fields |= {name: format_time(fields[name]) for name in ("created_at", "last_retrieved_at")}
+    fields |= {name: ", ".join(fields[name]) for name in ("tasks", "environments")}
+    fields["usage"] = "; ".join(_usage(usage) for usage in entry.usage)
     fields["parents"] = ", ".join(id if id in entries else f"{id} (replaced)" for id in entry.parents)
     fields["children"] = ", ".join(children)
     print_fields(fields)
@@ -111,8 +113,13 @@ async def _show(source: BankSource, options: argparse.Namespace) -> int:
     return 0
 
 
+def _usage(usage: TaskUsage) -> str:
+    asked = f", {usage.asked_successes} of {usage.asked} through answers" if usage.asked else ""
+    return f"{usage.task}: {usage.successes} of {usage.uses} successes{asked}"
+
+
 async def _search(source: BankSource, options: argparse.Namespace) -> int:
-    task = [] if options.task is None else [f"task={options.task}"]
+    task = [] if options.task is None else [f"tasks={options.task}"]
     hits = await _matching_hits(source, options.query, options.limit, parse_where(options.where + task))
     if options.json:
         for entry, score in hits:

@@ -103,11 +103,18 @@ class Retriever:
             return None, "degraded"
         return entry, "found" if entry else "nothing"
 
-    async def search(self, text: str, limit: int) -> list[tuple[Experience, float]]:
+    async def search(
+        self,
+        text: str,
+        limit: int,
+        *,
+        scope: tuple[str | None, str | None] = (None, None),
+        exclude: frozenset[str] = frozenset(),
+    ) -> list[tuple[Experience, float]]:
         """Return the most similar entries, quarantined ones too, with their cosine similarities; counts nothing."""
         vectors = await self.queries.embed([self._clean(text)])
         async with self._ledger.reading():
-            (hits,) = await self._ledger.store.search([SearchRequest(vectors[0], limit)])
+            (hits,) = await self._ledger.store.search([SearchRequest(vectors[0], limit, *scope, exclude=exclude)])
             by_id = self._ledger.table.by_id
             return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
 
@@ -180,7 +187,7 @@ def _may_answer(entry: Experience, query: _Query) -> bool:
     return (
         not entry.quarantined
         and entry.id not in query.exclude
-        and query.task in (None, entry.task)
-        and query.environment in (None, entry.environment)
+        and query.task in (None, *entry.tasks)
+        and query.environment in (None, *entry.environments)
         and (query.max_step is None or entry.created_step <= query.max_step)
     )

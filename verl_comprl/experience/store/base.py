@@ -25,8 +25,8 @@ class SearchRequest:
     Attributes:
         vector: Shape ``(dimension,)``, L2-normalised.
         limit: Number of entries wanted.
-        task: Only entries with exactly this task; None for any.
-        environment: Only entries with exactly this environment; None for any.
+        task: Only entries that have this task among theirs; None for any.
+        environment: Only entries that have this environment among theirs; None for any.
         max_step: Only entries created at this step or before; None for any.
         exclude: Ids not to return.
     """

@@ -248,6 +248,8 @@ class EmbeddedStore(ExperienceStore):
             self.dimension = self.embedding["dimension"]
             self._shard_number = stored["shard"]
             self._shard = edge.EdgeShard.load(str(self._shard_path(self._shard_number)))
+            if stored["schema_version"] != SCHEMA_VERSION:  # its entries are read, and rewritten when they change
+                self._write_identity(self._shard_number)
         elif self._wanted is not None:
             self.embedding = as_json(self._wanted)
             self.dimension = self.embedding["dimension"]

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from verl_comprl.experience.embedding.base import embedding_difference
-from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
+from verl_comprl.experience.schema import READABLE_VERSIONS, Experience
 from verl_comprl.experience.store.base import StoreError
 
 KEYWORD_FIELDS = ("task", "environment")
@@ -20,7 +20,12 @@ INTEGER_FIELDS = ("created_step",)
 def to_payload(entry: Experience) -> dict[str, Any]:
     """Return the payload of an entry's point."""
     # The entry as one JSON string: in separate fields the engine would round the last bit of times.
-    filters = {field: getattr(entry, field) for field in (*KEYWORD_FIELDS, *INTEGER_FIELDS)}
+    # A filter matches any element of a list, and single names as version 1 wrote them.
+    filters = {
+        "task": list(entry.tasks),
+        "environment": list(entry.environments),
+        "created_step": entry.created_step,
+    }
     return {**filters, "entry": entry.model_dump_json()}
 
 
@@ -57,8 +62,11 @@ def verified_embedding(where: str, stored: Any, wanted: dict[str, Any] | None) -
         embedding["dimension"]
     except (KeyError, TypeError):
         raise StoreError(f"{where} is not an experience bank: it names no schema or no embedder") from None
-    if version != SCHEMA_VERSION:
-        raise StoreError(f"{where} has schema version {version}, this release reads {SCHEMA_VERSION}")
+    if version not in READABLE_VERSIONS:
+        readable = ", ".join(map(str, READABLE_VERSIONS))
+        raise StoreError(
+            f"{where} has schema version {version}, this release reads {readable}; use a newer release of verl-comprl"
+        )
     if wanted is not None and (difference := embedding_difference(embedding, as_json(wanted))) is not None:
         raise StoreError(
             f"{where} was built with another embedder: {difference}; use that embedder, "

@@ -125,7 +125,7 @@ class ServerCollection:
         if time.monotonic() - self._renewed_at < _RENEW_SECONDS and self._renewed_at:
             return
         writer = {"id": self._id, "host": socket.gethostname(), "pid": os.getpid(), "seen_at": time.time()}
-        await self._set_metadata({_WRITER: writer})
+        await self._set_metadata({_WRITER: writer, "schema_version": SCHEMA_VERSION})  # it may have been older
         self._renewed_at = time.monotonic()
 
     async def release_lease(self) -> None:

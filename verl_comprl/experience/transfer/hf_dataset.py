@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
+from verl_comprl.experience.schema import SCHEMA_VERSION, Experience, TaskUsage
 
 ENTRIES_FILE = "data/entries.parquet"
 
@@ -59,6 +59,9 @@ def to_parquet(entries: Sequence[Experience]) -> bytes:
         bool | None: pa.bool_(),
         tuple[str, ...]: pa.list_(pa.string()),
     }
+    columns[tuple[TaskUsage, ...]] = pa.list_(
+        pa.struct([(name, columns[field.annotation]) for name, field in TaskUsage.model_fields.items()])
+    )
     schema = pa.schema([(name, columns[field.annotation]) for name, field in Experience.model_fields.items()])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([entry.model_dump() for entry in entries], schema=schema), sink)
@@ -93,8 +96,8 @@ def card(entries: Sequence[Experience], embedding: dict[str, Any]) -> str:
         entries_file=ENTRIES_FILE,
         count=len(entries),
         quarantined=sum(bool(entry.quarantined) for entry in entries),
-        tasks=len({entry.task for entry in entries}),
-        environments=len({entry.environment for entry in entries}),
+        tasks=len({task for entry in entries for task in entry.tasks}),
+        environments=len({environment for entry in entries for environment in entry.environments}),
         schema_version=SCHEMA_VERSION,
         embedding=json.dumps(embedding, indent=1),
     )

@@ -1,4 +1,4 @@
-"""Parses the conditions by which users select entries, such as ``uses>=5``, ``task=minihack`` or ``title~door``.
+"""Parses the conditions by which users select entries, such as ``uses>=5``, ``tasks=minihack`` or ``title~door``.
 
 Owns syntax and meaning of the conditions. What happens to the selected entries is up to the caller.
 """
@@ -13,9 +13,10 @@ from verl_comprl.experience.schema import Experience
 
 _NUMBER, _FLAG = "number", "true or false"
 _KINDS: Mapping[Any, str] = {int: _NUMBER, float: _NUMBER, int | None: _NUMBER, bool | None: _FLAG}
+_COMPUTED = ("uses", "successes", "asked", "asked_successes", "success_rate", "posterior_success")
 FIELDS: Mapping[str, str] = {
-    name: _KINDS.get(field.annotation, "text") for name, field in Experience.model_fields.items()
-} | {"success_rate": _NUMBER, "text": "text"}
+    name: _KINDS.get(field.annotation, "text") for name, field in Experience.model_fields.items() if name != "usage"
+} | {**dict.fromkeys(_COMPUTED, _NUMBER), "text": "text"}
 """Fields that a condition can name, and the kind of value each is compared with."""
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -36,9 +37,9 @@ def parse_where(conditions: Sequence[str]) -> Condition:
     """Return a function that tells whether an entry meets all of ``conditions``.
 
     A condition is ``field operator value`` with one of ``= == != < <= > >=``, or ``~`` for a text that contains the
-    value, ignoring case. Fields are those of ``Experience``, ``success_rate`` and ``text``; ``parents`` is a
-    comma-separated list of ids. A field without a value (``last_trained_step`` of an entry never trained) meets only
-    ``!=``.
+    value, ignoring case. Fields are those of ``Experience`` and its properties. Of a field with several values
+    (``tasks``, ``environments``, ``parents``) one has to meet the condition, with ``!=`` all of them. A field without a
+    value (``last_trained_step`` of an entry never trained) meets only ``!=``.
 
     Raises:
         ValueError: If a condition has another form, an unknown field, or a value its field cannot have.
@@ -50,7 +51,13 @@ def parse_where(conditions: Sequence[str]) -> Condition:
 def field_value(entry: Experience, field: str) -> Any:
     """Return the value of ``field``, one of ``FIELDS``, of an entry: a number, a text, a bool or None."""
     value = getattr(entry, field)
-    return ",".join(value) if isinstance(value, tuple) else value
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
+def _values(entry: Experience, field: str) -> tuple[Any, ...]:
+    value = getattr(entry, field)
+    values = (value or ("",)) if isinstance(value, tuple) else (value,)
+    return tuple(item for item in values if item is not None)
 
 
 def _parse(condition: str) -> Condition:
@@ -67,14 +74,10 @@ def _parse(condition: str) -> Condition:
     if symbol == "~":
         if kind != "text":
             raise ValueError(f"condition {condition!r}: ~ works on texts, {field} is a {kind}")
-        return lambda entry: value.casefold() in field_value(entry, field).casefold()
+        return lambda entry: any(value.casefold() in actual.casefold() for actual in _values(entry, field))
     compare, wanted = _COMPARISONS[symbol], _value(condition, kind, value)
-
-    def meets(entry: Experience) -> bool:
-        actual = field_value(entry, field)
-        return compare(actual, wanted) if actual is not None else symbol == "!="
-
-    return meets
+    combine = all if symbol == "!=" else any
+    return lambda entry: combine(compare(actual, wanted) for actual in _values(entry, field))
 
 
 def _value(condition: str, kind: str, value: str) -> Any:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from verl_comprl.experience.embedding.base import embedding_difference
-from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
+from verl_comprl.experience.schema import READABLE_VERSIONS, SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.folder import sync_folder, write_atomically
 from verl_comprl.experience.transfer.hf_dataset import ENTRIES_FILE, card, from_parquet, to_parquet
 
@@ -100,9 +100,11 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     place = aside if aside.exists() and not folder.exists() else folder  # a crash in `_replace` can leave it there
     try:
         manifest = json.loads((place / _MANIFEST).read_bytes())
-        if manifest["schema_version"] != SCHEMA_VERSION:
-            found = manifest["schema_version"]
-            raise SnapshotError(f"snapshot {folder} has schema version {found}, this release reads {SCHEMA_VERSION}")
+        if manifest["schema_version"] not in READABLE_VERSIONS:
+            raise SnapshotError(
+                f"snapshot {folder} has schema version {manifest['schema_version']}, this release reads "
+                f"{', '.join(map(str, READABLE_VERSIONS))}; use a newer release of verl-comprl"
+            )
         stored = manifest["embedding"]
         if embedding is not None and (difference := embedding_difference(stored, json.loads(json.dumps(embedding)))):
             raise SnapshotError(f"snapshot {folder} was made with another embedder: {difference}")

@@ -11,7 +11,7 @@ from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.store.base import ExperienceStore, StoreError
 
 _COUNTERS = {
-    "uses", "successes", "retrievals", "last_retrieved_at", "trainings", "last_trained_step", "upvotes", "downvotes"
+    "usage", "retrievals", "last_retrieved_at", "trainings", "last_trained_step", "upvotes", "downvotes"
 }  # fmt: skip
 
 

@@ -66,6 +66,7 @@ class Changes:
     report: ApplyReport
 
 
+_NAMES = ("tasks", "environments")
 _COUNTED_AS: Mapping[type[Operation], str] = {
     Add: "added",
     Update: "updated",
@@ -94,8 +95,8 @@ def plan_changes(
     An update of an entry that was replaced meanwhile replaces its newest descendant; if nothing is left of the listed
     entries, it adds a new one. So siblings that update the same entry end with the newest text, and none is rejected.
     Any other operation on an entry that is no longer in the bank is rejected as a whole; so is an update of an entry
-    that an earlier operation of the same call removed. A new entry that replaces others inherits their task and
-    environment if the call names none and they agree.
+    that an earlier operation of the same call removed. A new entry that replaces others keeps their tasks and
+    environments, in addition to those of the call's episode.
 
     Args:
         entries: The bank, oldest first.
@@ -121,7 +122,7 @@ def plan_changes(
             continue
         parents = tuple(listed[index - 1] for index in indices)
         if isinstance(operation, Update):
-            parents = _descendants(parents, entries, replaced_by)
+            parents = descendants(parents, entries, replaced_by)
         if any(parent not in entries or parent in removed for parent in parents):
             rejections["vanished"] += 1
             continue
@@ -168,7 +169,7 @@ def plan_changes(
     )
 
 
-def _descendants(
+def descendants(
     ids: Sequence[str], entries: Mapping[str, Experience], replaced_by: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the entries that ``ids`` are or have become, without those of which nothing is left."""
@@ -184,15 +185,10 @@ def _descendants(
 
 
 def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:
-    entry = Experience(
+    names = {name: [*fields[name], *chain(*(getattr(parent, name) for parent in parents))] for name in _NAMES}
+    return Experience(
         title=operation.title,
         content=operation.content,
         parents=tuple(parent.id for parent in parents),
-        **fields,
+        **{**fields, **names},
     )
-    inherited = {
-        name: getattr(parents[0], name)
-        for name in ("task", "environment")
-        if parents and not getattr(entry, name) and len({getattr(parent, name) for parent in parents}) == 1
-    }
-    return entry.model_copy(update=inherited)

@@ -1,13 +1,15 @@
 """Removes control characters and structural markers from untrusted text, and cuts it to a number of tokens.
 
 Owns the list of markers: those of chat templates of the form ``<|...|>``, tool tags, and our own tags. Markers of other
-forms, such as ``[INST]``, are not recognised. Callers choose the lengths.
+forms, such as ``[INST]``, are not recognised. The lengths are settings of the bank.
 """
 
 import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+from verl_comprl.experience.config import BankConfig
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
 _BAR = r"[|\uff5c]"  # some templates use the full-width bar
@@ -47,6 +49,12 @@ def sanitize(text: str, max_chars: int) -> str:
     while (shorter := _MARKER.sub("", text)) != text or (shorter := _HALF_MARKER.sub("", text)) != text:
         text = shorter
     return text.strip()
+
+
+def clean_texts(title: str, content: str, *, config: BankConfig, tokenizer: Tokenizer | None) -> tuple[str, str]:
+    """Return title and content of an entry as a bank stores them."""
+    title, content = sanitize(title, config.max_title_chars), sanitize(content, config.max_content_chars)
+    return title, cap_tokens(content, tokenizer, config.max_content_tokens) if tokenizer else content
 
 
 def cap_tokens(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:

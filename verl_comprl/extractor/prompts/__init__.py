@@ -1,12 +1,12 @@
 """Fills the extractor's prompt templates, the text files in this package, into chat messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
 from typing import Any
 
-from verl_comprl.experience.schema import Turn
+from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage, Turn
 
 Message = dict[str, Any]
 
@@ -23,8 +23,8 @@ def _messages(call: str, *, system: dict[str, Any] | None = None, **user: Any) -
     ]
 
 
-def _numbered(texts: Sequence[str]) -> str:
-    return "\n\n".join(f"{index}. {text}" for index, text in enumerate(texts, start=1)) or "(none)"
+def _numbered(texts: Sequence[str], start: int = 1) -> str:
+    return "\n\n".join(f"{index}. {text}" for index, text in enumerate(texts, start)) or "(none)"
 
 
 def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, left_out: int = 0) -> str:
@@ -56,11 +56,20 @@ def distill_messages(
     success: bool,
     max_operations: int = 3,
     *,
+    similar: Sequence[str] = (),
     votes: bool = False,
 ) -> list[Message]:
     """Return the prompt that asks for operations on a finished episode: add, update, return, and votes if wanted.
 
-    ``instructions`` are the environment's rules and actions; ``experience`` is numbered from 1.
+    Args:
+        instructions: The environment's rules and actions.
+        goal: The task.
+        experience: Entries that the actor read, numbered from 1.
+        trajectory: From ``render_trajectory``.
+        success: The outcome.
+        max_operations: Operations that one answer may have.
+        similar: Further entries, with the numbers after those.
+        votes: Whether the answer may vote on entries.
     """
     return _messages(
         "distill",
@@ -71,13 +80,51 @@ def distill_messages(
         instructions=instructions or "(none)",
         goal=goal,
         experience=_numbered(experience),
+        similar=_numbered(similar, start=len(experience) + 1),
         trajectory=trajectory,
         outcome="success" if success else "failure",
     )
 
 
+def render_entry(
+    entry: Experience, *, step: int, free_success: Mapping[str, float], asked_weight: float = ASKED_WEIGHT
+) -> str:
+    """Return an entry with its record, as a merge lists it.
+
+    The record is one line, such as ``(tasks: room; age 12 steps; used 9 times, 67 % success (44 % without))``. Of an
+    entry of several tasks it shows the uses in each.
+
+    Args:
+        entry: The entry.
+        step: Current actor step.
+        free_success: Success rate of rollouts without experience, by task.
+        asked_weight: Weight of an episode that read the entry only through an answer.
+    """
+    tasks = {*entry.tasks, *(usage.task for usage in entry.usage)}
+    record = [f"tasks: {', '.join(entry.tasks) or 'unknown'}", f"age {_counted(step - entry.created_step, 'step')}"]
+    for usage in entry.usage:
+        name = f"{usage.task}: " if len(tasks) > 1 else ""
+        record.append(name + _render_usage(usage, free_success.get(usage.task), asked_weight))
+    if not entry.usage:
+        record.append("not used yet")
+    return f"({'; '.join(record)})\n{entry.text}"
+
+
+def _render_usage(usage: TaskUsage, free_success: float | None, asked_weight: float) -> str:
+    read = [f"used {_counted(usage.uses, 'time')}"] if usage.uses else []
+    read += [f"read in {_counted(usage.asked, 'answer')}"] if usage.asked else []
+    episodes, successes = usage.weighted(asked_weight)
+    success = f", {successes / episodes:.0%} success" if episodes else ""
+    without = f" ({free_success:.0%} without)" if success and free_success is not None else ""
+    return " and ".join(read) + success + without
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def merge_messages(entries: Sequence[str]) -> list[Message]:
-    """Return the prompt that asks for operations (retain, merge, discard) on a chunk of bank entries."""
+    """Return the prompt that asks for operations (retain, merge, discard) on entries, given by ``render_entry``."""
     return _messages("merge", entries=_numbered(entries))
 
 

@@ -1,0 +1,77 @@
+"""Applies the operations of one extractor call to an open bank.
+
+Owns what happens while the call is the only writer. The meaning of the operations is in ``updates.planning``; texts are
+sanitised and embedded before, by ``bank``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.ledger import Ledger
+from verl_comprl.experience.schema import Add, derive_id
+from verl_comprl.experience.updates.parsing import Operation
+from verl_comprl.experience.updates.planning import ApplyReport, plan_changes
+from verl_comprl.experience.updates.quality import duplicates
+
+
+async def apply_operations(
+    ledger: Ledger,
+    operations: Sequence[Operation],
+    vectors: Mapping[str, np.ndarray],
+    *,
+    call_id: str,
+    listed: Sequence[str],
+    provenance: Mapping[str, Any],
+    scope: tuple[str | None, str | None],
+    config: BankConfig,
+) -> ApplyReport:
+    """Carry out ``operations``, unless the call was applied before; to be called as the ledger's only writer.
+
+    Args:
+        ledger: The entries and their store.
+        operations: With sanitised texts.
+        vectors: Vectors of the new texts, by the ids that their entries get.
+        call_id: The extractor call.
+        listed: Ids of the entries in the prompt, in its order.
+        provenance: Further fields of new entries.
+        scope: Task and environment within which near-copies are looked for; None for any.
+        config: Settings of the bank.
+
+    Raises:
+        StoreError: If the store failed; the call can be repeated.
+    """
+    # Whether the call is known, and which texts are near-copies, is decided in here, as the only writer. Calls embed at
+    # the same time: checked before that, two of them would each find nothing of the other.
+    table = ledger.table
+    if call_id in table.applied:
+        written = tuple(id for id in vectors if id in table.by_id)
+        surviving = tuple(id for id in listed if id in table.by_id)
+        return ApplyReport(new_ids=written, surviving_ids=surviving + written, repeated=True)
+    additions = {
+        position: vectors[derive_id(call_id, position)]
+        for position, operation in enumerate(operations)
+        if isinstance(operation, Add)
+    }
+    changes = plan_changes(
+        table.by_id,
+        operations,
+        call_id=call_id,
+        listed=listed,
+        provenance={**provenance, "created_at": table.now()},
+        capacity=config.capacity,
+        replaced_by=table.replaced_by,
+        duplicates=await duplicates(ledger.store, additions, threshold=config.dedup_similarity, scope=scope),
+    )
+    if changes.new or changes.removed:
+        rows = np.array([vectors[entry.id] for entry in changes.new], dtype=np.float32)
+        await ledger.change(changes.new, rows, changes.removed)
+    for id, votes in changes.upvotes.items():
+        table.set_counters(id, upvotes=table.by_id[id].upvotes + votes)
+    for id, votes in changes.downvotes.items():
+        table.set_counters(id, downvotes=table.by_id[id].downvotes + votes)
+    # Only now: a call whose write failed must not count as applied, or repeating it would change nothing.
+    table.applied[call_id] = None
+    return changes.report

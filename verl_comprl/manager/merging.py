@@ -1,0 +1,96 @@
+"""One pass of the merge over the bank: every entry goes through the extractor once, in chunks of neighbours.
+
+Owns the pass. ``experience.updates.merge`` decides which entries form a chunk, the bank what an answer changes.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import ExperienceBank, ParsedAnswer
+from verl_comprl.experience.locks import ReadWriteLock
+from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.updates.merge import split_into_runs
+from verl_comprl.experience.updates.quality import free_success_rates
+from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.generation_record import GenerationRecord
+from verl_comprl.extractor.prompts import render_entry
+
+
+@dataclass(frozen=True)
+class MergePass:
+    """What a pass needs of the manager."""
+
+    config: ComprlConfig
+    bank: ExperienceBank
+    calls: ExtractorCalls
+    commit: ReadWriteLock
+    """Its read side is held while an answer changes bank and buffer together."""
+    step: Callable[[], int]
+    """Returns the current actor step."""
+    free_outcomes: Mapping[str, Collection[bool]]
+    """Latest outcomes of the free half, by task."""
+    note: Callable[[ParsedAnswer, GenerationRecord], None]
+    """Keeps the record of a call."""
+    fail: Callable[[str, Exception], None]
+    """Counts a failure."""
+
+    async def run(self) -> None:
+        """Merge runs of neighbouring chunks concurrently; within a run, each chunk's output is carried into the next.
+
+        Raises:
+            StoreError: If the bank cannot be divided into chunks.
+        """
+        at_once = asyncio.Semaphore(self.config.merge.workers)
+        groups = await self.bank.merge_chunks(self.config.merge.chunk)
+
+        async def merge_run(chunks: Sequence[Sequence[str]]) -> None:
+            async with at_once:
+                await self._merge_run(chunks)
+
+        async with asyncio.TaskGroup() as tasks:
+            for chunks in split_into_runs(groups, self.config.merge.workers):
+                tasks.create_task(merge_run(chunks))
+
+    async def _merge_run(self, chunks: Sequence[Sequence[str]]) -> None:
+        carried: list[str] = []
+        for chunk in chunks:
+            # Entries as they are now: distillation may have replaced or removed some since the pass began.
+            listed = [entry for id in (*carried, *chunk) if (entry := self.bank.get(id)) and not entry.quarantined]
+            if len(listed) < 2:
+                carried = [entry.id for entry in listed]
+                continue
+            try:
+                carried = await self._merge_chunk(listed)
+            except Exception as error:
+                self.fail("merge", error)
+                carried = []
+
+    async def _merge_chunk(self, listed: Sequence[Experience]) -> list[str]:
+        """Merge entries and return the ids of the newest that are left, to be carried into the next chunk.
+
+        At most a chunk of them: an extractor that retains everything would otherwise get ever longer prompts. An answer
+        that cannot be parsed leaves its entries as they are, and carries none.
+        """
+        free_success = free_success_rates(self.free_outcomes)
+        weight = self.config.bank.asked_weight
+        texts = [
+            render_entry(entry, step=self.step(), free_success=free_success, asked_weight=weight) for entry in listed
+        ]
+        answer, record = await self.calls.merge(texts, self.step())
+        async with self.commit.read():
+            if not answer.format_ok:
+                self.note(answer, record)
+                return []
+            report = await self.bank.apply(
+                answer.operations,
+                call_id=record.id,
+                listed=[entry.id for entry in listed],
+                task="",
+                environment="",
+                step=self.step(),
+                weight_version=record.weight_version,
+            )
+            self.note(answer, record)
+        return list(report.surviving_ids[-self.config.merge.chunk :])
