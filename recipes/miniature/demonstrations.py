@@ -145,17 +145,19 @@ def _play(
 
 
 def reading_drills(rng: random.Random, count: int) -> Iterator[list[Message]]:
-    """Yield single turns: an entry with the whole code, the lamps that are lit, and the next move.
+    """Yield single turns: an entry with the whole code, an observation, and the next move.
 
-    Copying from a prompt of 30 tokens is learned in a hundred steps, from one of 200 not in a thousand. What was learned
-    from the short ones carries over to the long ones.
+    Copying from a prompt of 30 tokens is learned in a hundred steps, from one of 200 not in a thousand. What was
+    learned from the short ones carries over to the long ones.
     """
     for environment in episodes(rng, count):
         entry = draw_entry(rng, environment.vault, "right")
         lit = rng.randrange(len(environment.vault.code))
+        hit = lit > 0 and rng.random() < 0.5
+        observation = show_lamps(lit, move=rng.choice(MOVES) if lit or rng.random() < 0.5 else "", hit=hit)
         assert entry is not None
         yield [
-            {"role": "user", "content": f"{entry.text}\n{show_lamps(lit)}"},
+            {"role": "user", "content": f"{entry.text}\n{observation}"},
             {"role": "assistant", "content": f"<action>{environment.vault.code[lit]}</action>"},
         ]
 

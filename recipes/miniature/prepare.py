@@ -3,7 +3,7 @@
 import argparse
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from recipes.tiny_models.build import build, save
@@ -52,20 +52,21 @@ def _train_actor(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=1, rope_theta=ROPE_THETA)
 
-    def played(number: int, count: int, obeys: float, kinds: dict[str, float]) -> Iterator[list[Message]]:
+    def played(number: int, count: int, obeys: Sequence[float], kinds: dict[str, float]) -> Iterator[list[Message]]:
         rng = random.Random(f"actor/{number}")
-        return (episode.messages for episode in demonstrate(rng, count, obeys=[obeys], kinds=kinds))
+        return (episode.messages for episode in demonstrate(rng, count, obeys=obeys, kinds=kinds))
 
     loss = 0.0
     for number, (conversations, steps, rate) in enumerate(
         (
-            (reading_drills(random.Random("drills"), 300 * BATCH), 300, 4e-3),
-            (played(1, 450 * BATCH, 0.95, READING), 450, 4e-3),
-            (played(2, 110 * BATCH, 0.45, HEEDING), 110, 2e-3),
+            (reading_drills(random.Random("drills"), 400 * BATCH), 400, 4e-3),
+            (played(1, 300 * BATCH, (0.3, 0.8), READING), 300, 3e-3),
+            (played(2, 200 * BATCH, (0.45,), HEEDING), 200, 2e-3),
         )
     ):
         examples = [encode(tokenizer, messages) for messages in conversations]
         loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=rate, seed=number)
+        print(f"  actor, loss after phase {number}: {loss:.3f}", flush=True)
     save(model, tokenizer, folder / "actor", loss)
 
 
@@ -88,15 +89,16 @@ def _train_extractor(folder: Path) -> None:
     rng = random.Random("answers")
     styles = {WORKED: 2, TRIED: 1, SEEN: 1}
     loss = 0.0
-    for number, (conversations, steps, batch, rate) in enumerate(
+    for number, (conversations, steps, rate) in enumerate(
         (
-            (writing_drills(rng, played(0, 400 * BATCH, {"none": 1})), 400, BATCH, 4e-3),
-            (distillations(rng, played(1, 250 * BATCH // 2, HEEDING), contents={WORKED: 1}), 250, BATCH // 2, 3e-3),
-            (distillations(rng, played(2, 300 * BATCH // 2, HEEDING), contents=styles), 300, BATCH // 2, 3e-3),
+            (writing_drills(rng, played(0, 700 * BATCH, {"none": 1})), 700, 6e-3),
+            (distillations(rng, played(1, 250 * BATCH, HEEDING), contents={WORKED: 1}), 250, 4e-3),
+            (distillations(rng, played(2, 350 * BATCH, HEEDING), contents=styles), 350, 4e-3),
         )
     ):
         examples = [encode(tokenizer, messages) for messages in conversations]
-        loss = warm_start(model, examples, folder, steps=steps, batch_size=batch, learning_rate=rate, seed=number)
+        loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=rate, seed=number)
+        print(f"  extractor, loss after phase {number}: {loss:.3f}", flush=True)
     save(model, tokenizer, folder / "extractor", loss)
 
 

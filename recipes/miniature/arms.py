@@ -1,0 +1,29 @@
+"""Arms of the miniature as Hydra overrides."""
+
+from pathlib import Path
+
+ARMS: dict[str, tuple[str, ...]] = {
+    "baseline": ("arm=baseline",),
+    "static_online": ("arm=static_online",),
+    "offline": ("arm=offline",),
+    "experience_only": ("arm=experience_only",),
+    "complementary": ("arm=complementary",),
+    "self_distillation": ("arm=complementary", "comprl.self_distillation.weight=2.0"),
+    "self_imitation": ("arm=self_imitation", "comprl.self_distillation.weight=2.0"),
+    "shared_baseline": ("arm=shared_baseline",),
+    "all_guided": ("arm=all_guided",),
+}
+"""``self_imitation`` is a baseline that imitates its own successes: the control of ``self_distillation``."""
+
+FILLING_STEPS = 12
+"""Steps in which the warm-started pair fills the bank of ``offline``, without learning."""
+
+
+def filling(steps: int = FILLING_STEPS) -> tuple[str, ...]:
+    """Return the overrides of the run that fills the bank of ``offline``."""
+    return ("arm=static_online", "actor_rollout_ref.actor.optim.lr=0.0", f"trainer.total_training_steps={steps}")
+
+
+def initial_bank(folder: Path) -> str:
+    """Return the override by which ``offline`` starts with the bank of a run that ``filling`` describes."""
+    return f"comprl.initial_bank={folder}"

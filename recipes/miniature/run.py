@@ -1,0 +1,138 @@
+"""Runs the miniature: ``python -m recipes.miniature.run --families 3 --arms baseline complementary --seeds 1 2``.
+
+Builds the two models and checks them, makes the worlds, trains every arm with every seed on engines that are started
+once, and prints tables and figures. What has finished is not repeated, so a longer run continues a shorter one.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recipes.miniature.arms import ARMS, filling, initial_bank
+from recipes.miniature.data import make_data
+from verl_comprl.train import prepare_environment
+
+ROOT = Path(__file__).parents[2]
+PROMPTS_PER_FAMILY = 4
+ENTRIES_PER_RULE = 12
+RULES_PER_FAMILY = 8
+
+
+def run_name(arm: str, families: int, seed: int) -> str:
+    """Return the name of a run, which is also that of its folder."""
+    return f"{arm}-{families}-{seed}"
+
+
+def settings(
+    data: Path, *, families: int, seed: int, steps: int, evaluations: int, prompts: int | None = None
+) -> list[str]:
+    """Return the overrides that all arms share.
+
+    Args:
+        data: Folder of the worlds.
+        families: Number of task families that share the bank.
+        seed: Chooses the world and the order of tasks.
+        steps: Actor steps.
+        evaluations: Number of evaluations during training, at equal distances.
+        prompts: Prompts per step; None for four of each family.
+    """
+    train, held_out = make_data(data, world=seed, families=families)
+    return [
+        f"data.train_files={train}",
+        f"data.val_files={held_out}",
+        f"data.seed={seed}",
+        f"data.train_batch_size={prompts or PROMPTS_PER_FAMILY * families}",
+        f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
+        f"trainer.total_training_steps={steps}",
+        f"trainer.test_freq={max(1, steps // evaluations)}",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, train, and report."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.miniature.run", description=__doc__.partition("\n")[0])
+    parser.add_argument("--families", type=int, nargs="+", default=[3], choices=(1, 2, 3), help="default: 3")
+    parser.add_argument(
+        "--arms", nargs="+", default=["baseline", "static_online", "complementary"], choices=list(ARMS), metavar="ARM",
+        help=f"of {', '.join(ARMS)}; default: baseline static_online complementary",
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="worlds; default: 1 2")
+    parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
+    parser.add_argument("--evaluations", type=int, default=2, help="evaluations during training (default: 2)")
+    parser.add_argument("--prompts", type=int, help="prompts per step (default: 4 of each family)")
+    parser.add_argument("--output", type=Path, default=ROOT / "outputs/miniature", help="folder of all files")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of all runs")
+    options = parser.parse_intermixed_args(arguments)
+    output: Path = options.output.resolve()
+    os.environ |= {"COMPRL_MINIATURE": str(output), "COMPRL_QUICKSTART": str(output), "HF_HUB_OFFLINE": "1"}
+    if not prepare_environment() or not _prepare(output / "models"):
+        return 1
+    failed = _train(options, output)
+    from recipes.miniature.report import report
+
+    report(output)
+    return 1 if failed else 0
+
+
+def _prepare(models: Path) -> bool:
+    """Build and check the models; returns whether they may be trained."""
+    from recipes.miniature.check import check, problems, show
+    from recipes.miniature.prepare import prepare
+
+    prepare(models)
+    stored = models / "check.json"
+    if not stored.exists():
+        print("Checking the warm-started models …", flush=True)
+        stored.write_text(json.dumps(check(models)))
+    figures = json.loads(stored.read_text())
+    print(f"Warm-started models, in unseen worlds:\n{show(figures)}", flush=True)
+    wrong = problems(figures)
+    if wrong:
+        print("error: the models are not where the miniature has to begin:\n  " + "\n  ".join(wrong), file=sys.stderr)
+    return not wrong
+
+
+def _train(options: argparse.Namespace, output: Path) -> bool:
+    """Train what has not finished; returns whether a run failed."""
+    from verl_comprl.sweep import Run
+
+    runs: list[Run] = []
+    fillings: list[Run] = []
+    for seed in options.seeds:
+        for families in options.families:
+            shared = settings(
+                output / "data",
+                families=families,
+                seed=seed,
+                steps=options.steps,
+                evaluations=options.evaluations,
+                prompts=options.prompts,
+            )
+            for arm in options.arms:
+                overrides = [*shared, *ARMS[arm]]
+                if arm == "offline":
+                    name = run_name("filling", families, seed)
+                    fillings.append(Run(name, (*shared, *filling())))
+                    overrides.append(initial_bank(output / "runs" / name))
+                runs.append(Run(run_name(arm, families, seed), (*overrides, *options.overrides)))
+    return any(_sweep(part, output) for part in (fillings, runs) if part)
+
+
+def _sweep(runs: Sequence[Any], output: Path) -> bool:
+    from verl_comprl import sweep
+
+    records = sweep.run(
+        runs,
+        config_dir=ROOT / "recipes",
+        config_name="miniature/miniature",
+        results=output / "runs.jsonl",
+    )
+    return any(record["status"] != "finished" for record in records)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
