@@ -1,0 +1,260 @@
+"""Trains the runs of a sweep one after the other on engines that are started once."""
+
+import copy
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.config.reading import ConfigError
+from verl_comprl.display.quiet import is_verbose
+from verl_comprl.display.redirect import redirect_verl_output
+from verl_comprl.display.sweep import RunDisplay, SweepDisplay
+from verl_comprl.sweep.runs import Run, compose
+from verl_comprl.train import prepare_environment
+from verl_comprl.training import Training, check_config, start_ray, uninterrupted
+
+FINISHED = "finished.json"
+"""In the folder of a run that has finished: its record."""
+
+Record = dict[str, Any]
+"""What is kept of a run: name, overrides, folder, status, seconds, error and last metrics."""
+
+Observer = Callable[[str, Any], None]
+
+
+@dataclass
+class CheckedRun:
+    """A run whose config can be trained."""
+
+    run: Run
+    config: Any
+    guided_fraction: float | None
+    """Share of guided attempts; ``None`` without experience."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        return Path(self.config.trainer.default_local_dir)
+
+    @property
+    def record(self) -> Record | None:
+        """The record of a run that has finished before."""
+        file = self.folder / FINISHED
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def run(
+    runs: Sequence[Run],
+    *,
+    config_dir: Path | None = None,
+    config_name: str = "comprl_trainer",
+    results: Path | None = None,
+) -> list[Record]:
+    """Train ``runs`` one after the other and return their records.
+
+    The engines are started once. Each run begins with the models' initial weights and has a folder, a bank, workers and
+    settings of its own. A run that has finished before is not repeated; one that was interrupted continues from its
+    last checkpoint, or begins again if it has none. After a run that failed, the engines are started again.
+
+    Args:
+        runs: What to train.
+        config_dir: Folder of the recipe; by default that of this package's configs.
+        config_name: The recipe.
+        results: File for the records, one line each; by default ``sweep.jsonl`` next to the runs' folders.
+
+    Raises:
+        ConfigError: Before anything starts, with one line for each mistake in any run.
+    """
+    prepare_environment()
+    checked = check(runs, compose(runs, config_dir, config_name))
+    sweep = Sweep(checked, results or checked[0].folder.parent / "sweep.jsonl")
+    try:
+        return sweep.run()
+    finally:
+        sweep.close()
+
+
+def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
+    """Check the configs of ``runs``, each for itself and whether they can share engines.
+
+    Raises:
+        ConfigError: With one line for each mistake.
+    """
+    from verl_comprl import plugin
+    from verl_comprl.compat import check_symbols
+    from verl_comprl.sweep.shared_settings import conflicts, unsupported
+
+    if not runs:
+        raise ConfigError("a sweep needs at least one run")
+    check_symbols()
+    plugin.verify()
+    pairs = list(zip(runs, configs, strict=True))
+    reference, shared = next((pair for pair in pairs if pair[1].comprl.experience), pairs[0])
+    # All comparisons come first: check_config completes a config.
+    compared = [[*unsupported(config), *conflicts(config, shared, reference.name)] for config in configs]
+    checked: list[CheckedRun] = []
+    mistakes: list[str] = []
+    for (run, config), found in zip(pairs, compared, strict=True):
+        try:
+            with redirect_stdout(StringIO()):  # verl's remarks
+                comprl = check_config(config)
+            checked.append(CheckedRun(run, config, comprl.guided_fraction if comprl.experience else None))
+        except (ValueError, AssertionError) as error:
+            found += str(error).splitlines()
+        else:
+            record = checked[-1].record
+            if record and record["overrides"] != list(run.overrides):
+                done = " ".join(record["overrides"])
+                found.append(f"{checked[-1].folder} has a finished run with {done}; use another folder or remove it")
+        mistakes += [f"run {run.name}: {mistake}" for mistake in found]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return checked
+
+
+class Sweep:
+    """The runs, and the engines that they use."""
+
+    def __init__(self, runs: list[CheckedRun], results: Path, observe: Observer | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            runs: Which can share engines, see :func:`check`.
+            results: File for the records.
+            observe: Gets the name and the trainer of each run before its engines are ready.
+        """
+        self._runs = runs
+        self._results = results
+        self._observe = observe
+        self._display = SweepDisplay(len(runs), live=not is_verbose())
+        self._engines: Any = None
+        self._next: Training | None = None
+        self._own_tensorboard = "TENSORBOARD_DIR" not in os.environ
+
+    def run(self) -> list[Record]:
+        """Train what has not finished before; returns all records, which are written to the results too."""
+        self._results.parent.mkdir(parents=True, exist_ok=True)
+        self._results.write_text("")
+        self._display.note(f"{len(self._runs)} runs on the same engines; results: {self._results}")
+        records: list[Record] = []
+        for number, run in enumerate(self._runs, start=1):
+            record = run.record
+            if record:
+                self._display.ended(number, run.run.name, "finished before", 0.0, "")
+            else:
+                following = next((one for one in self._runs[number:] if one.record is None), None)
+                record = self.train(run, following, number=number)
+            records.append(record)
+            with self._results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            if record["status"] == "interrupted":
+                break
+        return records
+
+    def train(self, run: CheckedRun, following: CheckedRun | None = None, *, number: int = 1) -> Record:
+        """Train one run and return its record.
+
+        Args:
+            run: The run.
+            following: The next run, whose agent loops are started meanwhile.
+            number: Its number in the sweep.
+        """
+        display = self._display.run()
+        started = time.perf_counter()
+        run.folder.mkdir(parents=True, exist_ok=True)
+        log = run.folder / "train.log"
+        with redirect_verl_output(log, display.note):
+            status, error = self._try(run, following, display)
+        display.close()
+        seconds = time.perf_counter() - started
+        record: Record = {
+            "name": run.run.name,
+            "overrides": list(run.run.overrides),
+            "folder": str(run.folder),
+            "status": status,
+            "seconds": round(seconds, 1),
+            "error": error,
+            "metrics": display.metrics(),
+        }
+        if status == "finished":
+            (run.folder / FINISHED).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        self._display.ended(
+            number, run.run.name, status, seconds, display.outcome() if not error else f"{error} · {log}"
+        )
+        return record
+
+    def _try(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> tuple[str, str]:
+        """Return how the run ended, and the last line of its error."""
+        from verl_comprl.trainer.trainer import RunInterrupted
+
+        try:
+            self._train(run, following, display)
+        except (RunInterrupted, KeyboardInterrupt) as error:
+            return "interrupted", str(error)
+        except Exception as error:
+            print(traceback.format_exc())
+            self.close()  # an engine may be what has failed
+            return "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+        return "finished", ""
+
+    def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
+        from verl_comprl.config.saved import save_config
+
+        self._start()
+        training, self._next = self._next or self._training(run), None
+
+        def begun() -> None:
+            save_config(run.config, run.folder)
+            if following is not None:
+                self._next = self._training(following)
+                self._engines.lend_actor(self._next.trainer)
+                self._next.start_agent_loops()
+
+        if self._own_tensorboard:
+            os.environ["TENSORBOARD_DIR"] = str(run.folder / "tensorboard")
+        if self._observe is not None:
+            self._observe(run.run.name, training.trainer)
+        try:
+            training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
+        finally:
+            training.release()
+
+    def _training(self, run: CheckedRun) -> Training:
+        from omegaconf import OmegaConf
+
+        config = copy.deepcopy(run.config)  # which the trainer changes
+        OmegaConf.resolve(config)
+        return Training(config, self._engines)
+
+    def _start(self) -> None:
+        """Start Ray with the slots of the run that needs most, and TransferQueue, unless they run."""
+        import ray
+        import transfer_queue as tq
+
+        from verl_comprl.config.validation import check_slots, device_slots
+        from verl_comprl.trainer.engines import Engines
+
+        if self._engines is not None:
+            return
+        largest = max((run.config for run in self._runs), key=lambda config: sum(device_slots(config)))
+        start_ray(largest)
+        check_slots(largest, ray.cluster_resources())
+        tq.init(largest.transfer_queue)
+        self._engines = Engines()
+
+    def close(self) -> None:
+        """Stop the engines and everything else."""
+        import ray
+        import transfer_queue as tq
+
+        with uninterrupted():
+            self._engines = self._next = None
+            tq.close()
+            ray.shutdown()
