@@ -82,8 +82,13 @@ class Training:
         if engines is not None:
             self.trainer.engines = engines
 
-    def start_agent_loops(self) -> None:
-        """Start the processes that play episodes, without waiting for them; the actor's servers must be known."""
+    def prepare(self) -> None:
+        """Start the run's own processes without waiting for them; its trainer must have been lent an actor."""
+        self.trainer.prepare()
+        self._start_agent_loops()
+
+    def _start_agent_loops(self) -> None:
+        """Start the processes that play episodes."""
         from verl.trainer.ppo.v1 import AgentLoopManagerTQ
         from verl.utils.import_utils import load_class_from_fqn
 
@@ -111,7 +116,7 @@ class Training:
                 trainer.progress = display
                 trainer.init()
                 if self.agent_loops is None:
-                    self.start_agent_loops()
+                    self._start_agent_loops()
                 on_start()
             if not self.config.trainer.val_only:
                 display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))

@@ -201,7 +201,9 @@ class Sweep:
         except Exception as error:
             print(traceback.format_exc())
             self.close()  # an engine may be what has failed
-            return "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+            # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
+            cause = getattr(error, "cause", None) or error
+            return "failed", f"{type(cause).__name__}: {cause}".splitlines()[0]
         return "finished", ""
 
     def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
@@ -215,7 +217,7 @@ class Sweep:
             if following is not None:
                 self._next = self._training(following)
                 self._engines.lend_actor(self._next.trainer)
-                self._next.start_agent_loops()
+                self._next.prepare()
 
         if self._own_tensorboard:
             os.environ["TENSORBOARD_DIR"] = str(run.folder / "tensorboard")

@@ -76,6 +76,9 @@ class EngineSharing(PPOTrainer):
         self.engines = Engines()
         """Set before :meth:`init` to share them."""
 
+    def prepare(self) -> None:
+        """Start what is the run's own and needs no engine, without waiting for it; :meth:`init` does so otherwise."""
+
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         for role in self.role_worker_mapping.keys() & _ACTOR_ROLES:

@@ -82,11 +82,16 @@ class ComplementaryTrainerMixin(EngineSharing):
 
     # ---- start and end ----
 
+    def prepare(self) -> None:
+        """Start the experience manager."""
+        if self.comprl.experience and not isinstance(self.experience_runtime, ExperienceRuntime):
+            self.experience_runtime = ExperienceRuntime(self.config)
+
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        if self.comprl.experience:
-            self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
+        self.prepare()
+        self.experience_runtime.open(keep_content=folder is not None)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         for name in (EVALUATIONS, FAILURES, METRICS):
             rewind_log(self._folder / name, step)
