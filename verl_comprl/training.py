@@ -148,7 +148,9 @@ def _stop_on_signal(trainer: Any, display: Any):
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        display.note("stopping as soon as the current step has a checkpoint; press Ctrl-C again to stop without one")
+        display.announce(
+            "stopping as soon as the current step has a checkpoint; press Ctrl-C again to stop without one"
+        )
         trainer.request_stop()
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

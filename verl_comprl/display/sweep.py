@@ -1,6 +1,7 @@
 """Terminal display of a sweep: the present run as a live view on a terminal, and one line per run that has ended."""
 
 from collections.abc import Mapping
+from numbers import Real
 
 from rich.console import Console
 
@@ -41,7 +42,7 @@ class RunDisplay(Display):
         evaluations = self._state.evaluations
         last = evaluations[max(evaluations)] if evaluations else {}
         found = self._state.metrics | last | self._totals
-        return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+        return {name: float(value) for name, value in found.items() if isinstance(value, Real)}
 
     def outcome(self) -> str:
         """Return in a few words what the run has reached, and how long its start took."""

@@ -26,7 +26,7 @@ from verl_comprl.names import manager_name
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
-    """Its constructor does nothing, since a Ray actor's constructor cannot await; call :meth:`open`."""
+    """Its constructor does nothing, since a Ray actor's cannot await; call :meth:`load` and :meth:`open`."""
 
     def __init__(self) -> None:
         self._warnings = KeptWarnings()

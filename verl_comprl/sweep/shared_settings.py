@@ -58,7 +58,7 @@ _FIXED = (
     "trainer.device",
     "algorithm.use_kl_in_reward",
     "reward",
-    "distillation",
+    "distillation.enabled",
     "global_profiler",
     "transfer_queue",
 )
@@ -79,6 +79,8 @@ def conflicts(config: DictConfig, reference: DictConfig, name: str) -> Iterator[
     subtrees = ["actor_rollout_ref", *_FIXED]
     if config.comprl.experience and reference.comprl.experience:
         subtrees += ["extractor", *_FIXED_WITH_EXPERIENCE]
+    if config.distillation.enabled:
+        subtrees.append("distillation")
     ours, theirs = _fixed_settings(config, subtrees), _fixed_settings(reference, subtrees)
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):

@@ -5,7 +5,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -25,8 +25,6 @@ FINISHED = "finished.json"
 
 Record = dict[str, Any]
 """What is kept of a run: name, overrides, folder, status, seconds, error and last metrics."""
-
-Observer = Callable[[str, Any], None]
 
 
 @dataclass
@@ -122,20 +120,19 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
 class Sweep:
     """The runs, and the engines that they use."""
 
-    def __init__(self, runs: list[CheckedRun], results: Path, observe: Observer | None = None) -> None:
+    def __init__(self, runs: list[CheckedRun], results: Path) -> None:
         """Start nothing yet.
 
         Args:
             runs: Which can share engines, see :func:`check`.
             results: File for the records.
-            observe: Gets the name and the trainer of each run before its engines are ready.
         """
         self._runs = runs
         self._results = results
-        self._observe = observe
         self._display = SweepDisplay(len(runs), live=not is_verbose())
         self._engines: Any = None
         self._next: Training | None = None
+        """Of the next run, whose processes have been started."""
         self._own_tensorboard = "TENSORBOARD_DIR" not in os.environ
 
     def run(self) -> list[Record]:
@@ -163,14 +160,15 @@ class Sweep:
 
         Args:
             run: The run.
-            following: The next run, whose agent loops are started meanwhile.
+            following: The next run, whose own processes are started meanwhile.
             number: Its number in the sweep.
         """
         display = self._display.run()
         started = time.perf_counter()
         run.folder.mkdir(parents=True, exist_ok=True)
         log = run.folder / "train.log"
-        with redirect_verl_output(log, display.note):
+        with redirect_verl_output(log, self._display.note):
+            self._start_ray()
             status, error = self._try(run, following, display)
         display.close()
         seconds = time.perf_counter() - started
@@ -209,33 +207,40 @@ class Sweep:
     def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
         from verl_comprl.config.saved import save_config
 
-        self._start()
-        training, self._next = self._next or self._training(run), None
+        training, self._next = self._next or self.make_training(run), None
 
         def begun() -> None:
             save_config(run.config, run.folder)
             if following is not None:
-                self._next = self._training(following)
-                self._engines.lend_actor(self._next.trainer)
-                self._next.prepare()
+                self._next = self._prepared(following)
 
         if self._own_tensorboard:
             os.environ["TENSORBOARD_DIR"] = str(run.folder / "tensorboard")
-        if self._observe is not None:
-            self._observe(run.run.name, training.trainer)
         try:
             training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
         finally:
             training.release()
 
-    def _training(self, run: CheckedRun) -> Training:
+    def _prepared(self, run: CheckedRun) -> Training | None:
+        """Start the processes of the next run; what goes wrong there is that run's failure, not the present one's."""
+        try:
+            training = self.make_training(run)
+            self._engines.lend_actor(training.trainer)
+            training.prepare()
+        except Exception:
+            print(traceback.format_exc())
+            return None
+        return training
+
+    def make_training(self, run: CheckedRun) -> Training:
+        """Make the trainer of a run."""
         from omegaconf import OmegaConf
 
         config = copy.deepcopy(run.config)  # which the trainer changes
         OmegaConf.resolve(config)
         return Training(config, self._engines)
 
-    def _start(self) -> None:
+    def _start_ray(self) -> None:
         """Start Ray with the slots of the run that needs most, and TransferQueue, unless they run."""
         import ray
         import transfer_queue as tq
