@@ -53,6 +53,3 @@ ARMS: dict[str, list[str]] = {
         "comprl.exploration=0.5",
     ],
 }
-
-FIRST, LATER = "offline", "no_search_and_ask"
-"""The arm that the engines start with, and one after arms in which both models learned."""

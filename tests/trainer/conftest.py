@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arms import ARMS, COMPARED, FIRST, LATER, SMALL
+from arms import ARMS, COMPARED, SMALL
 from running import ROOT, START_SECONDS, Run, comprl_bank, last_step, run_environment
 
 import env_adapters
@@ -94,9 +94,6 @@ def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> 
     common += ["comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", f"comprl.initial_bank={initial_bank}"]
     # An arm with both models comes first: they start at the same time.
     runs: list[dict[str, Any]] = [{"name": name, "overrides": [*common, *changes]} for name, changes in ARMS.items()]
-    for run in runs:
-        if run["name"] in (FIRST, LATER):
-            run["start"] = str(folder / "starts" / run["name"])
     # verl's trainer makes rollouts and keeps them; ours trains on the same ones.
     runs.append({"name": "plain", "overrides": compared, "plain": True})
     runs.append({"name": "ours", "overrides": compared})
@@ -106,6 +103,10 @@ def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> 
     runs.append({"name": "mix", "overrides": [*common, *mixed]})
     resumed = [f"trainer.total_training_steps={step + 2}", f"trainer.save_freq={step + 2}"]
     runs.append({"name": "run", "overrides": resumed, "probe": str(folder / "resumed.jsonl")})
+    # Both models have been loaded from a checkpoint and trained by now.
+    runs.append({"name": "again", "overrides": [*common, "trainer.total_training_steps=1"]})
+    for run in (runs[0], runs[-1]):
+        run["start"] = str(folder / "starts" / run["name"])
     runs.append({"name": "evaluated", "evaluate": str(folder / "run" / f"global_step_{step}")})
     run_lent(folder, runs, [*SMALL, f"trainer.default_local_dir={folder}"])
     steps = {run["name"]: read_steps(folder / run["name"]) for run in runs if (folder / run["name"] / METRICS).exists()}

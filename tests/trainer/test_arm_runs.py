@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arms import ARMS, FIRST, LATER, STEPS
+from arms import ARMS, STEPS
 from running import undocumented
 from safetensors.torch import load_file
 from torch.utils._pytree import keystr, tree_flatten_with_path
@@ -49,17 +49,18 @@ def engine_state(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["actor", "extractor"])
 def test_a_run_on_used_engines_starts_like_the_first_one(folder: Path, lent: Steps, model: str) -> None:
-    """Bit for bit, after runs that trained both models."""
-    between = [step for arm in list(ARMS)[: list(ARMS).index(LATER)] for step in lent[arm]]
-    assert any(step.get("actor/grad_norm", 0) > 0 for step in between)
-    assert any(step["comprl/extractor/updates"] > 0 for step in between)
-    first, later = (engine_state(folder / "starts" / arm / model) for arm in (FIRST, LATER))
+    """Bit for bit, after a run that loaded both models from a checkpoint and trained them."""
+    before = lent["resumed"][-1]
+    assert before["actor/grad_norm"] > 0 and before["comprl/extractor/updates"] > 0
+    first, later = (engine_state(folder / "starts" / run / model) for run in (next(iter(ARMS)), "again"))
     assert first.keys() == later.keys()
     assert [name for name in first if not np.array_equal(first[name], later[name])] == []
     loaded = load_file(folder / "models" / model / "model.safetensors")
     assert all(torch.equal(value, later[f"['model']['{name}']"]) for name, value in loaded.items())
-    versions = json.loads((folder / "starts" / LATER / "versions.json").read_text())
+    versions = json.loads((folder / "starts" / "again" / "versions.json").read_text())
     assert versions == {"actor": 0, "extractor": 0}
+    (step,) = lent["again"]
+    assert step["training/rollout_probs_diff_mean"] < 1e-2, "the server has other weights"
 
 
 def test_runs_on_the_same_engines_have_learning_rates_of_their_own(lent: Steps) -> None:
