@@ -9,8 +9,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_comprl.config.saved import FILE
+from verl_comprl.sweep.checks import FINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
-from verl_comprl.sweep.sweep import FINISHED, CheckedRun, Sweep
+from verl_comprl.sweep.sweep import Sweep
 from verl_comprl.trainer.trainer import RunInterrupted
 
 

@@ -75,6 +75,7 @@ class EngineSharing(PPOTrainer):
         super().__init__(config)
         self.engines = Engines()
         """Set before :meth:`init` to share them."""
+        self._took_over = False
 
     def prepare(self) -> None:
         """Start what is the run's own and needs no engine, without waiting for it; :meth:`init` does so otherwise."""
@@ -94,6 +95,7 @@ class EngineSharing(PPOTrainer):
         self._init_dataloader()
         self._init_dump_executor()
         self.engines.lend_actor(self)
+        self._took_over = True
         # Nobody waits for what the servers still generate for the run before.
         servers: Any = self.checkpoint_manager
         servers.abort_replicas()
@@ -102,7 +104,8 @@ class EngineSharing(PPOTrainer):
         self._load_checkpoint()
 
     def on_init_end(self) -> None:
-        """Copy the weights to the servers, and let them generate, which a takeover has paused."""
+        """Copy the weights to the servers, and let them generate again if they were taken over, which pauses them."""
         super().on_init_end()
-        servers: Any = self.checkpoint_manager
-        servers.resume_generation_replicas()
+        if self._took_over:
+            servers: Any = self.checkpoint_manager
+            servers.resume_generation_replicas()
