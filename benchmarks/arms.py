@@ -1,7 +1,7 @@
 """Compares arms on the quickstart's environment and models: success over several seeds, and wall-clock time.
 
-Every arm and seed is a separate training run from the same warm-started models, with the same tasks and the same number
-of episodes; they run one after the other. Evaluations use ``--tasks`` held-out tasks. A run that has finished is not
+A sweep: every arm and seed is a run from the same warm-started models, with the same tasks and the same number of
+episodes, and all runs use the same engines. Evaluations use ``--tasks`` held-out tasks. A run that has finished is not
 repeated.
 
     python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
@@ -14,18 +14,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from verl_comprl import sweep
+
 ROOT = Path(__file__).parents[1]
 TRAINING_TASKS = 960
-ENVIRONMENT = {
-    "VERL_PLATFORM": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "HF_HUB_OFFLINE": "1",
-}
 
 
 def prepare(output: Path, tasks: int) -> None:
@@ -38,29 +33,18 @@ def prepare(output: Path, tasks: int) -> None:
         subprocess.run([*command, "--output", str(output / "data" / f"{split}.parquet")], cwd=ROOT, check=True)
 
 
-def train(output: Path, arm: str, seed: int, steps: int, overrides: list[str]) -> dict[str, Any]:
-    """Run one arm with one seed, unless it is finished; returns its evaluations and its wall-clock time in seconds."""
-    folder = output / f"{arm}-{seed}"
-    finished = folder / "finished.json"
-    if not finished.exists():
-        environment = os.environ | ENVIRONMENT | {"COMPRL_QUICKSTART": str(output)}
-        command = [sys.executable, "-m", "verl_comprl.train"]
-        command += ["--config-dir", "recipes", "--config-name", "quickstart_cpu/quickstart", f"arm={arm}"]
-        command += [f"data.seed={seed}", f"actor_rollout_ref.rollout.seed={seed}", f"extractor.rollout.seed={seed}"]
-        command += [f"trainer.total_training_steps={steps}", f"trainer.test_freq={max(1, steps // 3)}"]
-        command += ["trainer.save_freq=-1", "trainer.logger=[console]", f"trainer.default_local_dir={folder}"]
-        command += overrides
-        folder.mkdir(parents=True, exist_ok=True)
-        started = time.perf_counter()
-        with (folder / "output.txt").open("w") as log:
-            subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=True)
-        seconds = time.perf_counter() - started
-        evaluations = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
-        finished.write_text(json.dumps({"seconds": seconds, "steps": steps, "evaluations": evaluations}))
-    found = json.loads(finished.read_text())
-    if found["steps"] != steps:
-        raise SystemExit(f"{folder} holds a run of {found['steps']} steps, not {steps}; choose another --output")
-    return found
+def train(output: Path, arms: list[str], seeds: list[int], steps: int, overrides: list[str]) -> list[dict[str, Any]]:
+    """Run every arm with every seed, unless it is finished; returns the records of the runs."""
+    os.environ.update(COMPRL_QUICKSTART=str(output), VERL_PLATFORM="cpu", HF_HUB_OFFLINE="1")
+    common = [f"trainer.default_local_dir={output}", "trainer.save_freq=-1", f"trainer.total_training_steps={steps}"]
+    common += [f"trainer.test_freq={max(1, steps // 3)}", *overrides]
+    # Arms alternate, so that other load on the machine affects all of them.
+    pairs = [(arm, seed) for seed in seeds for arm in arms]
+    runs = [sweep.Run(f"{arm}-{seed}", (*common, f"arm={arm}", f"data.seed={seed}")) for arm, seed in pairs]
+    records = sweep.run(runs, config_dir=ROOT / "recipes", config_name="quickstart_cpu/quickstart")
+    if len(records) < len(runs) or any(record["status"] != "finished" for record in records):
+        raise SystemExit(f"not all runs finished: {output / 'sweep.jsonl'}")
+    return records
 
 
 def spread(values: list[float]) -> str:
@@ -93,10 +77,10 @@ def main() -> None:
     output = options.output.resolve()
     prepare(output, options.tasks)
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
-    for seed in options.seeds:  # arms alternate, so that other load on the machine affects all of them
-        for arm in options.arms:
-            results[arm].append(train(output, arm, seed, options.steps, options.overrides))
-            print(f"{arm} seed {seed}: {results[arm][-1]['seconds']:.0f} s", flush=True)
+    for record in train(output, options.arms, options.seeds, options.steps, options.overrides):
+        lines = (Path(record["folder"]) / "evaluations.jsonl").read_text().splitlines()
+        record["evaluations"] = [json.loads(line) for line in lines]
+        results[record["name"].rpartition("-")[0]].append(record)
     steps = [line["step"] for line in results[options.arms[0]][0]["evaluations"]]
     header = ["arm", "experience", *(f"step {step}" for step in steps), "last, by seed"]
     print("\n| " + " | ".join(header) + " |\n|" + "---|" * len(header))

@@ -20,6 +20,7 @@ REQUIRED_SYMBOLS = (
     "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ",
     "verl.trainer.ppo.v1.trainer_base:register_trainer",
     "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync",
+    "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager",
     "verl.utils.distributed:initialize_global_process_group_ray",
     "verl.workers.engine_workers:ActorRolloutRefWorker",
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY",

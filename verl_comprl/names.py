@@ -16,10 +16,11 @@ EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 """``extractor.rollout.name``."""
 
 
-def manager_name(job_id: str) -> str:
-    """Return the name of the experience manager's Ray actor.
+def manager_name(job_id: str, run: str) -> str:
+    """Return the name of a run's experience manager, a Ray actor.
 
     Args:
-        job_id: Of the Ray job, since runs that share a cluster have a manager each.
+        job_id: Of the Ray job.
+        run: The run's folder, ``trainer.default_local_dir``; the manager of a sweep's next run starts early.
     """
-    return f"comprl_experience_manager_{job_id}"
+    return f"comprl_experience_manager_{job_id}_{run}"

@@ -5,21 +5,18 @@ torchrun the first process does that and the others return immediately, since ve
 """
 
 import copy
-import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from verl_comprl.config.reading import unknown_overrides
-from verl_comprl.display.introduction import describe_training
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.platform import detection
+from verl_comprl.training import Training, check_config, start_ray, uninterrupted
 
 _HELP = """\
 usage: comprl train [--config-dir DIR --config-name NAME] key=value …
@@ -101,28 +98,17 @@ def run(config: Any) -> int:
             display.close()
 
 
-def complete_config(config: Any) -> None:
-    """Fill in what depends on the device: the CPU where there is no accelerator."""
-    from verl.utils.device import auto_set_device
-
-    from verl_comprl.config.validation import device_slots
-
-    detection.complete_config(config, sum(device_slots(config)))
-    auto_set_device(config)
-
-
 def _run(config: Any, display: Any) -> int:
     import ray
+    import transfer_queue as tq
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from verl.utils.config import validate_config
 
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
     from verl_comprl.config.saved import save_config
-    from verl_comprl.config.validation import ConfigError, check_slots, validate
+    from verl_comprl.config.validation import ConfigError, check_slots
     from verl_comprl.experience import SnapshotError, StoreError
-    from verl_comprl.trainer.extractor_runtime import extractor_view
     from verl_comprl.trainer.trainer import RunInterrupted
 
     folder = Path(config.trainer.default_local_dir)
@@ -130,19 +116,10 @@ def _run(config: Any, display: Any) -> int:
     try:
         check_symbols()
         plugin.verify()
-        comprl = validate(config)
-        complete_config(config)
-        validate_config(config=config, use_reference_policy=False, use_critic=False)
-        if comprl.experience:
-            try:
-                validate_config(config=extractor_view(config), use_reference_policy=False, use_critic=False)
-            except Exception as error:
-                raise ConfigError(
-                    f"the extractor's model (extractor in the place of actor_rollout_ref): {error}"
-                ) from error
+        comprl = check_config(config)
         if detection.uses_cpu():
             display.note(detection.describe_cpu())
-        _start_ray(config)
+        start_ray(config)
         check_slots(config, ray.cluster_resources())
     except (ConfigError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         print(traceback.format_exc())  # to the log
@@ -153,8 +130,9 @@ def _run(config: Any, display: Any) -> int:
     fraction = comprl.guided_fraction if comprl.experience else None
     try:
         OmegaConf.resolve(config)
+        tq.init(config.transfer_queue)
         # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
-        _train(config, display, on_start=lambda: save_config(given, folder), guided_fraction=fraction)
+        Training(config).run(display, guided_fraction=fraction, on_start=lambda: save_config(given, folder))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))
@@ -168,91 +146,10 @@ def _run(config: Any, display: Any) -> int:
         display.fail(_INTERRUPTED)
         return 130
     finally:
-        with _uninterrupted():
+        with uninterrupted():
+            tq.close()
             ray.shutdown()
     return 0
-
-
-def _start_ray(config: Any) -> None:
-    import ray
-    from omegaconf import OmegaConf
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
-
-    if ray.is_initialized():
-        return
-    settings: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    defaults = get_ppo_ray_runtime_env(config)
-    defaults.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
-    runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
-    settings["log_to_driver"] = bool(settings["log_to_driver"])
-    ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
-
-
-def _train(config: Any, display: Any, *, on_start: Callable[[], None], guided_fraction: float | None) -> None:
-    """Run the trainer in this process; verl's task runner does the same in a Ray actor, out of reach of a signal."""
-    import transfer_queue as tq
-    from verl.trainer.ppo.v1 import AgentLoopManagerTQ, get_trainer_cls
-    from verl.utils.import_utils import load_class_from_fqn
-
-    config.transfer_queue.enable = True
-    tq.init(config.transfer_queue)
-    trainer: Any = None
-    finished = False
-    try:
-        with display.phase("start", "starting the models, their servers and the workers"):
-            trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
-            trainer.progress = display
-            trainer.init()
-            on_start()
-            manager_class = config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
-            loops = load_class_from_fqn(manager_class) if manager_class else AgentLoopManagerTQ
-            agent_loops: Any = loops.create(
-                config=config,
-                llm_client=trainer.get_llm_client(),
-                teacher_client=trainer.get_teacher_client(),
-                reward_loop_worker_handles=trainer.get_reward_handles(),
-            )
-        if not config.trainer.val_only:
-            display.note(describe_training(config, guided_fraction, after=trainer.global_steps))
-        with _stop_on_signal(trainer, display):
-            trainer.fit(agent_loops)
-        finished = True
-    finally:
-        with _uninterrupted():
-            tracking = getattr(trainer, "logger", None)
-            if tracking is not None:
-                tracking.finish(exit_code=0 if finished else 1)
-            if trainer is not None:
-                trainer.close()
-            tq.close()
-
-
-@contextmanager
-def _stop_on_signal(trainer: Any, display: Any):
-    """First Ctrl-C or SIGTERM: finish the step and write a checkpoint. Second: stop immediately."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
-        display.note("stopping as soon as the current step has a checkpoint; press Ctrl-C again to stop without one")
-        trainer.request_stop()
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _uninterrupted():
-    """Ignore signals while shutting down: an impatient second one must not leave servers running."""
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def main(arguments: list[str] | None = None) -> int:

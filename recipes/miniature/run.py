@@ -57,7 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes.miniature.run", description=__doc__.partition("\n")[0])
     parser.add_argument("--families", type=int, nargs="+", default=[3], choices=(1, 2, 3), help="default: 3")
     parser.add_argument(
-        "--arms", nargs="+", default=["baseline", "static_online", "complementary"], choices=list(ARMS), metavar="ARM",
+        "--arms",
+        nargs="+",
+        default=["baseline", "static_online", "complementary"],
+        choices=list(ARMS),
+        metavar="ARM",
         help=f"of {', '.join(ARMS)}; default: baseline static_online complementary",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="worlds; default: 1 2")

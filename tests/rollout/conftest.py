@@ -47,12 +47,12 @@ def make_loop(tokenizer, queue, monkeypatch):
 
     def build(server: ScriptedServer, manager: ScriptedManager, **rollout: Any):
         guidance = Guidance(manager)
-        monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls: guidance))
+        monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls, run: guidance))
         tool = SearchAndAskTool()
         monkeypatch.setattr(agent_loop, "environment_host", cache(EnvironmentHost))
         monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
-        monkeypatch.setattr(agent_loop, "guidance", lambda: guidance)
-        monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda: tool)
+        monkeypatch.setattr(agent_loop, "guidance", lambda run: guidance)
+        monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda run: tool)
         surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}
         return agent_loop.ComplementaryAgentLoop(
             trainer_config=settings(**rollout),

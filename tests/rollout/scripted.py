@@ -87,6 +87,7 @@ def settings(**rollout: Any) -> DictConfigWrap:
                     **rollout,
                 }
             },
+            "trainer": {"default_local_dir": "run"},
             "comprl": {
                 "experience": True,
                 "guided_fraction": 0.5,

@@ -19,7 +19,6 @@ SMALL = [
     "trainer.test_freq=-1",
     "trainer.save_freq=-1",
     "trainer.logger=[console]",
-    "trainer.max_actor_ckpt_to_keep=null",  # shared engines would remove other runs' checkpoints
     "data.train_batch_size=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
     # Both divide the number of rollouts of every run here, including the mix of environments.
@@ -44,6 +43,7 @@ ARMS: dict[str, list[str]] = {
     "variants": [
         "data.train_batch_size=1",
         "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        "actor_rollout_ref.actor.optim.lr=1e-4",
         "actor_rollout_ref.rollout.n=8",
         "comprl.actor_critic.enabled=true",
         "comprl.actor_critic.train=true",

@@ -13,6 +13,7 @@ from arms import ARMS, COMPARED, SMALL
 from running import ROOT, START_SECONDS, Run, comprl_bank, extractor_was_updated, last_step, run_environment
 
 import env_adapters
+from verl_comprl.trainer.run_log import METRICS
 
 
 @pytest.fixture(scope="session")
@@ -88,51 +89,50 @@ def mix(folder: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Metrics of the steps of all runs that need no process of their own, see ``lent_run.py``."""
-
-    def place(name: str) -> str:
-        return f"trainer.default_local_dir={folder / name}"
-
     compared = [*COMPARED, f"skip.rollout_tq.dump_dir={folder / 'rollouts'}", "trainer.resume_mode=disable"]
     step = last_step(folder / "run")
     common = ["trainer.resume_mode=disable", "trainer.total_training_steps=2", "comprl.drain_timeout=0"]
     common += ["comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", f"comprl.initial_bank={initial_bank}"]
     # An arm with both models comes first: they start at the same time.
-    runs: list[dict[str, Any]] = [
-        {"name": name, "overrides": [*common, *changes, place(name)]} for name, changes in ARMS.items()
-    ]
-    # verl's trainer makes rollouts, keeps them and trains; ours trains on the same ones from the same weights.
-    weights = str(folder / "weights")
-    runs.append({"name": "plain", "overrides": [*compared, place("plain")], "plain": True, "keep": weights})
-    runs.append({"name": "ours", "overrides": [*compared, place("ours")], "take": weights})
+    runs: list[dict[str, Any]] = [{"name": name, "overrides": [*common, *changes]} for name, changes in ARMS.items()]
+    # verl's trainer makes rollouts and keeps them; ours trains on the same ones.
+    runs.append({"name": "plain", "overrides": compared, "plain": True})
+    runs.append({"name": "ours", "overrides": compared})
     batch = [f"data.train_batch_size={len(mix)}", f"actor_rollout_ref.actor.ppo_mini_batch_size={len(mix)}"]
     mixed = ["trainer.total_training_steps=1", "actor_rollout_ref.rollout.n=2", f"data.train_files=[{','.join(mix)}]"]
-    mixed += ["data.max_prompt_length=3072", "data.max_response_length=1024", *batch, place("mix")]
+    mixed += ["data.max_prompt_length=3072", "data.max_response_length=1024", *batch]
     runs.append({"name": "mix", "overrides": [*common, *mixed]})
     # From the checkpoint that the signal left; then, in a folder of its own, from the one that verl writes of every
     # save_freq-th step, in which a merge is due.
     periodic = step + 2
-    resumed = [place("run"), f"trainer.total_training_steps={periodic}", f"trainer.save_freq={periodic}"]
-    resumed.append("comprl.merge.every=1")
-    runs.append({"name": "resumed", "overrides": resumed, "probe": str(folder / "resumed.jsonl")})
-    continued = [place("continued"), f"trainer.total_training_steps={periodic + 1}", "trainer.resume_mode=resume_path"]
+    resumed = [f"trainer.total_training_steps={periodic}", f"trainer.save_freq={periodic}", "comprl.merge.every=1"]
+    runs.append({"name": "run", "overrides": resumed, "probe": str(folder / "resumed.jsonl")})
+    continued = [f"trainer.total_training_steps={periodic + 1}", "trainer.resume_mode=resume_path"]
     continued.append(f"trainer.resume_from_path={folder / 'run' / f'global_step_{periodic}'}")
     runs.append({"name": "continued", "overrides": continued})
-    checkpoint = str(folder / "run" / f"global_step_{step}")
-    runs.append({"name": "evaluated", "overrides": [], "evaluate": checkpoint})
-    return run_lent(folder, runs, SMALL)
+    # Both models have been loaded from a checkpoint and trained by now.
+    runs.append({"name": "again", "overrides": [*common, "trainer.total_training_steps=1"]})
+    for run in (runs[0], runs[-1]):
+        run["start"] = str(folder / "starts" / run["name"])
+    runs.append({"name": "evaluated", "evaluate": str(folder / "run" / f"global_step_{step}")})
+    run_lent(folder, runs, [*SMALL, f"trainer.default_local_dir={folder}"])
+    steps = {run["name"]: read_steps(folder / run["name"]) for run in runs if (folder / run["name"] / METRICS).exists()}
+    steps["resumed"] = [line for line in steps.pop("run") if line["step"] > step]
+    return steps
 
 
-def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Run ``lent_run.py`` and return each run's steps."""
-    specification, results, output = folder / "lent.json", folder / "lent.jsonl", folder / "lent.txt"
+def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> None:
+    """Run ``lent_run.py``."""
+    specification, output = folder / "lent.json", folder / "lent.txt"
     specification.write_text(json.dumps({"common": common, "runs": runs}))
-    command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification), str(results)]
+    command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification)]
     with output.open("w") as log:
         environment = run_environment(folder)
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
     assert done.returncode == 0, output.read_text()[-5000:]
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in results.read_text().splitlines():
-        step = json.loads(line)
-        found.setdefault(step["run"], []).append(step)
-    return found
+
+
+def read_steps(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics of each step of a run."""
+    lines = map(json.loads, (run / METRICS).read_text().splitlines())
+    return [line["data"] | {"step": line["step"]} for line in lines]

@@ -1,19 +1,13 @@
-"""Several runs in one process: ``python lent_run.py SPECIFICATION RESULTS``.
-
-Engines and servers are the same for every run and take nearly all of the time that a run needs to start. So the first
-run starts them and lends them to the others. Everything else is each run's own and made as the launcher makes it: the
-configuration, composed from a user's overrides, the trainer, the manager with its bank, the agent loop workers.
+"""A sweep with measurements: ``python lent_run.py SPECIFICATION``.
 
 The specification is JSON: ``common`` overrides and a list of ``runs``, each with ``name``, ``overrides`` and perhaps
-``config`` (the recipe), ``plain`` (verl's own trainer instead of ours), ``keep`` (a folder that the actor is saved to
-before it is trained), ``take`` (such a folder to start from), ``probe`` (a file, see ``probes``) or ``evaluate`` (a
-checkpoint for ``comprl evaluate``, and nothing else). A line per step goes to RESULTS.
+``plain`` (verl's own trainer instead of ours), ``start`` (a folder for the state before the first step), ``probe`` (a
+file, see ``probes``) or ``evaluate`` (a checkpoint for ``comprl evaluate``, and nothing else).
 """
 
 import argparse
 import json
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +15,23 @@ from probes import probe_after_steps, probe_engines
 
 from verl_comprl import train
 from verl_comprl.cli import evaluate
+from verl_comprl.sweep.runs import Run, compose
+from verl_comprl.sweep.sweep import CheckedRun, Sweep, check
+from verl_comprl.training import Training
 
 ROOT = Path(__file__).parents[2]
-OWN = ("_init_tokenizer", "_init_dataloader", "_init_dump_executor")
 
 
-def lend_engines() -> None:
-    """Let every trainer after the first have the first one's workers, and the same for the extractor."""
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-
-    from verl_comprl.trainer import experience_runtime
-
-    set_up, runtime = PPOTrainer._setup, experience_runtime.ExtractorRuntime
-    lent: dict[str, Any] = {}
-    extractors: list[Any] = []
-
-    def setup(self: Any) -> None:
-        if lent:
-            for name in OWN:
-                getattr(self, name)()
-            vars(self).update({name: value for name, value in lent.items() if name not in vars(self)})
-            self._load_checkpoint()
-        else:
-            set_up(self)
-            lent.update(vars(self))
-
-    def extractor(config: Any) -> Any:
-        if not extractors:
-            extractors.append(runtime(config))
-        return extractors[0]
-
-    PPOTrainer._setup = setup
-    experience_runtime.ExtractorRuntime = extractor  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def plain_trainer() -> type:
-    """Return verl's own synchronous trainer, with nothing in the places of what the launcher asks of ours."""
+def register_plain_trainer() -> None:
+    """Make verl's own synchronous trainer known as ``plain``; it takes engines over as ours does, and nothing else."""
     from omegaconf import open_dict
+    from verl.trainer.ppo.v1.trainer_base import register_trainer
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-    class Plain(PPOTrainerSync):
+    from verl_comprl.trainer.engines import EngineSharing
+
+    @register_trainer("plain")
+    class Plain(EngineSharing, PPOTrainerSync):
         def __init__(self, config: Any) -> None:
             with open_dict(config):
                 config.trainer.v1.trainer_mode = "sync"
@@ -68,78 +39,49 @@ def plain_trainer() -> type:
 
         def close(self) -> None: ...
 
-    return Plain
+
+def save_start(trainer: Any, folder: Path) -> None:
+    """Save both engines as they are before a run's first step, and the versions of their weights."""
+    extractor = trainer.experience_runtime.extractor
+    trainer.actor_rollout_wg.save_checkpoint(str(folder / "actor"), None, trainer.global_steps)
+    extractor.save(folder / "extractor")
+    versions = {"actor": trainer.global_steps, "extractor": extractor.weight_version}
+    (folder / "versions.json").write_text(json.dumps(versions))
 
 
-def agent_loops(config: Any, trainer: Any) -> Any:
-    from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+class MeasuredSweep(Sweep):
+    """Adds to the trainers what the specification asks for."""
 
-    return AgentLoopManagerTQ.create(
-        config=config,
-        llm_client=trainer.get_llm_client(),
-        teacher_client=trainer.get_teacher_client(),
-        reward_loop_worker_handles=trainer.get_reward_handles(),
-    )
+    def __init__(self, runs: list[CheckedRun], specification: dict[str, dict[str, Any]], results: Path) -> None:
+        super().__init__(runs, results)
+        self._specification = specification
 
+    def make_training(self, run: CheckedRun) -> Training:
+        training = super().make_training(run)
+        trainer, wanted = training.trainer, self._specification[run.run.name]
+        initialized = trainer.on_init_end
 
-class Runs:
-    """One run after the other."""
+        def measured() -> None:
+            initialized()
+            if "start" in wanted:
+                save_start(trainer, Path(wanted["start"]))
+            if "probe" in wanted:
+                probe_engines(trainer, Path(wanted["probe"]).with_suffix(".start"))
 
-    def __init__(self, results: Path) -> None:
-        self.results = results
-        self.lender: Any = None
-        self._background = ThreadPoolExecutor(1)
-        self._next: Future[Any] | None = None
+        trainer.on_init_end = measured
+        if "probe" in wanted:
+            probe_after_steps(trainer, Path(wanted["probe"]))
+        return training
 
-    def train(self, run: dict[str, Any], config: Any, following: Any = None) -> None:
-        import ray
-        from omegaconf import OmegaConf
-        from verl.trainer.ppo.v1 import get_trainer_cls
-
-        from verl_comprl.config.saved import save_config
-        from verl_comprl.config.validation import validate
-
-        validate(config)
-        save_config(config, Path(config.trainer.default_local_dir))
-        OmegaConf.resolve(config)
-        ours = get_trainer_cls(config.trainer.v1.trainer_mode)
-        trainer: Any = (plain_trainer() if run.get("plain") else ours)(config=config)
-        trainer.progress = self._recorder(run["name"])
-        loops, self._next = self._next or self._agent_loops(config), None
-        trainer.init()
-        self.lender = self.lender or trainer
-        loops = loops.result() if loops else agent_loops(config, trainer)
-        if following is not None:
-            self._next = self._agent_loops(following)  # importing everything, it is ready when this run is over
-        if "take" in run:
-            trainer.actor_rollout_wg.load_checkpoint(local_path=run["take"])
-        if "keep" in run:
-            trainer.actor_rollout_wg.save_checkpoint(local_path=run["keep"], global_step=0)
-        if "probe" in run:
-            probe_engines(trainer, Path(run["probe"]).with_suffix(".start"))
-            probe_after_steps(trainer, Path(run["probe"]))
-        trainer.fit(loops)
-        trainer.close()
-        for worker in loops.agent_loop_workers:
-            ray.kill(worker)
-        if hasattr(getattr(trainer, "experience_runtime", None), "manager"):
-            ray.kill(trainer.experience_runtime.manager)
-
-    def _agent_loops(self, config: Any) -> Future[Any] | None:
-        """Start a run's workers in the background, if the clients that they need are there already."""
-        return self._background.submit(agent_loops, config, self.lender) if self.lender else None
-
-    def evaluate(self, run: dict[str, Any]) -> None:
+    def evaluate(self, checkpoint: str, output: Path) -> None:
         parser = argparse.ArgumentParser()
         evaluate.add_parser(parser.add_subparsers())
-        output = str(self.results.with_name("result.json"))
-        options = parser.parse_args(
-            ["evaluate", "--greedy", "--checkpoint", run["evaluate"], "--output", output, *run["overrides"]]
-        )
+        options = parser.parse_args(["evaluate", "--greedy", "--checkpoint", checkpoint, "--output", str(output)])
 
         def lent(config: Any) -> int:
             config.transfer_queue.enable = True
-            self.train({"name": run["name"]}, config)
+            record = self.train(CheckedRun(Run("evaluated"), config, None))
+            assert record["status"] == "finished", record
             return 0
 
         train.run, start = lent, train.run
@@ -148,54 +90,34 @@ class Runs:
         finally:
             train.run = start
 
-    def _recorder(self, name: str) -> Any:
-        from verl_comprl.display.progress import Progress
 
-        results = self.results
-
-        class Recorder(Progress):
-            def step(self, step: int, total: int, metrics: Any) -> None:
-                numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, int | float)}
-                with results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"run": name, "step": step} | numbers) + "\n")
-
-        return Recorder()
-
-
-def main() -> None:
-    import ray
-    import transfer_queue as tq
-    from hydra import compose, initialize_config_dir
-
-    from verl_comprl import plugin
-
-    specification = json.loads(Path(sys.argv[1]).read_text())
-    plugin.verify()
-    lend_engines()
-    configs: list[Any] = []
-    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
-        search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        for run in specification["runs"]:
-            overrides = [search, *specification["common"], *run["overrides"]]
-            recipe = run.get("config", "quickstart_cpu/quickstart")
-            configs.append(None if "evaluate" in run else compose(recipe, overrides=overrides))
-    for config in filter(None, configs):
-        config.transfer_queue.enable = True
-        train.complete_config(config)
-    train._start_ray(configs[0])
-    tq.init(configs[0].transfer_queue)
-    runs = Runs(Path(sys.argv[2]))
+def main() -> int:
+    file = Path(sys.argv[1])
+    specification = json.loads(file.read_text())
+    wanted = {run["name"]: run for run in specification["runs"]}
+    evaluated = [run for run in wanted.values() if "evaluate" in run]
+    runs = [
+        Run(name, (*specification["common"], *run["overrides"]))
+        for name, run in wanted.items()
+        if "evaluate" not in run
+    ]
+    checked = check(runs, compose(runs, ROOT / "recipes", "quickstart_cpu/quickstart"))
+    register_plain_trainer()
+    for run in checked:
+        if wanted[run.run.name].get("plain"):
+            run.config.trainer.v1.trainer_mode = "plain"
+    sweep = MeasuredSweep(checked, wanted | {"evaluated": {}}, file.with_suffix(".jsonl"))
     try:
-        for run, config, following in zip(specification["runs"], configs, [*configs[1:], None], strict=True):
-            if config is None:
-                runs.evaluate(run)
-            else:
-                runs.train(run, config, following)
+        records = sweep.run()
+        if any(record["status"] != "finished" for record in records):
+            return 1
+        for run in evaluated:
+            sweep.evaluate(run["evaluate"], file.with_name("result.json"))
     finally:
-        tq.close()
-        ray.shutdown()
+        sweep.close()
+    return 0
 
 
 if __name__ == "__main__":
     train.prepare_environment()
-    main()
+    sys.exit(main())

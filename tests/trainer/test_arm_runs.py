@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from arms import ARMS, STEPS
 from running import undocumented
 from safetensors.torch import load_file
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 import env_adapters
 
@@ -36,6 +38,34 @@ def test_the_baseline_is_verls_grpo_bit_for_bit(folder: Path, lent: Steps) -> No
     assert all(torch.equal(theirs[name], same[name]) for name in theirs)
     before = load_file(folder / "models" / "actor" / "model.safetensors")
     assert any(not torch.equal(before[name], same[name]) for name in before), "the weights did not change"
+
+
+def engine_state(folder: Path) -> dict[str, Any]:
+    """Return what verl saves of an engine, by path: weights, optimizer, learning-rate schedule, random state."""
+    parts = {part: folder / f"{part}_world_size_1_rank_0.pt" for part in ("model", "optim", "extra_state")}
+    states = {part: torch.load(file, weights_only=False) for part, file in parts.items()}
+    return {keystr(path): getattr(value, "_local_tensor", value) for path, value in tree_flatten_with_path(states)[0]}
+
+
+@pytest.mark.parametrize("model", ["actor", "extractor"])
+def test_a_run_on_used_engines_starts_like_the_first_one(folder: Path, lent: Steps, model: str) -> None:
+    """Bit for bit, after a run that loaded both models from a checkpoint and trained them."""
+    before = lent["resumed"][-1]
+    assert before["actor/grad_norm"] > 0 and before["comprl/extractor/updates"] > 0
+    first, later = (engine_state(folder / "starts" / run / model) for run in (next(iter(ARMS)), "again"))
+    assert first.keys() == later.keys()
+    assert [name for name in first if not np.array_equal(first[name], later[name])] == []
+    loaded = load_file(folder / "models" / model / "model.safetensors")
+    assert all(torch.equal(value, later[f"['model']['{name}']"]) for name, value in loaded.items())
+    versions = json.loads((folder / "starts" / "again" / "versions.json").read_text())
+    assert versions == {"actor": 0, "extractor": 0}
+    (step,) = lent["again"]
+    assert step["training/rollout_probs_diff_mean"] < 1e-2, "the server has other weights"
+
+
+def test_runs_on_the_same_engines_have_learning_rates_of_their_own(lent: Steps) -> None:
+    rates = {arm: lent[arm][0]["actor/lr"] for arm in ("offline", "variants")}
+    assert rates == {"offline": pytest.approx(5e-4), "variants": pytest.approx(1e-4)}
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -85,8 +115,7 @@ def test_an_environment_that_raises_costs_its_own_rollouts(folder: Path, lent: S
     records = [json.loads(line) for line in (folder / "mix" / "failures.jsonl").read_text().splitlines()]
     assert {(record["task"], record["type"], record["step"]) for record in records} == {("broken", "LookupError", 1)}
     assert len({record["id"] for record in records}) == 2
-    # The launcher redirects to train.log what is printed here.
-    assert (folder / "lent.txt").read_text().count('raise LookupError("the secret is lost")') == 1
+    assert (folder / "mix" / "train.log").read_text().count('raise LookupError("the secret is lost")') == 1
     assert not (folder / "static_online" / "failures.jsonl").exists()
 
 

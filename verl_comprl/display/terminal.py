@@ -63,6 +63,10 @@ class Display(Progress):
         """Print a line as it is, above the live view."""
         self._console.print(text, markup=False)
 
+    def announce(self, text: str) -> None:
+        """Answer what the user has just done."""
+        Display.note(self, text)
+
     def fail(self, text: str) -> None:
         """Print an error; the live view ends."""
         self.close()

@@ -26,23 +26,31 @@ from verl_comprl.names import manager_name
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
-    """Its constructor does nothing, since a Ray actor's constructor cannot await; call :meth:`open`."""
+    """Its constructor does nothing, since a Ray actor's cannot await; call :meth:`load` and :meth:`open`."""
 
     def __init__(self) -> None:
         self._warnings = KeptWarnings()
 
-    async def open(self, config: ComprlConfig, reader: dict[str, Any], *, keep_content: bool, seed: int) -> None:
-        """Open bank and embedder.
+    async def load(self, config: ComprlConfig, reader: dict[str, Any]) -> None:
+        """Load what takes seconds and does not depend on the bank; :meth:`open` comes after it.
 
         Args:
             config: The run's settings.
             reader: The actor's model: ``path`` of its tokenizer, which measures entries, and ``trust_remote_code``.
+        """
+        self._embedder = await make_embedder(**config.embedder.model_dump())
+        self._tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
+
+    async def open(self, config: ComprlConfig, *, run: str, keep_content: bool, seed: int) -> None:
+        """Open the bank.
+
+        Args:
+            config: The run's settings.
+            run: The run's folder.
             keep_content: Whether the bank belongs to this run; otherwise what it holds is saved aside and removed.
             seed: Of the run.
         """
-        embedder = await make_embedder(**config.embedder.model_dump())
-        tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
-        bank = await ExperienceBank.open(config.bank, embedder, tokenizer=tokenizer)
+        bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
         if len(bank) and not keep_content:
             await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
             await bank.delete([entry.id for entry in bank.entries()])
@@ -51,7 +59,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         super().__init__(config, bank, seed=seed)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
-            write_address(self._address_folder, _actor_name())
+            write_address(self._address_folder, _actor_name(run))
         _relieve_garbage_collector()
 
     async def take_warnings(self) -> list[str]:
@@ -102,8 +110,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
         )
 
 
-def _actor_name() -> str:
-    return manager_name(ray.get_runtime_context().get_job_id())
+def _actor_name(run: str) -> str:
+    return manager_name(ray.get_runtime_context().get_job_id(), run)
 
 
 def _relieve_garbage_collector() -> None:
@@ -121,22 +129,33 @@ def wait_for(reference: Any) -> Any:
     return ray.get(reference)
 
 
-def start_manager(config: DictConfig, *, keep_content: bool) -> Any:
-    """Start the manager of this Ray job and open its bank.
+def start_manager(config: DictConfig) -> tuple[Any, Any]:
+    """Start the manager of a run, which opens no bank yet, without waiting for it.
 
     Args:
         config: The run's config.
-        keep_content: Whether a run is resumed, so that the bank keeps what it holds.
 
     Returns:
-        The actor's handle.
+        The actor's handle, and a reference to wait for.
+    """
+    name = _actor_name(config.trainer.default_local_dir)
+    manager = ray.remote(_ManagerActor).options(name=name, max_concurrency=4096, num_cpus=1).remote()
+    model = config.actor_rollout_ref.model
+    reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
+    return manager, manager.load.remote(comprl_config(config), reader)
+
+
+def open_bank(manager: Any, config: DictConfig, *, keep_content: bool) -> None:
+    """Let a manager open the bank of its run.
+
+    Args:
+        manager: From :func:`start_manager`, loaded.
+        config: The run's config.
+        keep_content: Whether a run is resumed, so that the bank keeps what it holds.
 
     Raises:
         ray.exceptions.RayTaskError: If the bank cannot be opened; the cause says why.
     """
-    manager = ray.remote(_ManagerActor).options(name=_actor_name(), max_concurrency=4096, num_cpus=1).remote()
-    model = config.actor_rollout_ref.model
-    reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
+    run = config.trainer.default_local_dir
     seed = config.data.get("seed") or 0
-    ray.get(manager.open.remote(comprl_config(config), reader, keep_content=keep_content, seed=seed))
-    return manager
+    wait_for(manager.open.remote(comprl_config(config), run=run, keep_content=keep_content, seed=seed))

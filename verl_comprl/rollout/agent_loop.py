@@ -34,8 +34,13 @@ from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 # One of each per worker process: verl makes a new agent loop for every episode.
 environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
-search_and_ask_tool = cache(SearchAndAskTool)
 failure_reporter = cache(FailureReporter)
+
+
+@cache
+def search_and_ask_tool(run: str) -> SearchAndAskTool:
+    """Return the tool that asks the manager of ``run``."""
+    return SearchAndAskTool({"run": run})
 
 
 _read: dict[int, tuple[DictConfig, ComprlConfig]] = {}
@@ -56,6 +61,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         """Take verl's arguments; ``search_and_ask`` is the only tool, those of the worker are not offered."""
         super().__init__(*args, **kwargs)
         self._settings = _settings(self.config)
+        self._run = str(self.config.trainer.default_local_dir)
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
@@ -90,7 +96,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         # The episode comes last: verl takes outcome and metrics from the last output and gives them to the others.
         outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))
         if self._settings.experience and not episode.evaluation:
-            await guidance().report(episode.report())
+            await guidance(self._run).report(episode.report())
         return outputs if len(outputs) > 1 else outputs[0]
 
     async def _play(
@@ -130,7 +136,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
 
     async def _guide(self, episode: Episode) -> None:
         with simple_timer("guide", episode.timing):
-            episode.guide = await guidance().guide(
+            episode.guide = await guidance(self._run).guide(
                 episode.info["goal"],
                 task=episode.task,
                 environment=episode.environment,
@@ -189,7 +195,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
     async def _begin(self, episode: Episode, observation: str, tools: list[dict[str, Any]]) -> Conversation:
         # The free half has neither entry nor tool, or its outcomes would depend on the bank.
         if episode.guided and self._settings.search_and_ask.max_calls > 0:
-            tools = [*tools, search_and_ask_tool().schema()]
+            tools = [*tools, search_and_ask_tool(self._run).schema()]
         conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
         await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, episode.guide.text))
         return conversation
@@ -240,13 +246,13 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if "<tool_call>" not in text:  # saves the call of the parser, which decodes in a thread
             return None
         _, calls = await self._parser.extract_tool_calls(conversation.last_turn_ids)
-        if not calls or (environment.tools and calls[0].name != search_and_ask_tool().name):
+        if not calls or (environment.tools and calls[0].name != search_and_ask_tool(self._run).name):
             return None
         return calls[0]
 
     async def _ask(self, episode: Episode, call: FunctionCall) -> str:
         episode.tool_calls += 1
-        tool = search_and_ask_tool()
+        tool = search_and_ask_tool(self._run)
         if call.name != tool.name:
             return f"Unknown tool {call.name!r}; the only one is {tool.name}."
         arguments = json.loads(call.arguments)

@@ -42,14 +42,17 @@ class Guidance:
         self._complained = False
 
     @classmethod
-    def connect(cls) -> "Guidance":
-        """Find the manager of this Ray job.
+    def connect(cls, run: str) -> "Guidance":
+        """Find the manager of a run in this Ray job.
+
+        Args:
+            run: The run's folder, ``trainer.default_local_dir``.
 
         Raises:
             RolloutError: If no manager runs: the trainer is not one of ours, or the manager died.
         """
         with failing_at(Boundary.MANAGER):
-            return cls(ray.get_actor(manager_name(ray.get_runtime_context().get_job_id())))
+            return cls(ray.get_actor(manager_name(ray.get_runtime_context().get_job_id(), run)))
 
     async def guide(self, query: str, *, task: str, environment: str, prompt: str, read_only: bool) -> Guide:
         """Retrieve one entry for a rollout of ``prompt``; ``degraded`` if the manager does not answer."""

@@ -1,7 +1,7 @@
 """Tool ``search_and_ask``, by which a guided actor asks for experience about its current state.
 
 It is a ``BaseTool`` of verl: our agent loop uses it directly; verl's own tool agent loop can take it from a tool config
-that names this class (``multi_turn.tool_config_path``).
+that names this class (``multi_turn.tool_config_path``), with ``run: FOLDER``, the run's ``trainer.default_local_dir``.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ class SearchAndAskTool(BaseTool):
     def __init__(
         self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
     ) -> None:
-        """Take verl's tool config: ``task`` and ``environment`` narrow the search, if the bank's scope does."""
+        """Take verl's tool config: ``run``, and ``task`` and ``environment`` to narrow the search, if the bank does."""
         self.config = config or {}
         self.tool_schema = tool_schema or OpenAIFunctionToolSchema.model_validate(SEARCH_AND_ASK_SCHEMA)
         self.name = self.tool_schema.function.name
-        self._guidance = Guidance.connect()
+        self._guidance = Guidance.connect(self.config.get("run", ""))
 
     def schema(self) -> dict[str, Any]:
         """Return the schema in the form that chat templates take."""

@@ -6,13 +6,15 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 from contextlib import suppress
 from pathlib import Path
 
+import ray
 from omegaconf import DictConfig
 from ray.exceptions import RayError
 
 from verl_comprl.config.reading import comprl_config
-from verl_comprl.manager.actor import start_manager, wait_for
+from verl_comprl.manager.actor import open_bank, start_manager, wait_for
 from verl_comprl.trainer import checkpoint
-from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
+from verl_comprl.trainer.engines import Engines
+from verl_comprl.trainer.extractor_runtime import extractor_view
 from verl_comprl.trainer.learner import ExtractorLearner
 
 Metrics = dict[str, float]
@@ -21,8 +23,15 @@ Metrics = dict[str, float]
 class NoExperienceRuntime:
     """The runtime of an arm without experience: every method does nothing."""
 
-    def start(self) -> None:
-        """Start engines and servers, which takes long."""
+    def open(self, *, keep_content: bool) -> None:
+        """Open the bank.
+
+        Args:
+            keep_content: Whether a run is resumed, so that the bank keeps what it holds.
+        """
+
+    def start(self, engines: Engines) -> None:
+        """Start engines and servers, which takes long, unless ``engines`` has them."""
 
     def connect(self, folder: Path | None) -> None:
         """Restore from a checkpoint, if there is one, and start distillation."""
@@ -54,20 +63,26 @@ class NoExperienceRuntime:
 class ExperienceRuntime(NoExperienceRuntime):
     """Experience manager, extractor and learner of a run."""
 
-    def __init__(self, config: DictConfig, *, keep_content: bool) -> None:
-        """Start the manager and open its bank, which fails at once if another run has it open.
+    def __init__(self, config: DictConfig) -> None:
+        """Start the manager, without waiting for it.
 
         Args:
             config: The run's config.
-            keep_content: Whether a run is resumed, so that the bank keeps what it holds.
         """
         self._config = config
         self._comprl = comprl_config(config)
-        self.manager = start_manager(config, keep_content=keep_content)
+        self.manager, self._loaded = start_manager(config)
+        self._is_open = False
 
-    def start(self) -> None:
-        """Start the extractor's engine and server."""
-        self.extractor = ExtractorRuntime(extractor_view(self._config))
+    def open(self, *, keep_content: bool) -> None:
+        """Open the bank, which fails at once if another run has it open."""
+        wait_for(self._loaded)
+        open_bank(self.manager, self._config, keep_content=keep_content)
+        self._is_open = True
+
+    def start(self, engines: Engines) -> None:
+        """Start the extractor's engine and server, or take them over."""
+        self.extractor = engines.extractor(extractor_view(self._config))
         self._learner = ExtractorLearner(self.extractor, self.manager)
 
     def connect(self, folder: Path | None) -> None:
@@ -119,8 +134,12 @@ class ExperienceRuntime(NoExperienceRuntime):
         checkpoint.save(self._config, step, self.extractor, self.manager)
 
     def close(self) -> None:
-        """Close the bank."""
-        wait_for(self.manager.close.remote())
+        """Close the bank and end the manager."""
+        try:
+            if self._is_open:
+                wait_for(self.manager.close.remote())
+        finally:
+            ray.kill(self.manager)
 
 
 def _named(metrics: Metrics) -> Metrics:

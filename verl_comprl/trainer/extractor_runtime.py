@@ -22,11 +22,11 @@ from verl.single_controller.ray import (
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
-from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.extractor_server import FIRST_REPLICA_RANK
 
 _ROLE = "actor_rollout"  # verl's name for a worker with engine and server adapter
@@ -102,9 +102,7 @@ class ExtractorRuntime:
             max_colocate_count=3,
             name_prefix="comprl_extractor",
         )
-        worker = RayClassWithInitArgs(
-            cls=ray.remote(ActorRolloutRefWorker), config=model, distillation_config=None, role=_ROLE
-        )
+        worker = RayClassWithInitArgs(cls=ray.remote(EngineWorker), config=model, distillation_config=None, role=_ROLE)
         group = RayWorkerGroup(
             resource_pool=pool,
             ray_cls_with_init=create_colocated_worker_cls(class_dict={_ROLE: worker}),
@@ -122,6 +120,19 @@ class ExtractorRuntime:
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
         self._weights.sleep_replicas()
+
+    def restart(self, config: DictConfig) -> None:
+        """Begin another run: initial weights in the engine, new optimizer, version 0; the server pauses.
+
+        Args:
+            config: The :func:`extractor_view` of that run.
+        """
+        # Nobody waits for what the server still generates for the run before.
+        self._weights.abort_replicas()
+        self._weights.sleep_replicas()
+        self.config = self.servers.config = config
+        self.weight_version = 0
+        self.workers.restart(config.actor_rollout_ref)
 
     @cached_property
     def data_parallel_size(self) -> int:
@@ -164,13 +175,13 @@ class ExtractorRuntime:
         if not makes_room:
             self._weights.abort_replicas()
         self.publish_weights()
-        self._weights.resume_generation_replicas()
         metrics: dict[str, Any] = tu.get(output, "metrics")
         return {name.removeprefix("actor/"): float(value) for name, value in reduce_metrics(metrics).items()}
 
     def publish_weights(self) -> None:
-        """Copy the engine's weights to the server, which must not be generating."""
+        """Copy the engine's weights to the server, which must be paused or idle, and let it generate."""
         self._weights.update_weights(self.weight_version)
+        self._weights.resume_generation_replicas()
 
     def save(self, folder: Path, max_to_keep: int | None = None) -> None:
         """Write engine and optimizer state."""

@@ -18,7 +18,7 @@ from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -32,6 +32,7 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.engines import EngineSharing
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog
@@ -58,7 +59,7 @@ class _MarkedAgentLoops:
         return getattr(self._manager, name)
 
 
-class ComplementaryTrainerMixin(PPOTrainer):
+class ComplementaryTrainerMixin(EngineSharing):
     """To be put before one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
     base_mode: str
@@ -81,17 +82,22 @@ class ComplementaryTrainerMixin(PPOTrainer):
 
     # ---- start and end ----
 
+    def prepare(self) -> None:
+        """Start the experience manager."""
+        if self.comprl.experience and not isinstance(self.experience_runtime, ExperienceRuntime):
+            self.experience_runtime = ExperienceRuntime(self.config)
+
     def _setup(self) -> None:
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
-        if self.comprl.experience:
-            self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
+        self.prepare()
+        self.experience_runtime.open(keep_content=folder is not None)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         for name in (EVALUATIONS, FAILURES, METRICS):
             rewind_log(self._folder / name, step)
         # The two models start concurrently: most of a start is waiting for processes.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
-            starting = background.submit(self.experience_runtime.start)
+            starting = background.submit(self.experience_runtime.start, self.engines)
             super()._setup()
             starting.result()
         self.experience_runtime.connect(folder)

@@ -1,0 +1,83 @@
+"""The check of a whole sweep: which run has which mistake."""
+
+import copy
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verl_comprl.config.reading import ConfigError
+from verl_comprl.sweep import checks
+from verl_comprl.sweep.checks import FINISHED, check
+from verl_comprl.sweep.runs import Run, compose
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = f"trainer.default_local_dir={tmp_path_factory.mktemp('sweep')}"
+    return [
+        Run("plain", (folder, "arm=baseline")),
+        Run("full", (folder,)),
+        Run("long", (folder, "extractor.rollout.max_model_len=99", "data.train_batch_size=3")),
+    ]
+
+
+@pytest.fixture(scope="module")
+def composed(runs: list[Run]) -> list[Any]:
+    return compose(runs, None, "comprl_trainer")
+
+
+@pytest.fixture
+def configs(composed: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Configs whose own check passes, as if models and data existed."""
+
+    def check_config(config: Any) -> SimpleNamespace:
+        config.trainer.device = "cpu"
+        return SimpleNamespace(experience=config.comprl.experience, guided_fraction=0.5)
+
+    monkeypatch.setattr(checks, "check_config", check_config)
+    return copy.deepcopy(composed)
+
+
+def test_a_run_is_compared_with_the_first_one_that_uses_both_models(runs: list[Run], configs: list[Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(runs, configs)
+    assert str(caught.value).splitlines() == [
+        "run long: extractor.rollout.max_model_len=99 is not the None of run full, with which it is to share engines"
+    ]
+
+
+def test_runs_that_fit(runs: list[Run], configs: list[Any]) -> None:
+    checked = check(runs[:2], configs[:2])
+    assert [run.guided_fraction for run in checked] == [None, 0.5]
+    assert [run.folder.name for run in checked] == ["plain", "full"] and checked[0].record is None
+
+
+def test_a_mistake_of_one_run_names_it(runs: list[Run], configs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(config: Any) -> None:
+        raise ConfigError("first\nsecond")
+
+    monkeypatch.setattr(checks, "check_config", refuse)
+    with pytest.raises(ConfigError) as caught:
+        check(runs[1:2], configs[1:2])
+    assert str(caught.value) == "run full: first\nrun full: second"
+
+
+def test_a_finished_run_with_other_overrides_is_not_taken_for_this_one(runs: list[Run], configs: list[Any]) -> None:
+    (one,) = check(runs[1:2], configs[1:2])
+    one.folder.mkdir()
+    record = {"name": "full", "overrides": list(one.run.overrides), "status": "finished"}
+    (one.folder / FINISHED).write_text(json.dumps(record))
+    (again,) = check(runs[1:2], configs[1:2])
+    assert again.record == record
+    (one.folder / FINISHED).write_text(json.dumps(record | {"overrides": ["data.seed=1"]}))
+    with pytest.raises(
+        ConfigError, match=r"full has a finished run with data\.seed=1; use another folder or remove it"
+    ):
+        check(runs[1:2], configs[1:2])
+
+
+def test_a_sweep_without_runs() -> None:
+    with pytest.raises(ConfigError, match="at least one run"):
+        check([], [])

@@ -1,0 +1,154 @@
+"""The order of a sweep: what is trained, skipped, retried and reported, with trainers that are scripted."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.config.saved import FILE
+from verl_comprl.sweep.checks import FINISHED, CheckedRun
+from verl_comprl.sweep.runs import Run
+from verl_comprl.sweep.sweep import Sweep
+from verl_comprl.trainer.trainer import RunInterrupted
+
+
+class Script:
+    """What the runs do; also the engines, and what is started and stopped."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.failing: dict[str, BaseException] = {}
+
+    def lend_actor(self, trainer: "ScriptedTraining") -> None:
+        self.events.append(f"lend {trainer.name}")
+
+
+class ScriptedTraining:
+    """One run."""
+
+    def __init__(self, script: Script, name: str) -> None:
+        self.script, self.name, self.trainer = script, name, self
+
+    def prepare(self) -> None:
+        self.script.events.append(f"prepare {self.name}")
+
+    def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[], None]) -> None:
+        with display.phase("start", "starting"):
+            on_start()
+        self.script.events.append(f"train {self.name}")
+        if self.name in self.script.failing:
+            raise self.script.failing[self.name]
+        display.step(1, 1, {"comprl/free/success": 0.5, "actor/lr": 0.1})
+        display.finish({"comprl/bank/size": 3}, {})
+
+    def release(self) -> None:
+        self.script.events.append(f"release {self.name}")
+
+
+class ScriptedSweep(Sweep):
+    """Starts nothing."""
+
+    def __init__(self, script: Script, runs: list[CheckedRun], results: Path) -> None:
+        super().__init__(runs, results)
+        self.script = script
+
+    def make_training(self, run: CheckedRun) -> Any:
+        return ScriptedTraining(self.script, run.run.name)
+
+    def _start_ray(self) -> None:
+        if self._engines is None:
+            self.script.events.append("start")
+            self._engines = self.script
+
+    def close(self) -> None:
+        self.script.events.append("close")
+        self._engines = self._next = None
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Callable[[Script], ScriptedSweep]:
+    """Return a sweep of the runs a, b and c, which can be made again."""
+
+    def make(script: Script) -> ScriptedSweep:
+        runs = []
+        for name in "abc":
+            config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / name)}})
+            runs.append(CheckedRun(Run(name, (f"x={name}",)), config, 0.5))
+        return ScriptedSweep(script, runs, tmp_path / "results.jsonl")
+
+    return make
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_the_processes_of_a_run_start_while_the_one_before_trains(
+    sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script()
+    records = sweep(script).run()
+    assert script.events == [
+        *("start", "lend b", "prepare b", "train a", "release a"),
+        *("lend c", "prepare c", "train b", "release b", "train c", "release c"),
+    ]
+    assert read(tmp_path / "results.jsonl") == records
+    assert [record["name"] for record in records] == ["a", "b", "c"]
+    assert records[1]["overrides"] == ["x=b"] and records[1]["folder"] == str(tmp_path / "b")
+    assert records[1]["metrics"] == {"comprl/free/success": 0.5, "actor/lr": 0.1, "comprl/bank/size": 3.0}
+    assert {record["status"] for record in records} == {"finished"}
+    assert (tmp_path / "a" / FILE).exists()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and lines[0].startswith("3 runs on the same engines")
+    assert lines[2].startswith("run 2/3 b: finished after 0 s · success 50 %")
+
+
+def test_a_failed_run_costs_its_engines_and_nothing_else(
+    sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script()
+    script.failing = {"b": RuntimeError("the server died\nwith details")}
+    records = sweep(script).run()
+    assert [record["status"] for record in records] == ["finished", "failed", "finished"]
+    assert records[1]["error"] == "RuntimeError: the server died"
+    assert script.events[-5:] == ["release b", "close", "start", "train c", "release c"]
+    assert "with details" in (tmp_path / "b" / "train.log").read_text()
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("run 2/3"))
+    assert "b: failed" in line and "the server died" in line and str(tmp_path / "b" / "train.log") in line
+
+    again = Script()  # only the failed one is repeated
+    assert [record["status"] for record in sweep(again).run()] == ["finished"] * 3
+    assert again.events == ["start", "train b", "release b"]
+    assert [record["name"] for record in read(tmp_path / "results.jsonl")] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt()])
+def test_an_interruption_ends_the_sweep(
+    sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, error: BaseException
+) -> None:
+    script = Script()
+    script.failing = {"b": error}
+    records = sweep(script).run()
+    assert [record["status"] for record in records] == ["finished", "interrupted"]
+    assert (tmp_path / "a" / FINISHED).exists() and not (tmp_path / "b" / FINISHED).exists()
+
+
+def test_a_run_that_cannot_be_prepared_fails_in_its_own_turn(
+    sweep: Callable[[Script], ScriptedSweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script()
+    made = sweep(script)
+    make = made.make_training
+
+    def fail(run: CheckedRun) -> Any:
+        if run.run.name == "b":
+            raise ValueError("no such trainer")
+        return make(run)
+
+    monkeypatch.setattr(made, "make_training", fail)
+    records = made.run()
+    assert [record["status"] for record in records] == ["finished", "failed", "finished"]
+    assert records[1]["error"] == "ValueError: no such trainer"

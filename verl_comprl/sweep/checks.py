@@ -1,0 +1,78 @@
+"""Checks all runs of a sweep before anything is started, and knows which of them have finished."""
+
+import json
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.config.reading import ConfigError
+from verl_comprl.sweep.runs import Run
+from verl_comprl.training import check_config
+
+FINISHED = "finished.json"
+"""In the folder of a run that has finished: its record."""
+
+Record = dict[str, Any]
+"""What is kept of a run: name, overrides, folder, status, seconds, error and last metrics."""
+
+
+@dataclass
+class CheckedRun:
+    """A run whose config can be trained."""
+
+    run: Run
+    config: Any
+    guided_fraction: float | None
+    """Share of guided attempts; ``None`` without experience."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        return Path(self.config.trainer.default_local_dir)
+
+    @property
+    def record(self) -> Record | None:
+        """The record of a run that has finished before."""
+        file = self.folder / FINISHED
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
+    """Check the configs of ``runs``, each for itself and whether they can share engines.
+
+    Raises:
+        ConfigError: With one line for each mistake.
+    """
+    from verl_comprl import plugin
+    from verl_comprl.compat import check_symbols
+    from verl_comprl.sweep.shared_settings import conflicts, unsupported
+
+    if not runs:
+        raise ConfigError("a sweep needs at least one run")
+    check_symbols()
+    plugin.verify()
+    pairs = list(zip(runs, configs, strict=True))
+    reference, shared = next((pair for pair in pairs if pair[1].comprl.experience), pairs[0])
+    # All comparisons come first: check_config completes a config.
+    compared = [[*unsupported(config), *conflicts(config, shared, reference.name)] for config in configs]
+    checked: list[CheckedRun] = []
+    mistakes: list[str] = []
+    for (run, config), found in zip(pairs, compared, strict=True):
+        try:
+            with redirect_stdout(StringIO()):  # verl's remarks
+                comprl = check_config(config)
+            checked.append(CheckedRun(run, config, comprl.guided_fraction if comprl.experience else None))
+        except (ValueError, AssertionError) as error:
+            found += str(error).splitlines()
+        else:
+            record = checked[-1].record
+            if record and record["overrides"] != list(run.overrides):
+                done = " ".join(record["overrides"])
+                found.append(f"{checked[-1].folder} has a finished run with {done}; use another folder or remove it")
+        mistakes += [f"run {run.name}: {mistake}" for mistake in found]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return checked

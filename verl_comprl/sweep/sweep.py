@@ -1,0 +1,199 @@
+"""Trains the runs of a sweep one after the other on engines that are started once."""
+
+import copy
+import json
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.display.quiet import is_verbose
+from verl_comprl.display.redirect import redirect_verl_output
+from verl_comprl.display.sweep import RunDisplay, SweepDisplay
+from verl_comprl.sweep.checks import FINISHED, CheckedRun, Record, check
+from verl_comprl.sweep.runs import Run, compose
+from verl_comprl.train import prepare_environment
+from verl_comprl.training import Training, start_ray, uninterrupted
+
+
+def run(
+    runs: Sequence[Run],
+    *,
+    config_dir: Path | None = None,
+    config_name: str = "comprl_trainer",
+    results: Path | None = None,
+) -> list[Record]:
+    """Train ``runs`` one after the other and return their records; to be called before anything imports verl.
+
+    The engines are started once. Each run begins with the models' initial weights and has a folder, a bank, workers and
+    settings of its own. A run that has finished before is not repeated; one that was interrupted continues from its
+    last checkpoint, or begins again if it has none. After a run that failed, the engines are started again.
+
+    Args:
+        runs: What to train.
+        config_dir: Folder of the recipe; by default that of this package's configs.
+        config_name: The recipe.
+        results: File for the records, one line each; by default ``sweep.jsonl`` next to the runs' folders.
+
+    Raises:
+        ConfigError: Before anything starts, with one line for each mistake in any run.
+    """
+    prepare_environment()
+    checked = check(runs, compose(runs, config_dir, config_name))
+    sweep = Sweep(checked, results or checked[0].folder.parent / "sweep.jsonl")
+    try:
+        return sweep.run()
+    finally:
+        sweep.close()
+
+
+class Sweep:
+    """The runs, and the engines that they use."""
+
+    def __init__(self, runs: list[CheckedRun], results: Path) -> None:
+        """Start nothing yet.
+
+        Args:
+            runs: Which can share engines, see :func:`check`.
+            results: File for the records.
+        """
+        self._runs = runs
+        self._results = results
+        self._display = SweepDisplay(len(runs), live=not is_verbose())
+        self._engines: Any = None
+        self._next: Training | None = None
+        """Of the next run, whose processes have been started."""
+        self._own_tensorboard = "TENSORBOARD_DIR" not in os.environ
+
+    def run(self) -> list[Record]:
+        """Train what has not finished before; returns all records, which are written to the results too."""
+        self._results.parent.mkdir(parents=True, exist_ok=True)
+        self._results.write_text("")
+        self._display.note(f"{len(self._runs)} runs on the same engines; results: {self._results}")
+        records: list[Record] = []
+        for number, run in enumerate(self._runs, start=1):
+            record = run.record
+            if record:
+                self._display.ended(number, run.run.name, "finished before", 0.0, "")
+            else:
+                following = next((one for one in self._runs[number:] if one.record is None), None)
+                record = self.train(run, following, number=number)
+            records.append(record)
+            with self._results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            if record["status"] == "interrupted":
+                break
+        return records
+
+    def train(self, run: CheckedRun, following: CheckedRun | None = None, *, number: int = 1) -> Record:
+        """Train one run and return its record.
+
+        Args:
+            run: The run.
+            following: The next run, whose own processes are started meanwhile.
+            number: Its number in the sweep.
+        """
+        display = self._display.run()
+        started = time.perf_counter()
+        run.folder.mkdir(parents=True, exist_ok=True)
+        log = run.folder / "train.log"
+        with redirect_verl_output(log, self._display.note):
+            self._start_ray()
+            status, error = self._try(run, following, display)
+        display.close()
+        seconds = time.perf_counter() - started
+        record: Record = {
+            "name": run.run.name,
+            "overrides": list(run.run.overrides),
+            "folder": str(run.folder),
+            "status": status,
+            "seconds": round(seconds, 1),
+            "error": error,
+            "metrics": display.metrics(),
+        }
+        if status == "finished":
+            (run.folder / FINISHED).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        self._display.ended(
+            number, run.run.name, status, seconds, display.outcome() if not error else f"{error} · {log}"
+        )
+        return record
+
+    def _try(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> tuple[str, str]:
+        """Return how the run ended, and the last line of its error."""
+        from verl_comprl.trainer.trainer import RunInterrupted
+
+        try:
+            self._train(run, following, display)
+        except (RunInterrupted, KeyboardInterrupt) as error:
+            return "interrupted", str(error)
+        except Exception as error:
+            print(traceback.format_exc())
+            self.close()  # an engine may be what has failed
+            # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
+            cause = getattr(error, "cause", None) or error
+            return "failed", f"{type(cause).__name__}: {cause}".splitlines()[0]
+        return "finished", ""
+
+    def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
+        from verl_comprl.config.saved import save_config
+
+        training, self._next = self._next or self.make_training(run), None
+
+        def begun() -> None:
+            save_config(run.config, run.folder)
+            if following is not None:
+                self._next = self._prepared(following)
+
+        if self._own_tensorboard:
+            os.environ["TENSORBOARD_DIR"] = str(run.folder / "tensorboard")
+        try:
+            training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
+        finally:
+            training.release()
+
+    def _prepared(self, run: CheckedRun) -> Training | None:
+        """Start the processes of the next run; what goes wrong there is that run's failure, not the present one's."""
+        try:
+            training = self.make_training(run)
+            self._engines.lend_actor(training.trainer)
+            training.prepare()
+        except Exception:
+            print(traceback.format_exc())
+            return None
+        return training
+
+    def make_training(self, run: CheckedRun) -> Training:
+        """Make the trainer of a run."""
+        from omegaconf import OmegaConf
+
+        config = copy.deepcopy(run.config)  # which the trainer changes
+        OmegaConf.resolve(config)
+        return Training(config, self._engines)
+
+    def _start_ray(self) -> None:
+        """Start Ray with the slots of the run that needs most, and TransferQueue, unless they run."""
+        import ray
+        import transfer_queue as tq
+
+        from verl_comprl.config.validation import check_slots, device_slots
+        from verl_comprl.trainer.engines import Engines
+
+        if self._engines is not None:
+            return
+        largest = max((run.config for run in self._runs), key=lambda config: sum(device_slots(config)))
+        start_ray(largest)
+        check_slots(largest, ray.cluster_resources())
+        tq.init(largest.transfer_queue)
+        self._engines = Engines()
+
+    def close(self) -> None:
+        """Stop the engines and everything else."""
+        import ray
+        import transfer_queue as tq
+
+        with uninterrupted():
+            self._engines = self._next = None
+            tq.close()
+            ray.shutdown()

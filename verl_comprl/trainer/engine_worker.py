@@ -1,0 +1,53 @@
+"""verl's worker of a model, which can begin another run: initial weights, new optimizer, the settings of that run."""
+
+import gc
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.memory_utils import aggressive_empty_cache
+from verl.workers.engine_workers import ActorRolloutRefWorker
+
+_ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
+
+
+class EngineWorker(ActorRolloutRefWorker):
+    """Engine and server adapter of one rank."""
+
+    @register(dispatch_mode=_ALL_RANKS)
+    def init_model(self) -> None:
+        """Build engine and server adapter, as verl does."""
+        self._random_state = BaseCheckpointManager.get_rng_state()
+        super().init_model()
+
+    @register(dispatch_mode=_ALL_RANKS)
+    def restart(self, config: DictConfig) -> None:
+        """Build model, optimizer and learning-rate schedule again, from the random state of the first time.
+
+        This is how the first run got them, so a run does not depend on those before it. ``sweep.shared_settings`` lists
+        what takes effect here; everything else must be as it was.
+
+        Args:
+            config: The ``actor_rollout_ref`` subtree of the run that begins.
+        """
+        settings: Any = omega_conf_to_dataclass(config.actor)
+        worker: Any = self.actor
+        settings.model_config = worker.model_config
+        worker.optimizer_config = worker.engine.optimizer_config = settings.optim
+        limits = worker.engine_config
+        limits.micro_batch_size_per_gpu = config.actor.ppo_micro_batch_size_per_gpu
+        limits.max_token_len_per_gpu = config.actor.ppo_max_token_len_per_gpu
+        limits.infer_micro_batch_size_per_gpu = config.rollout.log_prob_micro_batch_size_per_gpu
+        limits.infer_max_token_len_per_gpu = config.rollout.log_prob_max_token_len_per_gpu
+        # Released first: two models may not fit.
+        worker.engine.module = worker.engine.optimizer = worker.engine.lr_scheduler = None
+        worker.engine.checkpoint_manager = None
+        gc.collect()
+        aggressive_empty_cache(force_sync=True)
+        BaseCheckpointManager.load_rng_state(self._random_state)
+        worker.reset()
+        self.loss_fn = partial(self.loss_fn.func, **self.loss_fn.keywords | {"config": settings})
+        worker.set_loss_fn(self.loss_fn)

@@ -1,0 +1,172 @@
+"""One training run, in a Ray that has been started: its trainer, its agent loops, and how a signal stops it."""
+
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from verl_comprl.config.reading import ConfigError
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.display.introduction import describe_training
+
+
+def complete_config(config: Any) -> None:
+    """Fill in what depends on the device: the CPU where there is no accelerator."""
+    from verl.utils.device import auto_set_device
+
+    from verl_comprl.config.validation import device_slots
+    from verl_comprl.platform import detection
+
+    detection.complete_config(config, sum(device_slots(config)))
+    auto_set_device(config)
+
+
+def check_config(config: Any) -> ComprlConfig:
+    """Check a run's config, ours and verl's part, and fill in what depends on the device.
+
+    Raises:
+        ConfigError: If a setting of ours or of the extractor is wrong; verl's own checks raise other errors.
+    """
+    from verl.utils.config import validate_config
+
+    from verl_comprl.config.validation import validate
+    from verl_comprl.trainer.extractor_runtime import extractor_view
+
+    comprl = validate(config)
+    complete_config(config)
+    config.transfer_queue.enable = True  # verl's V1 trainers need it
+    validate_config(config=config, use_reference_policy=False, use_critic=False)
+    if comprl.experience:
+        try:
+            validate_config(config=extractor_view(config), use_reference_policy=False, use_critic=False)
+        except Exception as error:
+            raise ConfigError(
+                f"the extractor's model (extractor in the place of actor_rollout_ref): {error}"
+            ) from error
+    return comprl
+
+
+def start_ray(config: Any) -> None:
+    """Start Ray, or connect to a cluster, unless this process has done so."""
+    import ray
+    from omegaconf import OmegaConf
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    if ray.is_initialized():
+        return
+    settings: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    defaults = get_ppo_ray_runtime_env(config)
+    defaults.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
+    runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
+    settings["log_to_driver"] = bool(settings["log_to_driver"])
+    ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
+
+
+class Training:
+    """Trainer and agent loops of a run; verl's task runner has them in a Ray actor, out of reach of a signal."""
+
+    def __init__(self, config: Any, engines: Any = None) -> None:
+        """Make the trainer, which starts nothing yet.
+
+        Args:
+            config: The run's config, checked and resolved; TransferQueue runs with its part.
+            engines: The :class:`~verl_comprl.trainer.engines.Engines` that the run shares with others.
+        """
+        from verl.trainer.ppo.v1 import get_trainer_cls
+
+        self.config = config
+        self.trainer: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
+        self.agent_loops: Any = None
+        if engines is not None:
+            self.trainer.engines = engines
+
+    def prepare(self) -> None:
+        """Start the run's own processes without waiting for them; its trainer must have been lent an actor."""
+        self.trainer.prepare()
+        self._start_agent_loops()
+
+    def _start_agent_loops(self) -> None:
+        """Start the processes that play episodes."""
+        from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+        from verl.utils.import_utils import load_class_from_fqn
+
+        manager_class = self.config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
+        loops: Any = load_class_from_fqn(manager_class) if manager_class else AgentLoopManagerTQ
+        self.agent_loops = loops.create(
+            config=self.config,
+            llm_client=self.trainer.get_llm_client(),
+            teacher_client=self.trainer.get_teacher_client(),
+            reward_loop_worker_handles=self.trainer.get_reward_handles(),
+        )
+
+    def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[], None]) -> None:
+        """Start what is missing, train to the end and close the bank.
+
+        Args:
+            display: Shows the run.
+            guided_fraction: Share of guided attempts; ``None`` without experience.
+            on_start: Called when the models have started and the run's folder is this run's.
+        """
+        trainer = self.trainer
+        finished = False
+        try:
+            with display.phase("start", "starting the models, their servers and the workers"):
+                trainer.progress = display
+                trainer.init()
+                if self.agent_loops is None:
+                    self._start_agent_loops()
+                on_start()
+            if not self.config.trainer.val_only:
+                display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
+            with _stop_on_signal(trainer, display):
+                trainer.fit(self.agent_loops)
+            finished = True
+        finally:
+            with uninterrupted():
+                tracking = getattr(trainer, "logger", None)
+                if tracking is not None:
+                    tracking.finish(exit_code=0 if finished else 1)
+                trainer.close()
+
+    def release(self) -> None:
+        """End the agent loops and remove what the run has left in TransferQueue, so that another run can begin."""
+        import ray
+        import transfer_queue as tq
+
+        for worker in getattr(self.agent_loops, "agent_loop_workers", ()):
+            ray.kill(worker)
+        for partition, keys in (tq.kv_list() or {}).items():
+            if keys:
+                tq.kv_clear(list(keys), partition)
+
+
+@contextmanager
+def _stop_on_signal(trainer: Any, display: Any):
+    """First Ctrl-C or SIGTERM: finish the step and write a checkpoint. Second: stop immediately."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        display.announce(
+            "stopping as soon as the current step has a checkpoint; press Ctrl-C again to stop without one"
+        )
+        trainer.request_stop()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted():
+    """Ignore signals while shutting down: an impatient second one must not leave servers running."""
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
