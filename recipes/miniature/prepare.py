@@ -61,11 +61,20 @@ def _train_actor(folder: Path) -> None:
         (
             (reading_drills(random.Random("drills"), 400 * BATCH), 400, 4e-3),
             (played(1, 300 * BATCH, (0.3, 0.8), READING), 300, 3e-3),
-            (played(2, 200 * BATCH, (0.45,), HEEDING), 200, 2e-3),
+            (played(2, 200 * BATCH, (0.6,), HEEDING), 200, 2e-3),
         )
     ):
         examples = [encode(tokenizer, messages) for messages in conversations]
-        loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=rate, seed=number)
+        loss = warm_start(
+            model,
+            examples,
+            folder,
+            steps=steps,
+            batch_size=BATCH,
+            learning_rate=rate,
+            seed=number,
+            similar_lengths=False,
+        )
         print(f"  actor, loss after phase {number}: {loss:.3f}", flush=True)
     save(model, tokenizer, folder / "actor", loss)
 
@@ -91,13 +100,22 @@ def _train_extractor(folder: Path) -> None:
     loss = 0.0
     for number, (conversations, steps, rate) in enumerate(
         (
-            (writing_drills(rng, played(0, 700 * BATCH, {"none": 1})), 700, 6e-3),
+            (writing_drills(rng, played(0, 1200 * BATCH, {"none": 1})), 1200, 5e-3),
             (distillations(rng, played(1, 250 * BATCH, HEEDING), contents={WORKED: 1}), 250, 4e-3),
             (distillations(rng, played(2, 350 * BATCH, HEEDING), contents=styles), 350, 4e-3),
         )
     ):
         examples = [encode(tokenizer, messages) for messages in conversations]
-        loss = warm_start(model, examples, folder, steps=steps, batch_size=BATCH, learning_rate=rate, seed=number)
+        loss = warm_start(
+            model,
+            examples,
+            folder,
+            steps=steps,
+            batch_size=BATCH,
+            learning_rate=rate,
+            seed=number,
+            similar_lengths=False,
+        )
         print(f"  extractor, loss after phase {number}: {loss:.3f}", flush=True)
     save(model, tokenizer, folder / "extractor", loss)
 

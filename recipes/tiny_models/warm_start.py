@@ -98,6 +98,7 @@ def warm_start(
     batch_size: int,
     learning_rate: float,
     seed: int,
+    similar_lengths: bool = True,
 ) -> float:
     """Train ``model`` in place.
 
@@ -109,6 +110,8 @@ def warm_start(
         batch_size: Examples per step.
         learning_rate: Peak of a cosine schedule.
         seed: Chooses the order of the examples.
+        similar_lengths: Whether a batch has examples of similar lengths, which saves padding. Where the length says
+            much about the answer, such batches teach copying much more slowly.
 
     Returns:
         Mean loss per token over the last tenth of the steps, in nats.
@@ -123,7 +126,7 @@ def warm_start(
         warmup_steps=min(20, steps),
         adam_beta2=0.95,
         weight_decay=0.01,
-        train_sampling_strategy="group_by_length",
+        train_sampling_strategy="group_by_length" if similar_lengths else "random",
         logging_steps=tenth,
         save_strategy="no",
         report_to=[],

@@ -20,6 +20,7 @@ from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
+from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.names import manager_name
@@ -56,7 +57,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.delete([entry.id for entry in bank.entries()])
         if config.initial_bank and not keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
-        super().__init__(config, bank, seed=seed)
+        super().__init__(config, bank, seed=seed, journal=Path(run) / JOURNAL)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))

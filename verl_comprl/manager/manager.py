@@ -24,6 +24,7 @@ from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.guides import Guides
+from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.merging import MergePass
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.manager.metrics import Totals, manager_metrics
@@ -40,16 +41,20 @@ REMEMBERED_STEPS = 100
 class ExperienceManager:
     """Bank, queue and buffer behind one set of asynchronous methods."""
 
-    def __init__(self, config: ComprlConfig, bank: ExperienceBank, *, seed: int = 0) -> None:
+    def __init__(
+        self, config: ComprlConfig, bank: ExperienceBank, *, seed: int = 0, journal: Path | None = None
+    ) -> None:
         """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`.
 
         Args:
             config: The run's settings.
             bank: The open bank.
             seed: Determines, with the step, what is drawn at random from the bank.
+            journal: File of the journal; None keeps none.
         """
         self._config = config
         self._bank = bank
+        self._journal = Journal(journal)
         self._calls: ExtractorCalls | None = None
         self._queue = DistillationQueue(config.queue)
         learning = config.extractor
@@ -148,6 +153,7 @@ class ExperienceManager:
             if episode.guided:
                 self._bank.record_outcome(request.experience_ids[:1], success, task=request.task)
                 self._bank.record_outcome(request.experience_ids[1:], success, task=request.task, asked=True)
+                self._journal.read(request)
             else:
                 self._credit.record_free_outcome(episode.prompt, success, request.step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
@@ -202,7 +208,7 @@ class ExperienceManager:
         if answer.format_ok:
             # The bank first, the record after it: if the write fails the episode is distilled again, and only the
             # record of the text that is really in the bank may be trained on.
-            await self._bank.apply(
+            report = await self._bank.apply(
                 answer.operations,
                 call_id=record.id,
                 listed=[*request.experience_ids, *(entry.id for entry in similar)],
@@ -213,6 +219,9 @@ class ExperienceManager:
                 source_trajectory=request.id,
                 source_success=request.outcome.success,
             )
+            if not report.repeated:
+                written = (self._bank.get(id) for id in report.new_ids)
+                self._journal.wrote(request, (entry for entry in written if entry is not None))
         self._note(answer, record)
 
     async def merge(self) -> bool:

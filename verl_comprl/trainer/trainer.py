@@ -27,6 +27,7 @@ from verl.utils.debug import marked_timer
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.display.progress import Progress
+from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
@@ -93,7 +94,7 @@ class ComplementaryTrainerMixin(EngineSharing):
         self.prepare()
         self.experience_runtime.open(keep_content=folder is not None)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
-        for name in (EVALUATIONS, FAILURES, METRICS):
+        for name in (EVALUATIONS, FAILURES, JOURNAL, METRICS):
             rewind_log(self._folder / name, step)
         # The two models start concurrently: most of a start is waiting for processes.
         with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:

@@ -1,0 +1,105 @@
+"""Figures of the miniature: success over steps by arm, with experience and without, and success over families."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recipes.miniature.report import Row, interval
+
+COLOURS = {
+    "complementary": "#0b6e4f",
+    "self_distillation": "#7b2d8b",
+    "experience_only": "#2f7fbf",
+    "static_online": "#d98324",
+    "offline": "#a0761c",
+    "baseline": "#444444",
+    "self_imitation": "#999999",
+    "shared_baseline": "#b23a48",
+    "all_guided": "#e07a9b",
+}
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Draw the figures of ``rows`` as PNG and SVG into ``folder`` and return the files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    files = []
+    families = sorted({row["families"] for row in rows})
+    figure, panels = plt.subplots(
+        2, len(families), figsize=(4.2 * len(families) + 1.5, 6.4), sharey=True, squeeze=False, layout="constrained"
+    )
+    for column, number in enumerate(families):
+        chosen = [row for row in rows if row["families"] == number]
+        for line, mode in enumerate(("with", "without")):
+            panel = panels[line][column]
+            _curves(panel, chosen, mode)
+            panel.set_title(f"{number} task famil{'y' if number == 1 else 'ies'}, {mode} experience", fontsize=10)
+            panel.set_ylim(0, 1)
+            panel.grid(alpha=0.25)
+            if line:
+                panel.set_xlabel("actor step")
+            if not column:
+                panel.set_ylabel("success, held-out instances")
+    handles = {}
+    for panel in panels.flat:
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=9)
+    files += _save(figure, folder / "success")
+    plt.close(figure)
+    if len(families) > 1:
+        figure, panel = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+        _over_families(panel, rows)
+        files += _save(figure, folder / "families")
+        plt.close(figure)
+    return files
+
+
+def _curves(panel: Any, rows: Sequence[Row], mode: str) -> None:
+    """Mean over seeds with its 95 % interval; the baseline is shown in both modes, as it never has experience."""
+    groups: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for step, values in row["evaluations"].items():
+            shown = values.get(mode, values.get("without") if row["arm"] in ("baseline", "self_imitation") else None)
+            if shown is not None:
+                groups[row["arm"]][int(step)].append(shown)
+    for arm in [arm for arm in COLOURS if arm in groups]:
+        steps = sorted(groups[arm])
+        means = [statistics.mean(groups[arm][step]) for step in steps]
+        halves = [interval(groups[arm][step]) for step in steps]
+        style = "--" if arm in ("baseline", "self_imitation") else "-"
+        panel.plot(steps, means, style, color=COLOURS[arm], label=arm.replace("_", " "), marker="o", markersize=3)
+        if all(half == half for half in halves):
+            low = [mean - half for mean, half in zip(means, halves, strict=True)]
+            high = [mean + half for mean, half in zip(means, halves, strict=True)]
+            panel.fill_between(steps, low, high, color=COLOURS[arm], alpha=0.13, linewidth=0)
+
+
+def _over_families(panel: Any, rows: Sequence[Row]) -> None:
+    values: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        last = row["evaluations"][max(row["evaluations"], key=int)]
+        values[row["arm"]][row["families"]].append(last.get("with", last.get("without", float("nan"))))
+    for arm in [arm for arm in COLOURS if arm in values]:
+        numbers = sorted(values[arm])
+        means = [statistics.mean(values[arm][number]) for number in numbers]
+        halves = [interval(values[arm][number]) for number in numbers]
+        look = {"color": COLOURS[arm], "marker": "o", "capsize": 3, "label": arm.replace("_", " ")}
+        panel.errorbar(numbers, means, yerr=halves, **look)
+    panel.set_xticks([1, 2, 3])
+    panel.set_xlabel("task families that share the bank")
+    panel.set_ylabel("success at the end")
+    panel.set_ylim(0, 1)
+    panel.grid(alpha=0.25)
+    panel.legend(frameon=False, fontsize=8)
+
+
+def _save(figure: Any, path: Path) -> list[Path]:
+    files = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for file in files:
+        figure.savefig(file, dpi=150)
+    return files

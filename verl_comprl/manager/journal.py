@@ -1,0 +1,58 @@
+"""Journal of a run's experience, ``RUN/experience.jsonl``: every entry written, and every episode that read one.
+
+The bank holds the present entries with their counts; the journal keeps what was replaced or removed since, in order.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from verl_comprl.experience.schema import DistillationRequest, Experience
+
+JOURNAL = "experience.jsonl"
+
+
+class Journal:
+    """Appends one line per event; each line has the actor step of the episode."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Write to ``file``; nothing is written if it is None."""
+        self._file = file
+
+    def wrote(self, request: DistillationRequest, entries: Iterable[Experience]) -> None:
+        """Note the entries that the extractor wrote about an episode."""
+        self._append(
+            {
+                **_episode(request, "written"),
+                "entry": entry.id,
+                "title": entry.title,
+                "content": entry.content,
+                "parents": list(entry.parents),
+                "weight_version": entry.weight_version,
+            }
+            for entry in entries
+        )
+
+    def read(self, request: DistillationRequest) -> None:
+        """Note the entries that a guided episode read: its guide, then those behind the answers to its questions."""
+        pairs = zip(request.experience_ids, request.experience_texts, strict=False)
+        self._append({**_episode(request, "read"), "entry": id, "text": text} for id, text in pairs)
+
+    def _append(self, events: Iterable[Mapping[str, Any]]) -> None:
+        lines = [orjson.dumps(event) + b"\n" for event in events]
+        if lines and self._file is not None:
+            with self._file.open("ab") as file:
+                file.writelines(lines)
+
+
+def _episode(request: DistillationRequest, event: str) -> dict[str, Any]:
+    return {
+        "step": request.step,
+        "event": event,
+        "task": request.task,
+        "goal": request.goal,
+        "episode": request.id,
+        "success": request.outcome.success,
+    }
