@@ -8,8 +8,8 @@ ARMS: dict[str, tuple[str, ...]] = {
     "offline": ("arm=offline",),
     "experience_only": ("arm=experience_only",),
     "complementary": ("arm=complementary",),
-    "self_distillation": ("arm=complementary", "comprl.self_distillation.weight=2.0"),
-    "self_imitation": ("arm=self_imitation", "comprl.self_distillation.weight=2.0"),
+    "self_distillation": ("arm=self_distillation",),
+    "self_imitation": ("arm=self_imitation",),
     "shared_baseline": ("arm=shared_baseline",),
     "all_guided": ("arm=all_guided",),
 }

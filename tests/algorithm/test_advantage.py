@@ -184,3 +184,5 @@ def test_better_than_free_is_guided_and_above_the_free_mean_of_its_prompt() -> N
     prompts, guided = list("pppp" + "qq" + "r"), [True, True, False, False, True, False, True]
     rewards = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0]
     assert better_than_free(rewards, prompts, guided).tolist() == [True] + [False] * 6
+    # Of the free ones only p's success is above its mean.
+    assert better_than_free(rewards, prompts, guided, of_guided=False).tolist() == [False] * 2 + [True] + [False] * 4

@@ -21,6 +21,12 @@ ARMS: dict[str, dict[str, Any]] = {
     "experience_only": {"trainer.critic_warmup": 1_000_000_000},
     "all_guided": {"comprl.guided_fraction": 1.0},
     "shared_baseline": {"algorithm.adv_estimator": "grpo"},
+    "self_distillation": {"comprl.self_distillation.weight": 2.0},
+    "self_imitation": {
+        "comprl.experience": False,
+        "comprl.self_distillation.weight": 2.0,
+        "comprl.self_distillation.source": "free",
+    },
     "no_merge": {"comprl.merge.every": 0},
     "no_search_and_ask": {"comprl.search_and_ask.max_calls": 0},
 }

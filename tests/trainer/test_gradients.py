@@ -225,7 +225,7 @@ def test_an_actor_update_is_equation_5(
 def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
     gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM
 ) -> None:
-    """Eq. 5 over whole rollouts plus ``λ · mean NLL`` of distilled outputs, in one step of verl's policy loss."""
+    """Eq. 5 over whole rollouts plus ``λ · NLL`` of distilled outputs, in one step of verl's policy loss."""
     weight, group = 0.3, 4
     episode, judgement, distillation = OutputKind.EPISODE, OutputKind.JUDGEMENT, OutputKind.DISTILLATION
     outputs = [
@@ -252,7 +252,7 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
     for row, (session, _), factor in zip(rows, outputs, factors, strict=False):
         row["advantage"] = advantages[session] * factor
     (distilled,) = np.flatnonzero(batch.distilled())
-    rows[distilled]["advantage"] = weight * len(rows) / 1
+    rows[distilled]["advantage"] = weight * len(rows) / group
     with torch.no_grad():  # the trainer computes old log-probs itself, with the same weights
         rows[distilled]["old_log_probs"] = log_probs(model, rows[distilled]).tolist()
     rows[7] |= {"mask": [0] * len(rows[7]["response"])}  # padding
@@ -267,7 +267,7 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
         tokens = sum(sum(row["mask"]) for row in own)
         objective = objective + sum(term.sum() for term in terms) / tokens / 2 / 2  # ½ per half, mean inside it
     imitated = log_probs(model, rows[distilled]) * torch.tensor(rows[distilled]["mask"])
-    objective = objective + weight * imitated.sum() / sum(rows[distilled]["mask"])
+    objective = objective + weight * imitated.sum() / sum(rows[distilled]["mask"]) / group
     check(model, -objective, real)
 
 

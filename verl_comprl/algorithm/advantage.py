@@ -108,8 +108,10 @@ def output_shares(rollouts: Sequence[Hashable], tokens: Sequence[int]) -> np.nda
     return np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
 
 
-def better_than_free(rewards: Sequence[float], prompt_ids: Sequence[Hashable], guided: Sequence[bool]) -> np.ndarray:
-    """Return which rollouts are guided and have a reward above the mean of their prompt's free half.
+def better_than_free(
+    rewards: Sequence[float], prompt_ids: Sequence[Hashable], guided: Sequence[bool], *, of_guided: bool = True
+) -> np.ndarray:
+    """Return which rollouts of one half have a reward above the mean of their prompt's free half.
 
     A prompt without free rollouts has none. Self-distillation trains the actor to do the same without experience.
 
@@ -117,6 +119,7 @@ def better_than_free(rewards: Sequence[float], prompt_ids: Sequence[Hashable], g
         rewards: Outcome of each rollout, length n.
         prompt_ids: Prompt of each rollout, length n.
         guided: Whether each rollout is in the guided half, length n.
+        of_guided: Which half: the guided one, or the free one itself.
 
     Returns:
         Booleans, shape (n,).
@@ -126,5 +129,5 @@ def better_than_free(rewards: Sequence[float], prompt_ids: Sequence[Hashable], g
         if not is_guided:
             free.setdefault(prompt, []).append(reward)
     rows = zip(rewards, prompt_ids, guided, strict=True)
-    better = [half and prompt in free and reward > np.mean(free[prompt]) for reward, prompt, half in rows]
+    better = [half == of_guided and prompt in free and reward > np.mean(free[prompt]) for reward, prompt, half in rows]
     return np.array(better, dtype=bool)

@@ -75,7 +75,11 @@ class SelfDistillationConfig(Settings):
     """
 
     weight: NonNegativeFloat = 0.0
-    """Weight of this loss relative to the policy's; 0 is off."""
+    """Weight of such an episode's loss, the mean of -log π over its tokens, relative to the policy loss of one rollout
+    with advantage 1; 0 is off."""
+
+    source: Literal["guided", "free"] = "guided"
+    """Episodes to learn from: `guided`, or as a control `free`: the actor imitates what it did without experience."""
 
     every: PositiveInt = 1
     """Applied every this many actor steps."""

@@ -173,7 +173,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         return (
             settings.weight > 0
             and int(episode.row["global_steps"]) % settings.every == 0
-            and episode.guided
+            and episode.guided == (settings.source == "guided")
             and not episode.evaluation
             and bool(episode.info["success"])
         )

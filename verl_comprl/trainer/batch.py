@@ -92,16 +92,17 @@ class RolloutBatch:
         shares = output_shares(self.rollouts, np.where(policy, self.tokens, 0).tolist())
         return np.array([of_rollout[rollout] for rollout in self.rollouts]) * shares * group_size
 
-    def distilled(self) -> np.ndarray:
+    def distilled(self, *, of_guided: bool = True) -> np.ndarray:
         """Return which outputs are trained on by self-distillation, shape (outputs,).
 
-        These are the experience-free copies of guided episodes that did better than the mean of the free half.
+        These are the experience-free copies of episodes of one half that did better than the mean of the free half.
         """
         rows = self.episodes
         better = better_than_free(
             [self.details[row]["success"] for row in rows],
             [self.prompts[row] for row in rows],
             [self.guided[row] for row in rows],
+            of_guided=of_guided,
         )
         chosen = {self.rollouts[row] for row, is_better in zip(rows, better, strict=True) if is_better}
         outputs = zip(self.kinds, self.rollouts, strict=True)

@@ -184,17 +184,20 @@ class ComplementaryTrainerMixin(EngineSharing):
 
         verl averages over outputs with equal weights and offers no hook for others. The policy loss is homogeneous in
         the advantage, so a factor on a rollout's advantages is a weight on its loss. Self-distillation,
-        ``weight · mean over its outputs of −mean log π``, needs no loss of its own either: while new and old policy are
-        the same, as in the first mini-batch, the gradient of a policy loss is ``−advantage · ∇ log π``.
+        ``weight · Σ over its outputs of −mean log π / number of rollouts``, needs no loss of its own either: while new
+        and old policy are the same, as in the first mini-batch, the gradient of a policy loss is
+        ``−advantage · ∇ log π``.
         """
         self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
         factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
-        distilled = rows.distilled()
-        if self.comprl.self_distillation.weight > 0:
+        settings = self.comprl.self_distillation
+        distilled = rows.distilled(of_guided=settings.source == "guided")
+        if settings.weight > 0:
             metrics["comprl/distilled"] = float(distilled.sum())
         if np.allclose(factors, 1.0):
             return
-        constant = self.comprl.self_distillation.weight * size / max(1, distilled.sum())
+        # verl averages over all outputs; an output of this loss weighs as much as a rollout.
+        constant = settings.weight * size / len(rows.episodes)
         changed = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
         for row in np.flatnonzero(distilled):
             changed[row] = torch.full_like(advantages[row], constant)
