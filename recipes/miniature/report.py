@@ -87,7 +87,7 @@ def read_journal(file: Path, *, world: int) -> dict[str, dict[str, float]]:
         event = json.loads(line)
         last = str(-(-event["step"] // WINDOW) * WINDOW)
         window = counts.setdefault(last, defaultdict(list))
-        kind, family = event["goal"].split()[1:3]
+        kind, family = event["goal"].split()[2:4]
         code = code_of(world, family, kind, length=3)
         title, _, content = (event.get("text") or f"{event['title']}\n{event['content']}").partition("\n")
         rule, right = set(title.split()) == {kind, family}, is_right(content, code)

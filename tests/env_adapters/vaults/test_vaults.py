@@ -60,7 +60,7 @@ def test_no_instance_of_evaluation_occurs_in_training() -> None:
         assert len(set(goals[split])) == len(rows)
         assert set(goals[split]) == {row["prompt"][1]["content"] for row in build_rows(split, 999, seed=2, world=5)}
     assert not set(goals["train"]) & set(goals["val"])
-    assert {tuple(goal.split()[1:3]) for goal in goals["train"]} == {tuple(goal.split()[1:3]) for goal in goals["val"]}
+    assert {tuple(goal.split()[2:4]) for goal in goals["train"]} == {tuple(goal.split()[2:4]) for goal in goals["val"]}
 
 
 def test_an_episode_as_text() -> None:
