@@ -5,7 +5,7 @@ BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/*.* requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart check test lint clean
+.PHONY: help setup quickstart miniature check test lint clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -19,6 +19,9 @@ $(STAMP):
 
 quickstart: setup  ## Train actor and extractor of a small model on this machine's CPU.
 	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
+
+miniature: setup  ## Measure what experience is worth: three arms, two worlds, about an hour (docs/miniature.md).
+	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run
 
 check: lint  ## Run the linters and the tests that need no engine: for daily work, about 3 minutes.
 	@$(BIN)/pytest -m "not run and not slow" -n 2 --dist worksteal -q

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, training_weight
+from verl_comprl.extractor.draw import draw
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord, read_records, write_records
 
 FORMAT_FAILURE_SHARE = 0.25
@@ -118,7 +119,10 @@ class TrainingBuffer:
         """Close a collection step: each record used since the last one gets one sample. Returns their number."""
         utilities = mean_utilities(self._uses)
         self._uses.clear()
-        self._samples += [Sample(record_id, reward) for record_id, reward in utilities.items()]
+        # Uses are in the order in which episodes ended, and successes end first: batches taken in that order would have
+        # only successes, then only failures, and nothing to compare.
+        order = sorted(utilities, key=draw)
+        self._samples += [Sample(record_id, utilities[record_id]) for record_id in order]
         return len(utilities)
 
     def next_batch(self, step: int, version: int = 0) -> TrainingBatch | None:

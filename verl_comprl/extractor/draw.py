@@ -1,9 +1,13 @@
-"""Draws a share of the episodes by their ids, so that the choice is the same after a resume and on every machine."""
+"""Random choices that depend on an id alone, so that a repeated or resumed run makes the same ones."""
 
-import hashlib
+from hashlib import blake2b
+
+
+def draw(id: str) -> float:
+    """Return a number in [0, 1), uniform over ids."""
+    return int.from_bytes(blake2b(id.encode(), digest_size=8).digest()) / 2**64
 
 
 def is_drawn(id: str, share: float) -> bool:
-    """Return whether ``id`` is among the drawn ones: true for ``share`` of all ids, independently of one another."""
-    digest = hashlib.blake2b(id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) < share * 2**64
+    """Return whether an id belongs to the share that is drawn."""
+    return draw(id) < share
