@@ -77,6 +77,12 @@ def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert second.trainer.total_training_steps == 7
 
 
+@pytest.mark.slow
+def test_what_hydra_refuses_is_one_line_with_the_run() -> None:
+    with pytest.raises(ConfigError, match=r"^run b: Could not override 'trainer\.no_such_key'\. .*$"):
+        compose([Run("a"), Run("b", ("trainer.no_such_key=1",))], None, "comprl_trainer")
+
+
 def test_mistakes_are_found_before_anything_is_composed() -> None:
     runs = [Run("a", ("comprl.guided_fractoin=0.5",)), Run("a", ("comprl.guided_fractoin=0.5",))]
     with pytest.raises(ConfigError) as caught:

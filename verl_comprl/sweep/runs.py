@@ -82,9 +82,10 @@ def compose(runs: Sequence[Run], config_dir: Path | None, config_name: str) -> l
         config_name: The recipe.
 
     Raises:
-        ConfigError: If overrides name settings that do not exist, or runs have the same name.
+        ConfigError: If overrides do not fit the recipe, or runs have the same name.
     """
     import hydra
+    from hydra.errors import HydraException
 
     names = [run.name for run in runs]
     mistakes = [f"run {name}: another run has the same name" for name in sorted(set(names)) if names.count(name) > 1]
@@ -95,7 +96,10 @@ def compose(runs: Sequence[Run], config_dir: Path | None, config_name: str) -> l
     configs = []
     with hydra.initialize_config_dir(str(folder), version_base=None):
         for run in runs:
-            config = hydra.compose(run.config_name or config_name, overrides=[_SEARCH, *run.overrides])
+            try:
+                config = hydra.compose(run.config_name or config_name, overrides=[_SEARCH, *run.overrides])
+            except HydraException as error:
+                raise ConfigError(f"run {run.name}: {' '.join(str(error).split())}") from error
             config.trainer.default_local_dir = f"{config.trainer.default_local_dir}/{run.name}"
             configs.append(config)
     return configs
