@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import logging
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -130,8 +129,7 @@ async def test_an_entry_merged_across_tasks_and_environments_is_found_for_each(
     for _ in range(2):  # also after reopening
         for where in ({"task": "fetch", "environment": "room"}, {"task": "open", "environment": "maze"}):
             assert (await bank.retrieve("abc", **where, read_only=True)).entry.id == abc
-            at_random = await bank.retrieve("abc", **where, read_only=True, at_random=Random(0))
-            assert at_random.entry.id == abc
+            assert (await bank.retrieve("abc", **where, read_only=True, explore=True)).entry.id == abc
         assert (await bank.retrieve("abc", task="x", environment="x", read_only=True)).status == "nothing"
         await bank.close()
         bank = await open_bank(scope=scope)
