@@ -169,7 +169,9 @@ def _texts(turn: Turn) -> Iterator[str]:
 
 
 def _shortened(turn: Turn, limit: int) -> Turn:
-    questions = tuple(Question(query=_cut(item.query, limit), answer=_cut(item.answer, limit)) for item in turn.questions)
+    questions = tuple(
+        Question(query=_cut(item.query, limit), answer=_cut(item.answer, limit)) for item in turn.questions
+    )
     return Turn(observation=_cut(turn.observation, limit), response=_cut(turn.response, limit), questions=questions)
 
 
