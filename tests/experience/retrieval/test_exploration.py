@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from verl_comprl.experience import Add
 from verl_comprl.experience.transfer.snapshot import entries_checksum
 
@@ -89,6 +91,29 @@ async def test_a_record_does_not_make_an_entry_about_something_else_the_answer(b
     for _ in range(8):
         bank.record_outcome([lamp], success=True)  # 0.9 against 0.5
     assert (await bank.retrieve("key door", read_only=True)).entry.id == key
+
+
+@pytest.mark.parametrize(("level", "best"), [(1, 3), (7, 9)])
+async def test_an_evaluation_takes_the_best_known_entry_whatever_the_level_of_success(
+    bank: Any, apply: Any, level: int, best: int
+) -> None:
+    ids = (await apply(bank, *[Add(title="walk", content="east")] * 6)).new_ids  # equally similar
+    for id, successes in zip(ids[:4], (best, level, level, level), strict=True):
+        for number in range(10):
+            bank.record_outcome([id], success=number < successes, task="fetch")
+    assert (await bank.retrieve("walk east", read_only=True)).entry.id == ids[0]
+
+
+async def test_questions_weigh_in_an_evaluation_as_much_as_configured(open_bank: Any, apply: Any) -> None:
+    for weight, better in ((0.0, 1), (1.0, 0)):
+        bank = await open_bank(f"weight {weight}", asked_weight=weight)
+        asked, used = (await apply(bank, *[Add(title="walk", content="east")] * 2)).new_ids  # equally similar
+        for _ in range(8):
+            bank.record_outcome([asked], success=True, asked=True)
+        bank.record_outcome([used], success=True)
+        bank.record_outcome([used], success=False)
+        bank.record_outcome([asked], success=False)
+        assert (await bank.retrieve("walk east", read_only=True)).entry.id == (asked, used)[better]
 
 
 async def test_an_evaluation_changes_nothing(bank: Any, apply: Any) -> None:

@@ -17,7 +17,13 @@ from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.retrieval.batching import MicroBatcher
 from verl_comprl.experience.retrieval.query_cache import QueryCache
-from verl_comprl.experience.retrieval.ranking import evaluation_score, least_used, surviving, training_score
+from verl_comprl.experience.retrieval.ranking import (
+    evaluation_score,
+    least_used,
+    mean_success,
+    surviving,
+    training_score,
+)
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.statistics import Status
 from verl_comprl.experience.store.base import Hit, SearchRequest
@@ -165,11 +171,12 @@ class Retriever:
             return None
         config, now = self._config, time.time()
         entries = [self._ledger.table.by_id[hit.id] for hit in pool]
+        prior = 0.0 if count else mean_success(entries, config.asked_weight)
 
         def score(position: int) -> float:
             entry = entries[position]
             if not count:
-                return evaluation_score(pool[position].score, entry)
+                return evaluation_score(pool[position].score, entry, prior=prior, asked_weight=config.asked_weight)
             size, lam, recency = config.retrieval_pool, config.diversity, config.recency_seconds
             return training_score(position, entry, now, pool=size, lam=lam, recency=recency)
 
