@@ -58,6 +58,16 @@ async def test_exploration_respects_scope_and_quarantine(open_bank: Any, apply: 
     assert (await bank.retrieve("x", task="dig", explore=True, max_step=8)).status == "nothing"
 
 
+async def test_exploration_keeps_to_the_entries_of_the_task_if_there_are_any(bank: Any, apply: Any) -> None:
+    mine = await filled(bank, apply, 2)
+    (other,) = (await apply(bank, Add(title="other", content="x"), call_id="other", task="dig")).new_ids
+    for id in mine:
+        bank.record_outcome([id], success=True, task="fetch")
+    assert set(await found(bank, 20, explore=True, task="fetch")) == set(mine)
+    assert set(await found(bank, 20, explore=True, task="dig")) == {other}
+    assert set(await found(bank, 5, explore=True, task="new")) == {other}  # any, the least used
+
+
 async def test_dropped_candidates_give_way_to_others_in_training_only(open_bank: Any, apply: Any) -> None:
     settings = {"diversity": 0.0, "recency_seconds": 0.0}
     bank, dropping = await open_bank(**settings), await open_bank("dropping", candidate_dropout=0.5, **settings)
