@@ -271,6 +271,12 @@ async def test_uses_per_entry_compares_guides_with_entries_written(
 # ---- search_and_ask ----
 
 
+async def test_an_entry_of_a_longer_run_has_no_negative_age(running: Setup) -> None:
+    await running.seed("mine", step=2)
+    await running.seed("imported", call_id="other", step=145)
+    assert (await running.manager.collect(8))["bank/age"] == 3  # (6 + 0) / 2
+
+
 async def test_an_empty_bank_answers_without_the_extractor(running: Setup, extractor: Extractor) -> None:
     assert await running.manager.search_and_ask("where?", *WHERE) == Answer("nothing", NOTHING_FOUND)
     assert extractor.prompts == [] and (await running.manager.metrics())["answers/nothing"] == 1
