@@ -54,16 +54,18 @@ class NoExperienceRuntime:
 class ExperienceRuntime(NoExperienceRuntime):
     """Experience manager, extractor and learner of a run."""
 
-    def __init__(self, config: DictConfig, *, keep_content: bool) -> None:
+    def __init__(self, config: DictConfig, folder: Path | None) -> None:
         """Start the manager and open its bank, which fails at once if another run has it open.
 
         Args:
             config: The run's config.
-            keep_content: Whether a run is resumed, so that the bank keeps what it holds.
+            folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
         """
         self._config = config
         self._comprl = comprl_config(config)
-        self.manager = start_manager(config, keep_content=keep_content)
+        if folder is not None:
+            checkpoint.check(folder)
+        self.manager = start_manager(config, keep_content=folder is not None)
 
     def start(self) -> None:
         """Start the extractor's engine and server."""

@@ -85,7 +85,7 @@ class ComplementaryTrainerMixin(PPOTrainer):
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
         if self.comprl.experience:
-            self.experience_runtime = ExperienceRuntime(self.config, keep_content=folder is not None)
+            self.experience_runtime = ExperienceRuntime(self.config, folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         for name in (EVALUATIONS, FAILURES, METRICS):
             rewind_log(self._folder / name, step)
