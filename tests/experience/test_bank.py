@@ -105,6 +105,17 @@ async def test_an_update_replaces_the_newest_descendant_of_an_entry_that_was_rep
     assert b in entry.parents and a not in entry.parents and len(entry.parents) == 2
 
 
+async def test_an_update_of_an_entry_that_was_merged_with_others_leaves_what_came_of_them(
+    bank: Any, apply: Any
+) -> None:
+    a, b = (await apply(bank, key("a"), key("b"))).new_ids
+    merge = Merge(ids=(1, 2), title="ab", content="both")
+    (ab,) = (await apply(bank, merge, call_id="merge", listed=[a, b])).new_ids
+    report = await apply(bank, Update(ids=(1,), title="a", content="more"), call_id="late", listed=[a])
+    assert (report.added, report.updated, report.rejected) == (1, 0, 0)
+    assert bank.get(ab) is not None and [entry.content for entry in bank.entries()] == ["both", "more"]
+
+
 async def test_lineage_in_a_circle_ends(bank: Any, apply: Any) -> None:
     (a,) = (await apply(bank, key("a"))).new_ids
     await bank.delete([a])
