@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import logging
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -106,6 +105,17 @@ async def test_an_update_replaces_the_newest_descendant_of_an_entry_that_was_rep
     assert b in entry.parents and a not in entry.parents and len(entry.parents) == 2
 
 
+async def test_an_update_of_an_entry_that_was_merged_with_others_leaves_what_came_of_them(
+    bank: Any, apply: Any
+) -> None:
+    a, b = (await apply(bank, key("a"), key("b"))).new_ids
+    merge = Merge(ids=(1, 2), title="ab", content="both")
+    (ab,) = (await apply(bank, merge, call_id="merge", listed=[a, b])).new_ids
+    report = await apply(bank, Update(ids=(1,), title="a", content="more"), call_id="late", listed=[a])
+    assert (report.added, report.updated, report.rejected) == (1, 0, 0)
+    assert bank.get(ab) is not None and [entry.content for entry in bank.entries()] == ["both", "more"]
+
+
 async def test_lineage_in_a_circle_ends(bank: Any, apply: Any) -> None:
     (a,) = (await apply(bank, key("a"))).new_ids
     await bank.delete([a])
@@ -130,8 +140,7 @@ async def test_an_entry_merged_across_tasks_and_environments_is_found_for_each(
     for _ in range(2):  # also after reopening
         for where in ({"task": "fetch", "environment": "room"}, {"task": "open", "environment": "maze"}):
             assert (await bank.retrieve("abc", **where, read_only=True)).entry.id == abc
-            at_random = await bank.retrieve("abc", **where, read_only=True, at_random=Random(0))
-            assert at_random.entry.id == abc
+            assert (await bank.retrieve("abc", **where, read_only=True, explore=True)).entry.id == abc
         assert (await bank.retrieve("abc", task="x", environment="x", read_only=True)).status == "nothing"
         await bank.close()
         bank = await open_bank(scope=scope)

@@ -128,6 +128,12 @@ def test_failures_that_lag_too_far_behind_are_left_out_too() -> None:
     assert names(buffer.next_batch(1, version=5)) == ["e1", "e2", "e3", "e4"] and buffer.stale == 1
 
 
+def test_the_record_of_a_dropped_failure_is_dropped_too() -> None:
+    buffer = buffer_of(8)
+    fill(buffer, *(f"x{n}" for n in range(100)))
+    assert buffer.record_count == 2 and buffer.record("x99") and not buffer.record("x97")
+
+
 def test_records_of_waiting_failures_are_kept() -> None:
     buffer = buffer_of(4)
     fill(buffer, "x1")

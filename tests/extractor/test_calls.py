@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from verl_comprl.experience.schema import Add, DistillationRequest, Retain, Return, Turn, Update, derive_id
+from verl_comprl.experience.schema import Add, DistillationRequest, Question, Retain, Return, Turn, Update, derive_id
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.generation_record import CallKind
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
@@ -166,6 +166,34 @@ async def test_similar_entries_are_dropped_where_nothing_else_can_be_cut(
     assert answer.errors[0].kind == "bad_index"  # the third entry was not listed
     assert "2. first" in script.prompts[1] and "second" not in script.prompts[1]
     assert "1. the guide" in script.prompts[1] and "Answer:\ndo0." in script.prompts[1]
+
+
+async def test_entries_read_through_answers_are_dropped_after_the_similar_ones_and_the_guide_never(
+    make_calls: MakeCalls, make_request: MakeRequest
+) -> None:
+    update = '<answer>[{"operation": "update", "ids": [1], "title": "t", "content": "c"}]</answer>'
+    read = {"experience_ids": ("a", "b", "c"), "experience_texts": ("the guide", "asked " * 50, "asked too " * 50)}
+    request, script = make_request("a", turns=episode(1), **read), Script(update)
+    await make_calls(script).distill(request, ["near"])
+    whole = len(script.prompts[0])
+    answer, _ = await make_calls(script, max_prompt_tokens=whole - 200).distill(request, ["near"])
+    assert "2. asked asked" in script.prompts[1] and not answer.errors
+    assert "asked too" not in script.prompts[1] and "near" not in script.prompts[1]
+    script.reply = update.replace("[1]", "[2]")
+    answer, _ = await make_calls(script, max_prompt_tokens=whole - 600).distill(request, ["near"])
+    assert "1. the guide" in script.prompts[2] and "asked" not in script.prompts[2]
+    assert answer.errors[0].kind == "bad_index"  # the second entry was not listed
+
+
+async def test_long_questions_and_answers_are_cut_like_the_rest_of_a_turn(
+    make_calls: MakeCalls, make_request: MakeRequest
+) -> None:
+    asked = Question(query="why " * 500, answer="start " + "because " * 500 + "end")
+    request = make_request("a", turns=(Turn(observation="see", response="do", questions=(asked,)),))
+    script = Script("?")
+    await make_calls(script, max_prompt_tokens=3500).distill(request)
+    prompt = script.prompts[0]
+    assert "Advice:\nstart because" in prompt and "because end\n" in prompt and "characters left out" in prompt
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 9])

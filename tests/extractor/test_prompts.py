@@ -73,6 +73,7 @@ def used(*usage: TaskUsage, tasks: tuple[str, ...] = ("room",), created_step: in
 @pytest.mark.parametrize(
     ("entry", "record"),
     [
+        (used(created_step=145), "tasks: room; age 0 steps; not used yet"),  # imported from a longer run
         (
             used(TaskUsage(task="room", uses=9, successes=6)),
             "tasks: room; age 12 steps; used 9 times, 67% success (44% without)",

@@ -271,6 +271,12 @@ async def test_uses_per_entry_compares_guides_with_entries_written(
 # ---- search_and_ask ----
 
 
+async def test_an_entry_of_a_longer_run_has_no_negative_age(running: Setup) -> None:
+    await running.seed("mine", step=2)
+    await running.seed("imported", call_id="other", step=145)
+    assert (await running.manager.collect(8))["bank/age"] == 3  # (6 + 0) / 2
+
+
 async def test_an_empty_bank_answers_without_the_extractor(running: Setup, extractor: Extractor) -> None:
     assert await running.manager.search_and_ask("where?", *WHERE) == Answer("nothing", NOTHING_FOUND)
     assert extractor.prompts == [] and (await running.manager.metrics())["answers/nothing"] == 1
@@ -398,3 +404,22 @@ async def test_siblings_that_update_the_same_entry_end_with_the_newest_text_and_
     # All four read the entry as their episode did, although three of them found it replaced.
     assert all("1. open the door\nabout open the door" in prompt for _, prompt in extractor.prompts)
     assert (await setup.manager.collect(1))["extractor/samples"] == 0  # no format failure
+
+
+async def test_an_extractor_that_is_not_trained_keeps_neither_records_nor_samples(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"train": False})
+    setup.start()
+    extractor.replies["distill"] = [LESSON, "unreadable"]
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    await setup.finished()
+    guide = await setup.manager.guide("open the door", *WHERE)
+    answer = await setup.manager.search_and_ask("open the door", *WHERE)
+    records = (str(guide.record_id), str(answer.record_id))
+    read = {"experience_ids": (guide.experience_id,), "experience_texts": ("x",)}
+    await setup.manager.report(EpisodeReport(make_request("b", success=True, **read), guided=True, record_ids=records))
+    await setup.finished()
+    metrics = await setup.manager.collect(1)
+    assert (metrics["buffer/records"], metrics["buffer/samples"], metrics["extractor/samples"]) == (0, 0, 0)
+    assert [entry.uses for entry in setup.bank.entries()] == [1]

@@ -36,6 +36,7 @@ from recipes.miniature.entries import (
 from recipes.miniature.report import interval, paired_table, read_journal, success_table
 from recipes.miniature.tokenizer import PIECES
 from recipes.tiny_models.tokenizer import train_tokenizer
+from verl_comprl.experience.schema import Add, Update
 from verl_comprl.experience.updates.parsing import parse_distillation
 
 VAULT = Vault("garden", "iron", "amber", "fox", ("left", "up", "up"))
@@ -94,7 +95,8 @@ def test_answers_say_what_happened_and_otherwise_nothing_about_the_episode() -> 
         if operation.operation == "return":
             returned += 1
             continue
-        assert operation.operation == "add" or (episode.entry and episode.entry.title == operation.title)
+        assert isinstance(operation, Add | Update)
+        assert isinstance(operation, Add) or (episode.entry and episode.entry.title == operation.title)
         styles.append(style_of(operation.title))
         assert set(operation.title.split()) <= set(episode.vault.words)
         if operation.content.startswith(WORKED):

@@ -110,8 +110,8 @@ class ComprlConfig(Settings):
 
     exploration: Share = 0.1
     """Share of guided training episodes (of prompts, with `guide_per: prompt`) that get one of the least used entries
-    of the scope at random instead of the best one: otherwise nothing is known about entries that retrieval passes
-    over. 0 in the paper."""
+    of its task (if there are none, of the scope) at random instead of the best one: otherwise nothing is known about
+    entries that retrieval passes over. 0 in the paper."""
 
     max_turn_tokens: PositiveInt = 4096
     """Tokens of one turn of the actor."""

@@ -254,12 +254,13 @@ class ExperienceBank:
 
         Args:
             query: Text; sanitised and cut like the content of an entry.
-            task: Used if the configured scope is ``task``.
+            task: Used if the configured scope is ``task``, and by exploration.
             environment: Used if the configured scope is ``environment``.
             read_only: Change no counters (evaluation). A bank opened as ``read_only`` never does.
             exclude: Ids not to return.
             max_step: Only entries created at this step or before; None for any.
-            explore: Draw one of the least used entries of the scope instead of ranking.
+            explore: Draw one of the least used entries of the scope instead of ranking; of those of ``task``, if there
+                are any.
         """
         start = time.perf_counter()
         entry, status = await self._retriever.retrieve(
@@ -269,6 +270,7 @@ class ExperienceBank:
             max_step=max_step,
             count=not (read_only or self._read_only),
             explore=explore,
+            task=task,
         )
         seconds = time.perf_counter() - start
         if not read_only:

@@ -30,7 +30,8 @@ class EntryTable:
         # Entries carry the call that wrote them, so a reopened bank still knows the calls whose text it holds.
         self.applied: LRUCache[str, None] = LRUCache(self._max_calls)
         self.replaced_by: LRUCache[str, str] = LRUCache(self._max_calls)
-        """Id of the entry that replaced another, by the other's id; only of the latest replacements."""
+        """Id of the entry that replaced another, by the other's id; only of the latest replacements. Entries that
+        replaced several are not in it: who read only one of those must not replace what became of all."""
         self.change(list(entries), ())
         self.sort()
 
@@ -54,7 +55,8 @@ class EntryTable:
             self._records.setdefault(entry.record_id, set()).add(entry.id)
             if entry.record_id:
                 self.applied[entry.record_id] = None
-            self.replaced_by.update(dict.fromkeys(entry.parents, entry.id))
+            if len(entry.parents) == 1:
+                self.replaced_by[entry.parents[0]] = entry.id
         if self.quarantined or any(entry.quarantined for entry in new):
             self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
 

@@ -124,19 +124,23 @@ class Experience(_Record):
 
     @property
     def posterior_success(self) -> float:
-        """:meth:`posterior` with the default weight."""
+        """:meth:`posterior` with the defaults."""
         return self.posterior()
 
-    def posterior(self, asked_weight: float = ASKED_WEIGHT) -> float:
-        """Return the posterior mean of the success probability with this entry, for a uniform prior, Beta(1, 1).
+    def posterior(self, asked_weight: float = ASKED_WEIGHT, prior: float = 0.5) -> float:
+        """Return the posterior mean of the success probability with this entry.
 
-        An entry that was never read has 0.5; few episodes move it less than many. An episode that read the entry only
-        through an answer counts ``asked_weight`` of one that it guided.
+        An entry that was never read has ``prior``, which weighs as much as two episodes: few episodes move it less than
+        many.
+
+        Args:
+            asked_weight: Weight of an episode that read the entry only through an answer; one that it guided weighs 1.
+            prior: Expected success with an entry of which nothing is known. 0.5 is the uniform prior, Beta(1, 1).
         """
         episodes, successes = map(
             sum, zip((0, 0), *(usage.weighted(asked_weight) for usage in self.usage), strict=True)
         )
-        return (successes + 1) / (episodes + 2)
+        return (successes + 2 * prior) / (episodes + 2)
 
     @model_validator(mode="before")
     @classmethod

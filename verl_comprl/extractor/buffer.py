@@ -113,7 +113,10 @@ class TrainingBuffer:
         self._failures.append(Sample(record.id, reward))
         if len(self._failures) > self._max_failures:
             oldest = self._failures.pop(0)
-            self.dropped_failures += all(sample is not oldest for sample in self._batch)
+            if all(sample is not oldest for sample in self._batch):
+                self.dropped_failures += 1
+                # Nothing can use it, so it need not wait for `forget`: there may be hundreds in every step.
+                self._records.pop(oldest.record_id, None)
 
     def collect(self) -> int:
         """Close a collection step: each record used since the last one gets one sample. Returns their number."""

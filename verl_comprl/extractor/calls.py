@@ -4,11 +4,11 @@ Owns the path from prompt to tokens, answer and generation record. ``Generate`` 
 """
 
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from verl_comprl.experience.schema import DistillationRequest, derive_id
+from verl_comprl.experience.schema import DistillationRequest, Question, Turn, derive_id
 from verl_comprl.experience.updates.parsing import ParsedAnswer, parse_answer, parse_distillation, parse_merge
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.prompts import (
@@ -124,16 +124,18 @@ class ExtractorCalls:
     def _episode_prompt(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[list[int], int]:
         """Encode an episode, and return the number of entries listed.
 
-        Until it fits, drop turns from its middle, then cut long texts in their middle, then drop similar entries. Start
-        and end matter most: the first shows the situation, the last what decided the outcome.
+        Until it fits, drop turns from its middle, then cut long texts in their middle, then drop entries from the end
+        of the list, but not the guide. Start and end matter most: the first shows the situation, the last what decided
+        the outcome.
         """
-        turns, final, similar = list(request.turns), request.final_observation, list(similar)
+        turns, final = list(request.turns), request.final_observation
+        read, similar = list(request.experience_texts), list(similar)
         while True:
             trajectory = render_trajectory(turns, final, left_out=len(request.turns) - len(turns))
             messages = distill_messages(
                 request.instructions,
                 request.goal,
-                request.experience_texts,
+                read,
                 trajectory,
                 request.outcome.success,
                 self._max_operations,
@@ -142,27 +144,35 @@ class ExtractorCalls:
             )
             prompt_ids = self._encode(messages)
             if len(prompt_ids) <= self._max_prompt_tokens:
-                return prompt_ids, len(request.experience_texts) + len(similar)
+                return prompt_ids, len(read) + len(similar)
             kept = self._max_prompt_tokens / len(prompt_ids)
             if len(turns) > 2:
                 drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
                 middle = (len(turns) - drop) // 2
                 del turns[middle : middle + drop]
                 continue
-            longest = max(map(len, (final, *(text for turn in turns for text in (turn.observation, turn.response)))))
-            if longest <= _SHORTEST_TEXT and similar:
-                similar.pop()
-                continue
+            longest = max(map(len, (final, *(text for turn in turns for text in _texts(turn)))))
             if longest <= _SHORTEST_TEXT:
-                return prompt_ids, 0  # rules, task or experience alone are too long: the call is refused
+                if not similar and len(read) <= 1:
+                    return prompt_ids, 0  # rules, task or guide alone are too long: the call is refused
+                (similar or read).pop()
+                continue
             limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))
-            turns = [
-                turn.model_copy(
-                    update={"observation": _cut(turn.observation, limit), "response": _cut(turn.response, limit)}
-                )
-                for turn in turns
-            ]
+            turns = [_shortened(turn, limit) for turn in turns]
             final = _cut(final, limit)
+
+
+def _texts(turn: Turn) -> Iterator[str]:
+    yield from (turn.observation, turn.response)
+    for question in turn.questions:
+        yield from (question.query, question.answer)
+
+
+def _shortened(turn: Turn, limit: int) -> Turn:
+    questions = tuple(
+        Question(query=_cut(item.query, limit), answer=_cut(item.answer, limit)) for item in turn.questions
+    )
+    return Turn(observation=_cut(turn.observation, limit), response=_cut(turn.response, limit), questions=questions)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -98,7 +98,10 @@ def read_records(path: Path) -> Iterator[GenerationRecord]:
     """
     with pq.ParquetFile(path) as file:
         if not file.schema_arrow.equals(_SCHEMA):
-            raise ValueError(f"{path} does not hold generation records of this release: {file.schema_arrow}")
+            raise ValueError(
+                f"{path} does not hold generation records of this release: it has the columns "
+                f"{', '.join(file.schema_arrow.names)}, not {', '.join(_SCHEMA.names)}"
+            )
         for batch in file.iter_batches(_ROWS, use_threads=False):
             columns = [
                 _arrays(batch[name], _ARRAYS[name]) if name in _ARRAYS else batch[name].to_pylist()

@@ -259,7 +259,13 @@ class ExperienceManager:
         self._keep(record, format_ok=answer.format_ok)
 
     def _keep(self, record: GenerationRecord, *, format_ok: bool) -> None:
-        """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward."""
+        """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward.
+
+        Without training nothing would ever take samples out of the buffer, and each keeps its record: a long run would
+        run out of memory. So nothing is kept then; outcomes of unknown records are no samples.
+        """
+        if not self._config.extractor.train:
+            return
         if format_ok:
             self._buffer.add(record)
         else:

@@ -37,7 +37,8 @@ def manager_metrics(
     metrics = {f"bank/{name}": float(value) for name, value in bank.statistics().items() if not isinstance(value, dict)}
     entries = bank.entries()
     if entries:
-        metrics["bank/age"] = step - sum(entry.created_step for entry in entries) / len(entries)
+        # An imported entry has the step of the run that wrote it.
+        metrics["bank/age"] = sum(max(0, step - entry.created_step) for entry in entries) / len(entries)
         metrics["bank/retrieval_gini"] = gini([entry.retrievals for entry in entries])
     operations = totals.all_operations(bank)
     if written := sum(operations[name] for name in ("added", "updated", "merged")):

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
+from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.manager.actor import wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 
@@ -43,18 +44,29 @@ def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: An
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
 
-def load(folder: Path, extractor: ExtractorRuntime, manager: Any) -> None:
-    """Load what :func:`save` wrote.
+def check(folder: Path) -> None:
+    """Check that :func:`load` can read a checkpoint. To be called first: an older release reads no bank opened by this.
 
     Raises:
         FileNotFoundError: If the checkpoint has no part of ours, as one of plain verl.
+        ValueError: If another release wrote it.
     """
-    path = folder / STATE_FILE
-    if not path.exists():
+    if not (folder / STATE_FILE).exists():
         raise FileNotFoundError(
             f"{folder} is not a verl-comprl checkpoint ({STATE_FILE} is missing); "
             "start with trainer.resume_mode=disable or another trainer.default_local_dir"
         )
-    state = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        next(read_records(folder / "comprl" / "buffer" / "records.parquet"), None)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; continue this run with the release that wrote it, or start another one with its bank: "
+            f"comprl.initial_bank={folder / 'comprl' / 'bank'}"
+        ) from error
+
+
+def load(folder: Path, extractor: ExtractorRuntime, manager: Any) -> None:
+    """Load what :func:`save` wrote."""
+    state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     extractor.load(folder / "extractor", state["extractor_weight_version"])
     wait_for(manager.restore.remote(str(folder / "comprl")))

@@ -23,11 +23,11 @@ Metrics = dict[str, float]
 class NoExperienceRuntime:
     """The runtime of an arm without experience: every method does nothing."""
 
-    def open(self, *, keep_content: bool) -> None:
+    def open(self, folder: Path | None) -> None:
         """Open the bank.
 
         Args:
-            keep_content: Whether a run is resumed, so that the bank keeps what it holds.
+            folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
         """
 
     def start(self, engines: Engines) -> None:
@@ -74,10 +74,16 @@ class ExperienceRuntime(NoExperienceRuntime):
         self.manager, self._loaded = start_manager(config)
         self._is_open = False
 
-    def open(self, *, keep_content: bool) -> None:
-        """Open the bank, which fails at once if another run has it open."""
+    def open(self, folder: Path | None) -> None:
+        """Open the bank, which fails at once if another run has it open.
+
+        Args:
+            folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
+        """
+        if folder is not None:
+            checkpoint.check(folder)
         wait_for(self._loaded)
-        open_bank(self.manager, self._config, keep_content=keep_content)
+        open_bank(self.manager, self._config, keep_content=folder is not None)
         self._is_open = True
 
     def start(self, engines: Engines) -> None:

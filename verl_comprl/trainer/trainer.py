@@ -92,7 +92,7 @@ class ComplementaryTrainerMixin(EngineSharing):
         folder = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
         self.prepare()
-        self.experience_runtime.open(keep_content=folder is not None)
+        self.experience_runtime.open(folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         for name in (EVALUATIONS, FAILURES, JOURNAL, METRICS):
             rewind_log(self._folder / name, step)

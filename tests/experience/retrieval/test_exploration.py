@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from verl_comprl.experience import Add
 from verl_comprl.experience.transfer.snapshot import entries_checksum
 
@@ -56,6 +58,16 @@ async def test_exploration_respects_scope_and_quarantine(open_bank: Any, apply: 
     assert (await bank.retrieve("x", task="dig", explore=True, max_step=8)).status == "nothing"
 
 
+async def test_exploration_keeps_to_the_entries_of_the_task_if_there_are_any(bank: Any, apply: Any) -> None:
+    mine = await filled(bank, apply, 2)
+    (other,) = (await apply(bank, Add(title="other", content="x"), call_id="other", task="dig")).new_ids
+    for id in mine:
+        bank.record_outcome([id], success=True, task="fetch")
+    assert set(await found(bank, 20, explore=True, task="fetch")) == set(mine)
+    assert set(await found(bank, 20, explore=True, task="dig")) == {other}
+    assert set(await found(bank, 5, explore=True, task="new")) == {other}  # any, the least used
+
+
 async def test_dropped_candidates_give_way_to_others_in_training_only(open_bank: Any, apply: Any) -> None:
     settings = {"diversity": 0.0, "recency_seconds": 0.0}
     bank, dropping = await open_bank(**settings), await open_bank("dropping", candidate_dropout=0.5, **settings)
@@ -89,6 +101,29 @@ async def test_a_record_does_not_make_an_entry_about_something_else_the_answer(b
     for _ in range(8):
         bank.record_outcome([lamp], success=True)  # 0.9 against 0.5
     assert (await bank.retrieve("key door", read_only=True)).entry.id == key
+
+
+@pytest.mark.parametrize(("level", "best"), [(1, 3), (7, 9)])
+async def test_an_evaluation_takes_the_best_known_entry_whatever_the_level_of_success(
+    bank: Any, apply: Any, level: int, best: int
+) -> None:
+    ids = (await apply(bank, *[Add(title="walk", content="east")] * 6)).new_ids  # equally similar
+    for id, successes in zip(ids[:4], (best, level, level, level), strict=True):
+        for number in range(10):
+            bank.record_outcome([id], success=number < successes, task="fetch")
+    assert (await bank.retrieve("walk east", read_only=True)).entry.id == ids[0]
+
+
+async def test_questions_weigh_in_an_evaluation_as_much_as_configured(open_bank: Any, apply: Any) -> None:
+    for weight, better in ((0.0, 1), (1.0, 0)):
+        bank = await open_bank(f"weight {weight}", asked_weight=weight)
+        asked, used = (await apply(bank, *[Add(title="walk", content="east")] * 2)).new_ids  # equally similar
+        for _ in range(8):
+            bank.record_outcome([asked], success=True, asked=True)
+        bank.record_outcome([used], success=True)
+        bank.record_outcome([used], success=False)
+        bank.record_outcome([asked], success=False)
+        assert (await bank.retrieve("walk east", read_only=True)).entry.id == (asked, used)[better]
 
 
 async def test_an_evaluation_changes_nothing(bank: Any, apply: Any) -> None:

@@ -9,14 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_comprl.algorithm.utility import gini
-from verl_comprl.experience import Experience
-from verl_comprl.experience.retrieval.ranking import evaluation_score, least_used, surviving, training_score
+from verl_comprl.experience import Experience, TaskUsage
+from verl_comprl.experience.retrieval.ranking import (
+    evaluation_score,
+    least_used,
+    mean_success,
+    surviving,
+    training_score,
+)
 
 NOW = 10_000.0
 
 
 def entry(retrievals: int = 0, last: float = 0.0, uses: int = 0, successes: int = 0, id: str = "id") -> Experience:
-    counters = {"retrievals": retrievals, "last_retrieved_at": last, "uses": uses, "successes": successes}
+    usage = (TaskUsage(task="task", uses=uses, successes=successes),) if uses else ()
+    counters = {"retrievals": retrievals, "last_retrieved_at": last, "usage": usage}
     return Experience(id=id, title="title", content="content", **counters)
 
 
@@ -74,6 +81,13 @@ def test_scores_of_an_evaluation() -> None:
     # An entry about something else does not win by its record, one about the same does.
     assert evaluation_score(0.6, entry(uses=8, successes=5)) > evaluation_score(0.45, entry(uses=8, successes=8))
     assert evaluation_score(0.6, entry(uses=8, successes=5)) < evaluation_score(0.58, entry(uses=8, successes=8))
+
+
+def test_the_prior_is_the_success_of_all_episodes_that_read_a_candidate() -> None:
+    assert mean_success([], 0.5) == mean_success([entry()], 0.5) == 0.5
+    asked = TaskUsage(task="task", asked=4, asked_successes=2)
+    used = [entry(uses=6, successes=1), entry(), entry().model_copy(update={"usage": (asked,)})]
+    assert mean_success(used, 0.5) == 3 / 10 and mean_success(used, 0.0) == 2 / 8
 
 
 def test_retrievals_do_not_matter_in_an_evaluation() -> None:

@@ -1,7 +1,7 @@
 """Scores of the candidates of a query: Eq. 6 of the paper in training, similarity and success in evaluation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from verl_comprl.experience.schema import Experience
@@ -34,7 +34,13 @@ def training_score(
     return 1 - position / pool - lam * math.log1p(entry.retrievals) - recent
 
 
-def evaluation_score(similarity: float, entry: Experience) -> float:
+def mean_success(entries: Iterable[Experience], asked_weight: float) -> float:
+    """Return the expected success with an entry of which no more is known than that it is one of ``entries``."""
+    counts = [usage.weighted(asked_weight) for entry in entries for usage in entry.usage]
+    return (sum(count[1] for count in counts) + 1) / (sum(count[0] for count in counts) + 2)
+
+
+def evaluation_score(similarity: float, entry: Experience, *, prior: float = 0.5, asked_weight: float = 0.5) -> float:
     """Return ``similarity² · posterior success``: what the entry is worth for this query, as far as is known.
 
     A product, so that neither the scale of the embedder nor the level of success matters, only ratios: an entry that
@@ -44,8 +50,11 @@ def evaluation_score(similarity: float, entry: Experience) -> float:
     Args:
         similarity: Cosine similarity of query and entry; below 0 counts as 0.
         entry: The candidate, with its uses and successes.
+        prior: Expected success of a candidate that was never used: that of the other candidates, since 0.5 would put
+            every unused text before the best one as long as few episodes succeed, and after the worst one later on.
+        asked_weight: Weight of an episode that read the entry only through an answer.
     """
-    return max(similarity, 0.0) ** 2 * entry.posterior_success
+    return max(similarity, 0.0) ** 2 * entry.posterior(asked_weight, prior)
 
 
 def surviving(count: int, dropout: float, random: Random) -> Sequence[int]:
@@ -66,5 +75,6 @@ def least_used(entries: Sequence[Experience]) -> list[Experience]:
 
     Retrievals matter because a use is counted only when its episode ends.
     """
-    fewest = min(((entry.uses, entry.retrievals) for entry in entries), default=None)
-    return [entry for entry in entries if (entry.uses, entry.retrievals) == fewest]
+    counts = [(entry.uses, entry.retrievals) for entry in entries]
+    fewest = min(counts, default=None)
+    return [entry for entry, count in zip(entries, counts, strict=True) if count == fewest]

@@ -17,7 +17,13 @@ from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.retrieval.batching import MicroBatcher
 from verl_comprl.experience.retrieval.query_cache import QueryCache
-from verl_comprl.experience.retrieval.ranking import evaluation_score, least_used, surviving, training_score
+from verl_comprl.experience.retrieval.ranking import (
+    evaluation_score,
+    least_used,
+    mean_success,
+    surviving,
+    training_score,
+)
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.statistics import Status
 from verl_comprl.experience.store.base import Hit, SearchRequest
@@ -79,6 +85,7 @@ class Retriever:
         max_step: int | None,
         count: bool,
         explore: bool = False,
+        task: str = "",
     ) -> tuple[Experience | None, Status]:
         """Return the best entry, and the status; never raises.
 
@@ -90,12 +97,13 @@ class Retriever:
             count: Whether to rank by Eq. 6 and to count the retrieval, as in training. If not, similarity and success
                 decide, and the answer depends on nothing but the query and the bank.
             explore: Draw one of the least used entries of the scope instead of searching.
+            task: Task of the episode, to whose entries exploration keeps.
         """
         if not self._ledger.table.by_id:
             return None, "nothing"
         try:
             query = _Query(self._clean(text), *scope, max_step, exclude)
-            entry = self._explore(query, count) if explore else await self._batcher.submit((query, count))
+            entry = self._explore(query, count, task) if explore else await self._batcher.submit((query, count))
         except Exception:  # whatever the store or the embedder raises, the rollout continues without experience
             if not self._degraded_logged:
                 _log.exception("retrieval is degraded: rollouts get no experience; further failures are only counted")
@@ -152,9 +160,14 @@ class Retriever:
                 self._pools[query] = pools[query] = [hit for hit in hits if hit.id in self._ledger.table.by_id]
             return [self._choose(pools[query] or [], count) for query, count in queries]
 
-    def _explore(self, query: _Query, count: bool) -> Experience | None:
-        """Draw one of the least used entries that ``query`` could find."""
-        entries = least_used([entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)])
+    def _explore(self, query: _Query, count: bool, task: str) -> Experience | None:
+        """Draw one of the least used entries that ``query`` could find: of those of its task, if there are any.
+
+        A search brings up what the query is about, a draw does not. An entry of another task would be judged by an
+        episode that it says nothing about.
+        """
+        entries = [entry for entry in self._ledger.table.by_id.values() if _may_answer(entry, query)]
+        entries = least_used([entry for entry in entries if task in entry.tasks] or entries)
         return self._count_retrieval(self.random.choice(entries), time.time(), count) if entries else None
 
     def _choose(self, pool: Sequence[Hit], count: bool) -> Experience | None:
@@ -165,11 +178,12 @@ class Retriever:
             return None
         config, now = self._config, time.time()
         entries = [self._ledger.table.by_id[hit.id] for hit in pool]
+        prior = 0.0 if count else mean_success(entries, config.asked_weight)
 
         def score(position: int) -> float:
             entry = entries[position]
             if not count:
-                return evaluation_score(pool[position].score, entry)
+                return evaluation_score(pool[position].score, entry, prior=prior, asked_weight=config.asked_weight)
             size, lam, recency = config.retrieval_pool, config.diversity, config.recency_seconds
             return training_score(position, entry, now, pool=size, lam=lam, recency=recency)
 

@@ -93,7 +93,8 @@ def plan_changes(
     """Return the changes that ``operations`` make to ``entries``.
 
     An update of an entry that was replaced meanwhile replaces its newest descendant; if nothing is left of the listed
-    entries, it adds a new one. So siblings that update the same entry end with the newest text, and none is rejected.
+    entries, or they were merged with others, it adds a new one. So siblings that update the same entry end with the
+    newest text, none is rejected, and none replaces a text that sums up entries which its episode did not read.
     Any other operation on an entry that is no longer in the bank is rejected as a whole; so is an update of an entry
     that an earlier operation of the same call removed. A new entry that replaces others keeps their tasks and
     environments, in addition to those of the call's episode.

@@ -101,7 +101,8 @@ def render_entry(
         asked_weight: Weight of an episode that read the entry only through an answer.
     """
     tasks = {*entry.tasks, *(usage.task for usage in entry.usage)}
-    record = [f"tasks: {', '.join(entry.tasks) or 'unknown'}", f"age {_counted(step - entry.created_step, 'step')}"]
+    age = max(0, step - entry.created_step)  # an imported entry has the step of the run that wrote it
+    record = [f"tasks: {', '.join(entry.tasks) or 'unknown'}", f"age {_counted(age, 'step')}"]
     for usage in entry.usage:
         name = f"{usage.task}: " if len(tasks) > 1 else ""
         record.append(name + _render_usage(usage, free_success.get(usage.task), asked_weight))
