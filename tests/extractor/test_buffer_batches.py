@@ -27,14 +27,14 @@ def buffer_of(batch_size: int, share: float = 1.0, cooldown: float = 0) -> Train
 
 
 def fill(buffer: TrainingBuffer, *names: str, reward: float = 1.0) -> None:
-    """Add a sample per name, in this order."""
+    """Add a sample per name, in this order: each in a collection step of its own, since those of one are shuffled."""
     for name in names:
         if name[0] == "x":
             buffer.add_format_failure(make(name), -1.0)
         else:
             buffer.add(make(name))
             buffer.record_reward(name, reward)
-    buffer.collect()
+            buffer.collect()
 
 
 def names(batch: TrainingBatch | None) -> list[str] | None:
