@@ -125,7 +125,7 @@ def test_a_failed_run_costs_its_engines_and_nothing_else(
     assert [record["name"] for record in read(tmp_path / "results.jsonl")] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt(), SystemExit(15)])
 def test_an_interruption_ends_the_sweep(
     sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, error: BaseException
 ) -> None:

@@ -126,7 +126,7 @@ class Sweep:
 
         try:
             self._train(run, following, display)
-        except (RunInterrupted, KeyboardInterrupt) as error:
+        except (RunInterrupted, KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into the last one
             return "interrupted", str(error)
         except Exception as error:
             print(traceback.format_exc())
