@@ -126,7 +126,8 @@ def test_a_cooldown_of_one_step_keeps_the_second_sample_of_a_record_out_of_a_bat
 def test_a_batch_takes_the_oldest_samples_and_the_others_stay(filled: Callable[..., TrainingBuffer]) -> None:
     buffer = filled(2)
     use(buffer, c=[1])
-    use(buffer, b=[1], a=[-1])
+    use(buffer, b=[1])
+    use(buffer, a=[-1])
     assert ids(full(buffer, 2)) == ["c", "b"] and len(buffer) == 3
     buffer.trained()
     assert len(buffer) == 1 and buffer.next_batch(2) is None
@@ -189,7 +190,8 @@ def test_everything_survives_a_restart(
 ) -> None:
     buffer = filled(2)
     buffer.add(make_record("answer", kind=CallKind.ANSWER, weight_version=3, created_step=8))
-    use(buffer, a=[1], b=[-1], c=[1])
+    use(buffer, a=[1], b=[-1])
+    use(buffer, c=[1])
     full(buffer, 1)
     buffer.trained()
     buffer.record_reward("a", -1)

@@ -124,7 +124,7 @@ def test_failures_that_lag_too_far_behind_are_left_out_too() -> None:
     for name in ("e1", "e2", "e3", "e4"):
         buffer.add(make(name, version=5))
         buffer.record_reward(name, 1.0)
-    buffer.collect()
+        buffer.collect()
     assert names(buffer.next_batch(1, version=5)) == ["e1", "e2", "e3", "e4"] and buffer.stale == 1
 
 

@@ -28,7 +28,7 @@ def register_plain_trainer() -> None:
     from verl.trainer.ppo.v1.trainer_base import register_trainer
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-    from verl_comprl.trainer.engines import EngineSharing
+    from verl_comprl.trainer.engine_sharing import EngineSharing
 
     @register_trainer("plain")
     class Plain(EngineSharing, PPOTrainerSync):

@@ -33,7 +33,7 @@ from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
-from verl_comprl.trainer.engines import EngineSharing
+from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog

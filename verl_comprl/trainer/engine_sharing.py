@@ -1,0 +1,57 @@
+"""Mixin over verl's V1 trainers that takes its engines from :class:`Engines`, which several runs may share."""
+
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+from verl_comprl.trainer.engine_worker import EngineWorker
+from verl_comprl.trainer.engines import Engines
+
+_ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+
+
+class EngineSharing(PPOTrainer):
+    """Mixin over verl's trainers whose actor is in :class:`Engines`; by default these are the run's own."""
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config."""
+        super().__init__(config)
+        self.engines = Engines()
+        """Set before :meth:`init` to share them."""
+        self._took_over = False
+
+    def prepare(self) -> None:
+        """Start what is the run's own and needs no engine, without waiting for it; :meth:`init` does so otherwise."""
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in self.role_worker_mapping.keys() & _ACTOR_ROLES:
+            self.role_worker_mapping[role] = ray.remote(EngineWorker)
+
+    def _setup(self) -> None:
+        """Start the actor, or take it over from the run before; the rest of a trainer is each run's own."""
+        if not self.engines.has_actor:
+            super()._setup()
+            self.engines.keep_actor(self)
+            return
+        self._init_tokenizer()
+        self._init_dataloader()
+        self._init_dump_executor()
+        self.engines.lend_actor(self)
+        self._took_over = True
+        # Nobody waits for what the servers still generate for the run before.
+        servers: Any = self.checkpoint_manager
+        servers.abort_replicas()
+        servers.sleep_replicas()
+        self.actor_rollout_wg.restart(self.config.actor_rollout_ref)
+        self._load_checkpoint()
+
+    def on_init_end(self) -> None:
+        """Copy the weights to the servers, and let them generate again if they were taken over, which pauses them."""
+        super().on_init_end()
+        if self._took_over:
+            servers: Any = self.checkpoint_manager
+            servers.resume_generation_replicas()
