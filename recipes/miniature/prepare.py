@@ -3,8 +3,9 @@
 import argparse
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from recipes.tiny_models.build import build, save
 from verl_comprl.rollout.messages import Message
@@ -20,6 +21,9 @@ SOURCES = (
 VOCABULARY = 1000
 BATCH = 32
 ROPE_THETA = 1000.0
+
+Phase = tuple[Iterable[list[Message]], int, float]
+"""Conversations, optimizer steps and learning rate."""
 
 
 def prepare(output: Path) -> None:
@@ -46,7 +50,6 @@ def _train_actor(folder: Path) -> None:
 
     from recipes.miniature.demonstrations import HEEDING, READING, demonstrate, reading_drills
     from recipes.tiny_models.models import build_model
-    from recipes.tiny_models.warm_start import encode, warm_start
 
     torch.set_num_threads(1)  # the other model trains at the same time
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
@@ -56,27 +59,12 @@ def _train_actor(folder: Path) -> None:
         rng = random.Random(f"actor/{number}")
         return (episode.messages for episode in demonstrate(rng, count, obeys=obeys, kinds=kinds))
 
-    loss = 0.0
-    for number, (conversations, steps, rate) in enumerate(
-        (
-            (reading_drills(random.Random("drills"), 400 * BATCH), 400, 4e-3),
-            (played(1, 300 * BATCH, (0.3, 0.8), READING), 300, 3e-3),
-            (played(2, 200 * BATCH, (0.6,), HEEDING), 200, 2e-3),
-        )
-    ):
-        examples = [encode(tokenizer, messages) for messages in conversations]
-        loss = warm_start(
-            model,
-            examples,
-            folder,
-            steps=steps,
-            batch_size=BATCH,
-            learning_rate=rate,
-            seed=number,
-            similar_lengths=False,
-        )
-        print(f"  actor, loss after phase {number}: {loss:.3f}", flush=True)
-    save(model, tokenizer, folder / "actor", loss)
+    phases = [
+        (reading_drills(random.Random("drills"), 400 * BATCH), 400, 4e-3),
+        (played(1, 300 * BATCH, (0.3, 0.8), READING), 300, 3e-3),
+        (played(2, 200 * BATCH, (0.6,), HEEDING), 200, 2e-3),
+    ]
+    _train(model, tokenizer, folder / "actor", phases)
 
 
 def _train_extractor(folder: Path) -> None:
@@ -86,7 +74,6 @@ def _train_extractor(folder: Path) -> None:
     from recipes.miniature.demonstrations import HEEDING, Demonstration, demonstrate, distillations, writing_drills
     from recipes.miniature.entries import SEEN, TRIED, WORKED
     from recipes.tiny_models.models import build_model
-    from recipes.tiny_models.warm_start import encode, warm_start
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
@@ -97,27 +84,32 @@ def _train_extractor(folder: Path) -> None:
 
     rng = random.Random("answers")
     styles = {WORKED: 2, TRIED: 1, SEEN: 1}
+    phases = [
+        (writing_drills(rng, played(0, 1200 * BATCH, {"none": 1})), 1200, 5e-3),
+        (distillations(rng, played(1, 250 * BATCH, HEEDING), contents={WORKED: 1}), 250, 4e-3),
+        (distillations(rng, played(2, 350 * BATCH, HEEDING), contents=styles), 350, 4e-3),
+    ]
+    _train(model, tokenizer, folder / "extractor", phases)
+
+
+def _train(model: Any, tokenizer: Any, folder: Path, phases: Iterable[Phase]) -> None:
+    """Train a model in phases of conversations, steps and learning rate, and write it."""
+    from recipes.tiny_models.warm_start import encode, warm_start
+
     loss = 0.0
-    for number, (conversations, steps, rate) in enumerate(
-        (
-            (writing_drills(rng, played(0, 1200 * BATCH, {"none": 1})), 1200, 5e-3),
-            (distillations(rng, played(1, 250 * BATCH, HEEDING), contents={WORKED: 1}), 250, 4e-3),
-            (distillations(rng, played(2, 350 * BATCH, HEEDING), contents=styles), 350, 4e-3),
-        )
-    ):
-        examples = [encode(tokenizer, messages) for messages in conversations]
+    for number, (conversations, steps, rate) in enumerate(phases):
         loss = warm_start(
             model,
-            examples,
-            folder,
+            [encode(tokenizer, messages) for messages in conversations],
+            folder.parent,
             steps=steps,
             batch_size=BATCH,
             learning_rate=rate,
             seed=number,
             similar_lengths=False,
         )
-        print(f"  extractor, loss after phase {number}: {loss:.3f}", flush=True)
-    save(model, tokenizer, folder / "extractor", loss)
+        print(f"  {folder.name}, phase {number}: loss per token {loss:.2f}", flush=True)
+    save(model, tokenizer, folder, loss)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +173,10 @@ def journal_table(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
-def report(output: Path, draw: Callable[[Sequence[Row], Path], Sequence[Path]] | None = None) -> None:
+def report(output: Path) -> None:
     """Print the tables, and write rows and figures into ``output``."""
+    from recipes.miniature.figures import draw  # needs matplotlib, the tables do not
+
     rows = read_rows(output / "runs")
     if not rows:
         print("No run has finished yet.")
@@ -183,12 +185,5 @@ def report(output: Path, draw: Callable[[Sequence[Row], Path], Sequence[Path]] |
     tables = [success_table(rows), paired_table(rows), journal_table(rows)]
     (output / "tables.md").write_text("\n\n".join(tables) + "\n")
     print("\n\n".join(tables))
-    if draw is None:
-        from recipes.miniature.figures import draw
     for file in draw(rows, output):
         print(f"figure: {file}")
-
-
-def minutes(rows: Iterable[Mapping[str, Any]]) -> float:
-    """Return the wall clock of the runs in minutes."""
-    return sum(row["seconds"] for row in rows) / 60

@@ -1,4 +1,4 @@
-"""Builds a recipe's actor and extractor once and keeps them until a source file changes.
+"""Cached build of a recipe's actor and extractor: trains both once and keeps them until a source file changes.
 
 Owns the cache and the two training processes; what the models are trained on is the recipe's.
 """

@@ -1,4 +1,4 @@
-"""Which samples a batch is made of: outcomes of entries and answers, and format failures."""
+"""Composition of a batch: outcomes of entries and answers, and format failures."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Which entry guides a rollout: one per rollout or one per prompt, and exploration."""
+"""Choice of a guide: one per rollout or one per prompt, and exploration."""
 
 import asyncio
 

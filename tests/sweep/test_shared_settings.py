@@ -1,4 +1,4 @@
-"""Which settings the runs of a sweep may differ in."""
+"""Settings that the runs of a sweep share, and those that may differ."""
 
 import copy
 from typing import Any

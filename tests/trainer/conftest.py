@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 from arms import ARMS, COMPARED, SMALL
-from running import ROOT, START_SECONDS, Run, comprl_bank, extractor_was_updated, last_step, run_environment
+from running import (
+    ROOT,
+    START_SECONDS,
+    Run,
+    comprl_bank,
+    extractor_was_updated,
+    last_step,
+    read_steps,
+    run_environment,
+)
 
 import env_adapters
 from verl_comprl.trainer.run_log import METRICS
@@ -130,9 +139,3 @@ def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> Non
         environment = run_environment(folder)
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
     assert done.returncode == 0, output.read_text()[-5000:]
-
-
-def read_steps(run: Path) -> list[dict[str, Any]]:
-    """Return the metrics of each step of a run."""
-    lines = map(json.loads, (run / METRICS).read_text().splitlines())
-    return [line["data"] | {"step": line["step"]} for line in lines]

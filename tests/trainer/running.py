@@ -1,6 +1,7 @@
 """Training runs of the quickstart's models, each in a process of its own."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -10,8 +11,11 @@ import uuid
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from verl_comprl.trainer.run_log import METRICS
 
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"
@@ -30,6 +34,12 @@ def extractor_was_updated(run: Path) -> bool:
     """Whether the metrics of a run tell of an update of its extractor."""
     metrics = run / "metrics.jsonl"
     return metrics.exists() and re.search(r'"comprl/extractor/updates":[1-9]', metrics.read_text()) is not None
+
+
+def read_steps(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics of each step of a run."""
+    lines = map(json.loads, (run / METRICS).read_text().splitlines())
+    return [line["data"] | {"step": line["step"]} for line in lines]
 
 
 def last_step(run: Path) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from arms import ARMS, STEPS
-from running import undocumented
+from running import read_steps, undocumented
 from safetensors.torch import load_file
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
@@ -49,9 +49,10 @@ def engine_state(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["actor", "extractor"])
 def test_a_run_on_used_engines_starts_like_the_first_one(folder: Path, lent: Steps, model: str) -> None:
-    """Bit for bit, after a run that loaded both models from a checkpoint and trained them."""
-    before = lent["resumed"][-1]
-    assert before["actor/grad_norm"] > 0 and before["comprl/extractor/updates"] > 0
+    """Bit for bit, after runs that loaded trained weights of both models from a checkpoint."""
+    before = read_steps(folder / "run")
+    # Not every step's rollouts differ in their rewards, but some step's do.
+    assert max(step["actor/grad_norm"] for step in before) > 0 and before[-1]["comprl/extractor/updates"] > 0
     first, later = (engine_state(folder / "starts" / run / model) for run in (next(iter(ARMS)), "again"))
     assert first.keys() == later.keys()
     assert [name for name in first if not np.array_equal(first[name], later[name])] == []

@@ -1,4 +1,4 @@
-"""What a checkpoint of a step contains: verl's own training loop, in each of its modes, with everything else a stub."""
+"""Content of a step's checkpoint: verl's own training loop, in each of its modes, with everything else a stub."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks all runs of a sweep before anything is started, and knows which of them have finished."""
+"""Checks of all runs of a sweep before anything is started, and the records of those that have finished."""
 
 import json
 from collections.abc import Sequence

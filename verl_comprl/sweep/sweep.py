@@ -159,7 +159,7 @@ class Sweep:
             training = self.make_training(run)
             self._engines.lend_actor(training.trainer)
             training.prepare()
-        except Exception:
+        except Exception:  # whatever it is, it will be met and reported again when that run starts
             print(traceback.format_exc())
             return None
         return training

@@ -1,4 +1,4 @@
-"""What a retrieval draws at random, and that an evaluation draws nothing and changes nothing."""
+"""Random draws of a retrieval; an evaluation draws nothing and changes nothing."""
 
 from collections import Counter
 from typing import Any

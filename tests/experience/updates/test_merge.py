@@ -1,4 +1,4 @@
-"""Which entries one call of the merge reads, and in which order."""
+"""Chunks of a merge pass: the entries of each call and their order."""
 
 from typing import Any
 
