@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.miniature.report import Row, interval
+from recipes.miniature.report import interval
+from recipes.miniature.rows import Row
 
 COLOURS = {
     "complementary": "#0b6e4f",

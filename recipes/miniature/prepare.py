@@ -61,8 +61,8 @@ def _train_actor(folder: Path) -> None:
 
     phases = [
         (reading_drills(random.Random("drills"), 400 * BATCH), 400, 4e-3),
-        (played(1, 300 * BATCH, (0.3, 0.8), READING), 300, 3e-3),
-        (played(2, 200 * BATCH, (0.6,), HEEDING), 200, 2e-3),
+        (played(1, 500 * BATCH, (0.3, 0.8), READING), 500, 3e-3),
+        (played(2, 250 * BATCH, (0.7,), HEEDING), 250, 2e-3),
     ]
     _train(model, tokenizer, folder / "actor", phases)
 
@@ -77,7 +77,7 @@ def _train_extractor(folder: Path) -> None:
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    model = build_model(tokenizer, seed=2, rope_theta=ROPE_THETA)
+    model = build_model(tokenizer, seed=2, heads=4, rope_theta=ROPE_THETA)
 
     def played(number: int, count: int, kinds: dict[str, float]) -> Iterator[Demonstration]:
         return demonstrate(random.Random(f"extractor/{number}"), count, obeys=(0.2, 0.6, 0.9), kinds=kinds)
@@ -85,9 +85,9 @@ def _train_extractor(folder: Path) -> None:
     rng = random.Random("answers")
     styles = {WORKED: 2, TRIED: 1, SEEN: 1}
     phases = [
-        (writing_drills(rng, played(0, 1200 * BATCH, {"none": 1})), 1200, 5e-3),
-        (distillations(rng, played(1, 250 * BATCH, HEEDING), contents={WORKED: 1}), 250, 4e-3),
-        (distillations(rng, played(2, 350 * BATCH, HEEDING), contents=styles), 350, 4e-3),
+        (writing_drills(rng, played(0, 1300 * BATCH, {"none": 1})), 1000, 4e-3),
+        (distillations(rng, played(1, 650 * BATCH, HEEDING), contents={WORKED: 1}), 500, 4e-3),
+        (distillations(rng, played(2, 400 * BATCH, HEEDING), contents=styles), 400, 4e-3),
     ]
     _train(model, tokenizer, folder / "extractor", phases)
 

@@ -1,7 +1,6 @@
-"""Tables and figures of the miniature from the folders of its runs.
+"""Tables of the miniature: success by arm and step, paired differences, and what the extractor wrote.
 
-Owns what is read and compared: success on held-out instances, with experience and without, of every arm, number of
-families and seed; and what the extractor wrote. The figures are drawn in ``figures``.
+Owns what is compared. The runs are read in ``rows``, and the figures are drawn in ``figures``.
 """
 
 import json
@@ -10,16 +9,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from env_adapters.vaults.world import code_of
-from recipes.miniature.entries import is_right, style_of
-
-Row = dict[str, Any]
-"""One run: arm, families, seed, seconds, ``evaluations`` by step and ``journal`` by window of steps."""
-
-WINDOW = 15
-"""Steps over which the figures of the journal are averaged."""
+from recipes.miniature.rows import Row, read_rows
 
 COMPARISONS = (
     ("complementary", "with", "baseline", "without"),
@@ -45,61 +36,6 @@ def interval(values: Sequence[float]) -> float:
         return math.nan
     quantile = _T95[len(values) - 2] if len(values) - 2 < len(_T95) else 1.96
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def read_rows(runs: Path) -> list[Row]:
-    """Return a row for each finished run in a folder."""
-    rows = []
-    for finished in sorted(runs.glob("*-*-*/finished.json")):
-        arm, families, seed = finished.parent.name.rsplit("-", 2)
-        if arm == "filling":
-            continue
-        evaluations = {}
-        for line in (finished.parent / "evaluations.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            evaluations[str(record["step"])] = {
-                mode: record[key] for mode in ("with", "without") if (key := f"comprl/eval/success_{mode}") in record
-            }
-        rows.append(
-            {
-                "arm": arm,
-                "families": int(families),
-                "seed": int(seed),
-                "seconds": json.loads(finished.read_text())["seconds"],
-                "evaluations": evaluations,
-                "journal": read_journal(finished.parent / "experience.jsonl", world=int(seed)),
-            }
-        )
-    return rows
-
-
-def read_journal(file: Path, *, world: int) -> dict[str, dict[str, float]]:
-    """Return, for each window of steps, named after its last step, shares of what was written and read.
-
-    Written entries: ``kind_family`` titles (which transfer), ``right`` contents, and both (``good``). Entries that
-    guided an episode: ``read_rule``, their title names the episode's kind and family; ``read_right``, their content is
-    the episode's code.
-    """
-    if not file.exists():
-        return {}
-    counts: dict[str, defaultdict[str, list[bool]]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        last = str(-(-event["step"] // WINDOW) * WINDOW)
-        window = counts.setdefault(last, defaultdict(list))
-        kind, family = event["goal"].split()[2:4]
-        code = code_of(world, family, kind, length=3)
-        title, _, content = (event.get("text") or f"{event['title']}\n{event['content']}").partition("\n")
-        rule, right = set(title.split()) == {kind, family}, is_right(content, code)
-        if event["event"] == "written":
-            style = style_of(title)
-            window["kind_family"].append(style == "kind_family")
-            window["right"].append(right)
-            window["good"].append(right and rule)
-        else:
-            window["read_rule"].append(rule)
-            window["read_right"].append(right)
-    return {last: {name: sum(v) / len(v) for name, v in window.items()} for last, window in counts.items()}
 
 
 def success_table(rows: Iterable[Row]) -> str:
@@ -156,7 +92,7 @@ def paired_table(rows: Sequence[Row]) -> str:
 
 def journal_table(rows: Iterable[Row]) -> str:
     """Return what the extractor wrote and the actor read, mean over seeds by window of steps."""
-    names = ("kind_family", "right", "good", "read_rule", "read_right")
+    names = ("kind_family", "right", "good", "read_rule", "read_right", "extractor_reward", "unreadable")
     groups: defaultdict[tuple[int, str], defaultdict[str, defaultdict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )

@@ -33,7 +33,8 @@ from recipes.miniature.entries import (
     style_of,
     title,
 )
-from recipes.miniature.report import interval, paired_table, read_journal, success_table
+from recipes.miniature.report import interval, paired_table, success_table
+from recipes.miniature.rows import merged, read_journal, read_rewards
 from recipes.miniature.tokenizer import PIECES
 from recipes.tiny_models.tokenizer import train_tokenizer
 from verl_comprl.experience.schema import Add, Update
@@ -196,3 +197,19 @@ def test_arms_exist(tmp_path: Path) -> None:
     for overrides in ARMS.values():
         for name in [text.removeprefix("arm=") for text in overrides if text.startswith("arm=")]:
             assert (folder / f"{name}.yaml").exists(), name
+
+
+def test_rewards_and_unreadable_answers_are_read_by_window(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    step = {"comprl/guided/rollouts": 4.0}
+    counts = [("written", 4.0), ("return", 3.0), ("unreadable", 1.0)]
+    first = step | {f"comprl/distillations/{kind}": count for kind, count in counts}
+    later = step | {"comprl/distillations/written": 10.0, "comprl/distillations/return": 5.0}
+    later |= {"comprl/distillations/unreadable": 3.0, "comprl/extractor/reward": 0.5}
+    lines = [(0, {"comprl/eval/success_with": 1.0}), (15, first | {"comprl/extractor/reward": -0.5}), (16, later)]
+    file.write_text("".join(json.dumps({"step": number, "data": data}) + "\n" for number, data in lines))
+    found = read_rewards(file)
+    assert found["15"] == {"extractor_reward": -0.5, "unreadable": 1 / 8}
+    assert found["30"] == {"extractor_reward": 0.5, "unreadable": 2 / 10}
+    assert merged({"15": {"right": 0.1}}, found)["15"] == {"right": 0.1} | found["15"]
+    assert read_rewards(tmp_path / "none.jsonl") == {}

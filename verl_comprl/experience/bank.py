@@ -15,7 +15,7 @@ import numpy as np
 
 from verl_comprl.experience.application import apply_operations
 from verl_comprl.experience.config import BankConfig
-from verl_comprl.experience.embedding.base import Embedder
+from verl_comprl.experience.embedding.base import Embedder, document
 from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.ledger import Ledger, load_repaired
@@ -76,9 +76,12 @@ class ExperienceBank:
             read_only: Refuse every write. This way other processes can open a server's bank while a run writes it.
 
         Raises:
+            ValueError: If duplicates are to be rejected and the embedder reads titles only.
             StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
         """
         identity = embedder.identity if embedder else None
+        if config.dedup_similarity and identity and identity.get("documents") == "title":
+            raise ValueError("embedder.documents=title cannot tell duplicates: set bank.dedup_similarity=0")
         store = await open_store(config, identity, read_only=read_only)
         try:
             entries = await load_repaired(store, read_only=read_only)
@@ -146,7 +149,9 @@ class ExperienceBank:
         """
         clean = [cleaned(operation, self._clean) for operation in operations]
         texts = {
-            derive_id(call_id, position): Experience(id="", title=operation.title, content=operation.content).text
+            derive_id(call_id, position): document(
+                Experience(id="", title=operation.title, content=operation.content), self._embedder.identity
+            )
             for position, operation in enumerate(clean)
             if isinstance(operation, Add | Update | Merge)
         }

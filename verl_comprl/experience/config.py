@@ -122,6 +122,10 @@ class EmbedderConfig(Settings):
     document_prompt: str | None = None
     """Text put before every entry; null takes the model's own (an endpoint has none)."""
 
+    documents: Literal["text", "title"] = "text"
+    """What of an entry is embedded: all of its text, or its title only. The length and kind of a content change the
+    similarity of a short entry more than its title does; where titles say when an entry applies, embed them only."""
+
     batch_size: PositiveInt = 32
     """Texts per forward pass or request."""
 

@@ -94,7 +94,7 @@ class Experience(_Record):
 
     @property
     def text(self) -> str:
-        """The text that is embedded and that an actor reads."""
+        """The text that an actor reads and, unless the embedder is told otherwise, that is embedded."""
         return f"{self.title}\n{self.content}" if self.title else self.content
 
     @property

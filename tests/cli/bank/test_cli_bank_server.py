@@ -80,7 +80,8 @@ def test_search_needs_the_endpoint_of_the_embedder(
     )
     assert found.objects[0]["title"] == "better lesson"
     ((model, settings),) = asked
-    assert model == "fake" and settings == {"url": "http://h/v1", "query_prompt": None, "document_prompt": None}
+    prompts = {"query_prompt": None, "document_prompt": None}
+    assert model == "fake" and settings == {"url": "http://h/v1", **prompts, "documents": "text"}
 
 
 async def test_reading_works_and_writing_is_refused_while_a_run_writes(url: str, target: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from verl_comprl.experience.retrieval.ranking import (
     evaluation_score,
     least_used,
     mean_success,
+    positions,
     surviving,
     training_score,
 )
@@ -67,6 +68,13 @@ def test_identical_queries_use_the_whole_pool_and_less_unevenly_than_with_unscal
     many = retrieve_often(lambda position, count: training_score(position, entry(count), NOW), 20_000)
     assert many[1] / many[0] == pytest.approx(math.exp(-1 / 6.4), abs=0.01)
     assert many[15] / many[0] == pytest.approx(0.096, abs=0.005)
+
+
+@given(st.lists(st.integers(0, 4), max_size=16))
+def test_a_place_is_the_number_of_more_similar_candidates(tenths: list[int]) -> None:
+    ordered = sorted((tenth / 10 for tenth in tenths), reverse=True)
+    noisy = [value - 1e-8 * index for index, value in enumerate(ordered)]  # equal but for rounding
+    assert positions(noisy) == [sum(other > value for other in ordered) for value in ordered]
 
 
 def test_three_candidates_of_a_pool_of_16_take_turns() -> None:

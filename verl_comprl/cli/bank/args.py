@@ -151,6 +151,9 @@ def _add_embedder(parser: argparse.ArgumentParser, default: str | None = None) -
     stored = "(default: the one stored with the bank, if it was built with MODEL)"
     parser.add_argument("--query-prompt", help=f"text to put before every query {stored}")
     parser.add_argument("--document-prompt", help=f"text to put before every entry {stored}")
+    parser.add_argument(
+        "--documents", choices=("text", "title"), help="what of an entry is embedded (default: as stored with the bank)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
 
     Args:
         options: With ``embedder`` (a sentence-transformers model, ``builtin``, or None), ``embedder_url``,
-            ``query_prompt`` and ``document_prompt``.
+            ``query_prompt``, ``document_prompt`` and ``documents``.
         identity: The embedder that the bank was built with; used where ``options`` set nothing.
 
     Raises:
@@ -35,6 +35,7 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
             url=options.embedder_url or "",
             query_prompt=options.query_prompt or built.get("query_prompt"),
             document_prompt=options.document_prompt or built.get("document_prompt"),
+            documents=options.documents or identity.get("documents", "text"),
         )
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().split("\n")[0]

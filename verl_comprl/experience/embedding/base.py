@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from verl_comprl.experience.config import EmbedderConfig
+from verl_comprl.experience.schema import Experience
 
 
 class Embedder(Protocol):
@@ -50,6 +51,13 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
         ImportError: If the extra ``embed`` is not installed.
     """
     config = EmbedderConfig.model_validate({"model": model, **settings})
+    embedder = await _load(config)
+    if config.documents != "text":  # identities of banks that were made before this setting have no such key
+        embedder.identity["documents"] = config.documents
+    return embedder
+
+
+async def _load(config: EmbedderConfig) -> Embedder:
     if config.url:
         from verl_comprl.experience.embedding.openai import OpenAIEmbedder
 
@@ -66,6 +74,11 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
     prompts = {"query_prompt": config.query_prompt, "document_prompt": config.document_prompt}
     load = partial(SentenceTransformerEmbedder, config.model, config.device, config.batch_size, **prompts)
     return await asyncio.to_thread(load)
+
+
+def document(entry: Experience, identity: dict[str, Any]) -> str:
+    """Return what of an entry an embedder of this identity embeds, see ``EmbedderConfig.documents``."""
+    return entry.title if entry.title and identity.get("documents") == "title" else entry.text
 
 
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:

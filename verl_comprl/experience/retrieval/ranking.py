@@ -6,6 +6,25 @@ from random import Random
 
 from verl_comprl.experience.schema import Experience
 
+_SAME = 1e-6
+"""Cosine similarities that differ by less are equal: rounding depends on the order of a sum."""
+
+
+def positions(similarities: Sequence[float]) -> list[int]:
+    """Return the place of each candidate by similarity, from 0: the number of candidates that are more similar.
+
+    Equally similar ones share a place, so that their counts decide between them and not the order of the store. Entries
+    that are embedded by their titles are often equally similar.
+
+    Args:
+        similarities: In descending order.
+    """
+    places: list[int] = []
+    for index, similarity in enumerate(similarities):
+        same = index > 0 and similarities[index - 1] - similarity < _SAME
+        places.append(places[-1] if same else index)
+    return places
+
 
 def training_score(
     position: int, entry: Experience, now: float, *, pool: int = 16, lam: float = 0.4, recency: float = 300.0
@@ -23,7 +42,7 @@ def training_score(
     scores 1, 0.67 and 0.33 would hold the last one back for seven retrievals, while little is known about any of them.
 
     Args:
-        position: Place among the candidates by similarity, from 0.
+        position: Place among the candidates by similarity, from 0, see ``positions``.
         entry: The candidate, with its retrieval count ``c(m)`` and the time of its last retrieval (0 for never).
         now: Current time on the same clock.
         pool: Number of candidates that a query may have.

@@ -21,6 +21,7 @@ from verl_comprl.experience.retrieval.ranking import (
     evaluation_score,
     least_used,
     mean_success,
+    positions,
     surviving,
     training_score,
 )
@@ -171,7 +172,7 @@ class Retriever:
         return self._count_retrieval(self.random.choice(entries), time.time(), count) if entries else None
 
     def _choose(self, pool: Sequence[Hit], count: bool) -> Experience | None:
-        """Return the entry of ``pool`` with the highest score; ties go to the more similar one."""
+        """Return the entry of ``pool`` with the highest score; ties go to the first."""
         # No await in here: the count must change before the next query is ranked, or the identical queries of a group,
         # which share a batch and a pool, would all get the same entry.
         if not pool:
@@ -179,13 +180,14 @@ class Retriever:
         config, now = self._config, time.time()
         entries = [self._ledger.table.by_id[hit.id] for hit in pool]
         prior = 0.0 if count else mean_success(entries, config.asked_weight)
+        places = positions([hit.score for hit in pool])
 
-        def score(position: int) -> float:
-            entry = entries[position]
+        def score(index: int) -> float:
+            entry = entries[index]
             if not count:
-                return evaluation_score(pool[position].score, entry, prior=prior, asked_weight=config.asked_weight)
+                return evaluation_score(pool[index].score, entry, prior=prior, asked_weight=config.asked_weight)
             size, lam, recency = config.retrieval_pool, config.diversity, config.recency_seconds
-            return training_score(position, entry, now, pool=size, lam=lam, recency=recency)
+            return training_score(places[index], entry, now, pool=size, lam=lam, recency=recency)
 
         left = surviving(len(pool), config.candidate_dropout if count else 0.0, self.random)
         return self._count_retrieval(entries[max(left, key=score)], now, count)

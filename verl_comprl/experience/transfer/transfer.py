@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from verl_comprl.experience.embedding.base import Embedder
+from verl_comprl.experience.embedding.base import Embedder, document
 from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
@@ -118,6 +118,6 @@ async def reembed(ledger: Ledger, embedder: Embedder) -> None:
 
 
 async def _embed(embedder: Embedder, entries: Sequence[Experience]) -> np.ndarray:
-    texts = [entry.text for entry in entries]
+    texts = [document(entry, embedder.identity) for entry in entries]
     parts = [await embedder.embed_documents(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
     return np.concatenate(parts) if parts else np.zeros((0, embedder.dimension), np.float32)
