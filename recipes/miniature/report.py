@@ -85,6 +85,8 @@ def read_journal(file: Path, *, world: int) -> dict[str, dict[str, float]]:
     counts: dict[str, defaultdict[str, list[bool]]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
+        if event["event"] not in ("written", "read"):
+            continue
         last = str(-(-event["step"] // WINDOW) * WINDOW)
         window = counts.setdefault(last, defaultdict(list))
         kind, family = event["goal"].split()[2:4]
