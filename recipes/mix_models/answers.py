@@ -1,4 +1,4 @@
-"""Scripted answers of the extractor about all families, as supervised data: well-formed, about the episode's own family.
+"""Scripted answers of the extractor, as supervised data: well-formed, and about the family of the episode.
 
 What is worth writing is for training to find out: the lessons do not depend on the episode's outcome.
 """
@@ -54,7 +54,8 @@ def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
             operations.append({"operation": "merge", "ids": [first, first + 1], **_text(lessons[first - 1])})
         elif rng.random() < 0.5:
             operations.append({"operation": "discard", "ids": [rng.choice(ids)]})
-        left = [id for id in ids if id not in sum((operation["ids"] for operation in operations), [])]
+        changed = [id for operation in operations for id in operation["ids"]]
+        left = [id for id in ids if id not in changed]
         operations += [{"operation": "retain", "ids": left}] if left else []
         yield _answered(merge_messages(entries), operations)
 

@@ -1,4 +1,4 @@
-"""Scripted episodes of all families, as supervised data for the actor: valid actions at random, and a question at times."""
+"""Scripted episodes of all families, as supervised data for the actor: random valid actions, sometimes a question."""
 
 import json
 import random

@@ -57,8 +57,8 @@ def _train_extractor(folder: Path) -> None:
     prefixes = [replace(episode, turns=episode.turns[:1]) for episode in episodes]
     forms = [*merges(rng, 900), *answers(rng, 400), *distillations(rng, prefixes)]
     mixed = [*distillations(rng, episodes), *merges(rng, 300), *answers(rng, 100)]
-    phases: list[Phase] = [([(call, []) for call in forms], 500, 8, 3e-3), ([(call, []) for call in mixed], 300, 4, 2e-3)]
-    _train(folder, "extractor", seed=2, phases=phases)
+    short, long = ([(call, []) for call in calls] for calls in (forms, mixed))
+    _train(folder, "extractor", seed=2, phases=[(short, 500, 8, 3e-3), (long, 300, 4, 2e-3)])
 
 
 def _first_turn(episode: Demonstration) -> list[Message]:

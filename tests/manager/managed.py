@@ -49,7 +49,7 @@ class Extractor:
             reply = reply.pop(0)
         if isinstance(reply, Exception):
             raise reply
-        return reply(prompt) if callable(reply) else reply
+        return str(reply(prompt)) if callable(reply) else reply
 
 
 class Setup:

@@ -1,4 +1,4 @@
-"""Journal of a run's experience, ``RUN/experience.jsonl``: every entry written or merged, and every episode that read one.
+"""Journal of a run, ``RUN/experience.jsonl``: every entry that was written or merged, and the episodes that read one.
 
 The bank holds the present entries with their counts; the journal keeps what was replaced or removed since, in order.
 """

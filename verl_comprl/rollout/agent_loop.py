@@ -256,7 +256,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         return calls[0]
 
     async def _ask(self, episode: Episode, call: FunctionCall) -> tuple[str | None, str, Answer | None]:
-        """Return the query, None if the call is not a question, the text of the reply, and the answer if there is one."""
+        """Return the query (None if the call is no question), the text of the reply, and the answer if there is one."""
         episode.tool_calls += 1
         tool = search_and_ask_tool(self._run)
         if call.name != tool.name:
