@@ -41,9 +41,12 @@ task() {
 }
 
 if [ "$setting" = cpu ]; then
-  export COMPRL_QUICKSTART="${COMPRL_QUICKSTART:-$PWD/outputs/quickstart}"
+  # shared/cpu.yaml takes its models from this folder. The quickstart's know one family; a mix has models of its own.
+  models=quickstart_cpu folder="${COMPRL_QUICKSTART:-$PWD/outputs/quickstart}"
+  [[ "$recipe" != mix* ]] || models=mix_models folder="${COMPRL_MIX_MODELS:-$PWD/outputs/mix_models}"
+  export COMPRL_QUICKSTART="$folder"
   export HF_HUB_OFFLINE=1
-  python -m recipes.quickstart_cpu.prepare --output "$COMPRL_QUICKSTART/models"
+  python -m "recipes.$models.prepare" --output "$folder/models"
 fi
 source "recipes/$recipe/tasks.sh"
 exec python -m verl_comprl.train --config-dir recipes --config-name "$recipe/$setting" "${overrides[@]}"

@@ -64,6 +64,8 @@ def read_journal(file: Path, *, world: int) -> Windows:
     counts: dict[str, defaultdict[str, list[bool]]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
+        if event["event"] not in ("written", "read"):
+            continue
         window = counts.setdefault(_window(event["step"]), defaultdict(list))
         kind, family = event["goal"].split()[2:4]
         code = code_of(world, family, kind, length=3)

@@ -105,6 +105,22 @@ async def test_an_update_replaces_the_newest_descendant_of_an_entry_that_was_rep
     assert b in entry.parents and a not in entry.parents and len(entry.parents) == 2
 
 
+@pytest.mark.parametrize("meanwhile", [["a"], ["a", "a again"]])
+async def test_two_updates_of_what_became_the_same_entry_are_both_kept(bank: Any, apply: Any, meanwhile: Any) -> None:
+    # An episode was guided by an entry, and an answer rested on the entry that had replaced it by then.
+    (a,) = (await apply(bank, key("a"))).new_ids
+    (b,) = (await apply(bank, Update(ids=(1,), title="b", content="b"), call_id="1", listed=[a])).new_ids
+    for number, title in enumerate(meanwhile):
+        await apply(bank, Update(ids=(1,), title=title, content="c"), call_id=f"2{number}", listed=[b], task="open")
+    (now,) = bank.entries()
+    updates = (Update(ids=(1,), title="d", content="first"), Update(ids=(2,), title="e", content="second"))
+    report = await apply(bank, *updates, call_id="3", listed=[a, b])
+    assert (report.updated, report.rejected) == (2, 0)
+    assert [entry.content for entry in bank.entries()] == ["first", "second"]
+    assert {entry.parents for entry in bank.entries()} == {(now.id,)}
+    assert {entry.tasks for entry in bank.entries()} == {("fetch", "open")} and await bank.verify() == []
+
+
 async def test_an_update_of_an_entry_that_was_merged_with_others_leaves_what_came_of_them(
     bank: Any, apply: Any
 ) -> None:

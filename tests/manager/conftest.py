@@ -47,7 +47,7 @@ async def open_manager(
             **settings,
         )
         opened_bank = await ExperienceBank.open(config.bank, embedder)
-        manager = ExperienceManager(config, opened_bank)
+        manager = ExperienceManager(config, opened_bank, journal=tmp_path / f"{folder}.jsonl")
         opened.append(manager)
         return Setup(manager, opened_bank, make_calls(extractor, votes=votes))
 

@@ -23,7 +23,7 @@ LESSON = answered({"operation": "add", "title": "open the door", "content": "tak
 
 
 class Extractor:
-    """Replies per kind of call: a text, an exception to raise, or the next of a list of them.
+    """Replies per kind of call: a text, an exception to raise, a function of the prompt, or the next of a list of them.
 
     While ``gate`` is not set, every call waits; calls about ``failing`` raise; ``after`` is done with the n-th call.
     """
@@ -49,7 +49,7 @@ class Extractor:
             reply = reply.pop(0)
         if isinstance(reply, Exception):
             raise reply
-        return reply
+        return str(reply(prompt)) if callable(reply) else reply
 
 
 class Setup:

@@ -1,6 +1,8 @@
 """The merge in the background."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 from managed import WHERE, Extractor, MakeRequest, Open, answered, merged, until
@@ -119,17 +121,19 @@ async def test_all_that_one_query_may_find_is_merged_together(open_manager: Open
 
 
 async def test_an_entry_merged_across_tasks_is_judged_in_each_of_them(
-    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     setup = await open_manager(bank={"retire_min_uses": 2}, extractor_settings={"distill": False})
     setup.start()
-    for task in ("a", "b"):
-        await setup.seed(f"jump in {task}", call_id=task, task=task)
+    parents = [id for task in ("a", "b") for id in await setup.seed(f"jump in {task}", call_id=task, task=task)]
     extractor.replies["merge"] = answered({"operation": "merge", "ids": [1, 2], "title": "jump", "content": "always"})
     await setup.manager.merge()
     await merged(setup)
     (entry,) = setup.bank.entries()
     assert entry.tasks == ("a", "b")
+    (line,) = map(json.loads, (tmp_path / "bank.jsonl").read_text().splitlines())
+    assert (line["event"], line["entry"], line["tasks"]) == ("merged", entry.id, ["a", "b"])
+    assert (line["title"], line["content"], set(line["parents"])) == ("jump", "always", set(parents))
     for number in range(2):
         for task, success in (("a", True), ("b", False)):
             request = make_request(f"{task}{number}", task=task, success=False, experience_ids=(entry.id,))

@@ -181,6 +181,7 @@ def test_the_journal_is_judged_by_the_codes_of_its_world(tmp_path: Path) -> None
         {"step": 15, "event": "written", "goal": goal, "title": "amber fox", "content": right},
         {"step": 15, "event": "written", "goal": goal, "title": "iron vault", "content": "seen: dust"},
         {"step": 16, "event": "written", "goal": goal, "title": "iron garden", "content": right},
+        {"step": 16, "event": "merged", "tasks": ["t"], "title": "iron vault", "content": right},
         {"step": 16, "event": "read", "goal": goal, "text": f"iron vault\n{right}"},
         {"step": 16, "event": "read", "goal": goal, "text": f"iron amber\n{right}"},
     ]

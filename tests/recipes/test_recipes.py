@@ -115,6 +115,16 @@ def test_neither_dual_clip_nor_weight_decay(composed, setting: str) -> None:
         assert model.actor.optim.weight_decay == 0.0
 
 
+@pytest.mark.parametrize("recipe", NAMES)
+def test_the_cpu_setting_merges_before_it_ends(composed, recipe: str) -> None:
+    config = composed(recipe, "cpu")
+    steps, every = config.trainer.total_training_steps, config.comprl.merge.every
+    # What a merge writes can be used only in a later step.
+    merges = [step for step in range(1, steps) if every and step % every == 0]
+    assert len(merges) >= (2 if recipe.startswith("mix") else 1)
+    assert steps >= (12 if recipe.startswith("mix") else 3)
+
+
 def test_an_unknown_recipe_or_setting_names_the_known(tmp_path: Path) -> None:
     for arguments, message in ((["chess"], "there are: alfworld "), (["mix3", "laptop"], "there are: cpu paper")):
         done = subprocess.run(["bash", str(RECIPES / "run.sh"), *arguments], capture_output=True, text=True)

@@ -11,6 +11,7 @@ from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, chan
 import env_adapters
 from env_adapters.minihack.dataset import build_rows
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
+from verl_comprl.rollout.episode import UNREAD
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
@@ -275,3 +276,30 @@ async def test_an_environment_that_dies_costs_its_own_rollout(make_loop, tokeniz
     ]
     lost, kept = await asyncio.gather(*(play(loop, **unfinished(2)) for loop in loops))
     assert lost == [] and kept.reward_score == 0.5
+
+
+async def test_an_answer_that_no_longer_fits_is_not_credited_and_its_question_is_distilled(make_loop, tokenizer):
+    server = ScriptedServer(tokenizer, [TOOL_TURN])
+    answer = replace(ANSWER, text="Walk east. " * 100, experience_id="entry-2", experience_text="What it said.")
+    manager = ScriptedManager(GUIDE, answer)
+    output = await play(make_loop(server, manager, response_length=70), **row(0))
+    details = output.extra_fields["reward_extra_info"]
+    assert (details["tool_calls"], details["actions"]) == (1.0, 0.0)
+    report = manager.calls[-1][1][0]
+    assert report.record_ids == ("record-1",) and report.request.experience_ids == ("entry-1",)
+    (last,) = report.request.turns
+    assert last.observation in tokenizer.decode(output.prompt_ids) and last.response == ""
+    assert [(item.query, item.answer) for item in last.questions] == [("Where do I go?", UNREAD)]
+
+
+async def test_what_the_last_action_led_to_is_distilled_although_it_no_longer_fitted(make_loop, tokenizer):
+    columns, manager = row(2), ScriptedManager(GUIDE)
+    output = await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN]), manager, response_length=40), **columns)
+    assert output.extra_fields["reward_extra_info"]["actions"] == 1.0
+    request = manager.calls[-1][1][0].request
+    environment = env_adapters.make("minihack", variant="room-ultimate", max_turns=3)
+    environment.reset(seed=columns["extra_info"]["seed"])
+    seen = environment.step(MOVE_TURN)[0]
+    environment.close()
+    assert [(turn.observation, turn.response) for turn in request.turns[1:]] == [(seen, "")]
+    assert request.turns[0].response == MOVE_TURN and request.final_observation == "The episode is over."

@@ -1,4 +1,4 @@
-"""Journal of a run's experience, ``RUN/experience.jsonl``: every entry written, and every episode that read one.
+"""Journal of a run, ``RUN/experience.jsonl``: every entry that was written or merged, and the episodes that read one.
 
 The bank holds the present entries with their counts; the journal keeps what was replaced or removed since, in order.
 """
@@ -15,7 +15,7 @@ JOURNAL = "experience.jsonl"
 
 
 class Journal:
-    """Appends one line per event; each line has the actor step of the episode."""
+    """Appends one line per event; each line has an actor step, that of the episode if there is one."""
 
     def __init__(self, file: Path | None = None) -> None:
         """Write to ``file``; nothing is written if it is None."""
@@ -23,15 +23,12 @@ class Journal:
 
     def wrote(self, request: DistillationRequest, entries: Iterable[Experience]) -> None:
         """Note the entries that the extractor wrote about an episode."""
+        self._append({**_episode(request, "written"), **_text(entry)} for entry in entries)
+
+    def merged(self, entries: Iterable[Experience]) -> None:
+        """Note the entries that a merge wrote; they have several tasks and no episode."""
         self._append(
-            {
-                **_episode(request, "written"),
-                "entry": entry.id,
-                "title": entry.title,
-                "content": entry.content,
-                "parents": list(entry.parents),
-                "weight_version": entry.weight_version,
-            }
+            {"step": entry.created_step, "event": "merged", "tasks": list(entry.tasks), **_text(entry)}
             for entry in entries
         )
 
@@ -55,4 +52,14 @@ def _episode(request: DistillationRequest, event: str) -> dict[str, Any]:
         "goal": request.goal,
         "episode": request.id,
         "success": request.outcome.success,
+    }
+
+
+def _text(entry: Experience) -> dict[str, Any]:
+    return {
+        "entry": entry.id,
+        "title": entry.title,
+        "content": entry.content,
+        "parents": list(entry.parents),
+        "weight_version": entry.weight_version,
     }

@@ -242,6 +242,7 @@ class ExperienceManager:
                 step=lambda: self._step,
                 free_outcomes=self._free_outcomes,
                 note=self._note,
+                wrote=self._journal.merged,
                 fail=self._fail,
             ).run()
             self._totals.merges += 1

@@ -4,7 +4,7 @@ Owns the pass. ``experience.updates.merge`` decides which entries form a chunk, 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_comprl.config.tree import ComprlConfig
@@ -33,6 +33,8 @@ class MergePass:
     """Latest outcomes of the free half, by task."""
     note: Callable[[ParsedAnswer, GenerationRecord], None]
     """Keeps the record of a call."""
+    wrote: Callable[[Iterable[Experience]], None]
+    """Notes the entries that a call wrote."""
     fail: Callable[[str, Exception], None]
     """Counts a failure."""
 
@@ -92,5 +94,6 @@ class MergePass:
                 step=self.step(),
                 weight_version=record.weight_version,
             )
+            self.wrote(entry for id in report.new_ids if (entry := self.bank.get(id)))
             self.note(answer, record)
         return list(report.surviving_ids[-self.config.merge.chunk :])

@@ -21,11 +21,11 @@ from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.experience.schema import Turn
-from verl_comprl.manager.messages import Judgement
+from verl_comprl.manager.messages import Answer, Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
-from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, Episode, OutputKind
+from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, UNREAD, Episode, OutputKind
 from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
@@ -216,8 +216,11 @@ class ComplementaryAgentLoop(AgentLoopBase):
             call = await self._tool_call(episode, conversation, text, environment)
             if call is not None:
                 with simple_timer("tool_calls", episode.timing):
-                    reply = await self._ask(episode, call)
+                    query, reply, answer = await self._ask(episode, call)
                 fits = await conversation.append({"role": "tool", "content": reply})
+                if query is not None:
+                    # A text that the actor could not read gets neither a reward nor a use.
+                    episode.add_question(query, *((reply, answer) if fits else (UNREAD, None)))
                 continue
             turn = Turn(observation=observation, response=text, questions=tuple(episode.questions))
             with failing_at(Boundary.ENVIRONMENT):
@@ -232,6 +235,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
             if terminated or truncated:
                 return
             fits = await conversation.append(observation_message(observation))
+        # What the last action led to and what was asked after it, which the end below does not repeat.
+        episode.unfinished = Turn(observation=observation, response="", questions=tuple(episode.questions))
         # The environment may still grade an unfinished episode, a patch for example; that counts as well.
         with failing_at(Boundary.ENVIRONMENT):
             episode.final_observation, reward, _, _, episode.info = await environment.truncate()
@@ -250,11 +255,12 @@ class ComplementaryAgentLoop(AgentLoopBase):
             return None
         return calls[0]
 
-    async def _ask(self, episode: Episode, call: FunctionCall) -> str:
+    async def _ask(self, episode: Episode, call: FunctionCall) -> tuple[str | None, str, Answer | None]:
+        """Return the query (None if the call is no question), the text of the reply, and the answer if there is one."""
         episode.tool_calls += 1
         tool = search_and_ask_tool(self._run)
         if call.name != tool.name:
-            return f"Unknown tool {call.name!r}; the only one is {tool.name}."
+            return None, f"Unknown tool {call.name!r}; the only one is {tool.name}.", None
         arguments = json.loads(call.arguments)
         arguments = arguments if isinstance(arguments, dict) else {}
         response, _, details = await tool.execute(
@@ -264,9 +270,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             environment=episode.environment,
             read_only=episode.evaluation,
         )
-        text = response.text or ""
-        episode.add_question(str(arguments.get("query", "")), text, details["answer"])
-        return text
+        return str(arguments.get("query", "")), response.text or "", details["answer"]
 
 
 def _output(

@@ -17,6 +17,9 @@ OUTPUT_KEY = "comprl_output"
 TASK_KEY = "comprl_task"
 """Extra field with the row's data source."""
 
+UNREAD = "(no room was left to read it)"
+"""Stands in the trajectory for the answer to a question after which nothing more fitted."""
+
 
 class OutputKind(StrEnum):
     """Kind of an output of a rollout."""
@@ -41,6 +44,8 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     """Asked since the last turn."""
+    unfinished: Turn | None = None
+    """What the actor saw and asked when no further turn fitted; it could not act on it."""
     final_observation: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, which are part of its action set."""
@@ -124,7 +129,7 @@ class Episode:
             task=self.task,
             environment=self.environment,
             goal=self.info["goal"],
-            turns=tuple(self.turns),
+            turns=(*self.turns, *filter(None, [self.unfinished])),
             final_observation=self.final_observation,
             instructions=self.instructions,
             outcome=Outcome(success=bool(self.info["success"]), score=float(self.info["score"])),

@@ -95,8 +95,9 @@ def plan_changes(
     An update of an entry that was replaced meanwhile replaces its newest descendant; if nothing is left of the listed
     entries, or they were merged with others, it adds a new one. So siblings that update the same entry end with the
     newest text, none is rejected, and none replaces a text that sums up entries which its episode did not read.
-    Any other operation on an entry that is no longer in the bank is rejected as a whole; so is an update of an entry
-    that an earlier operation of the same call removed. A new entry that replaces others keeps their tasks and
+    Two updates of entries that have become the same one both replace it, so that no text is lost. Any other operation
+    on an entry that is no longer in the bank is rejected as a whole; so is an update of a listed entry that an earlier
+    operation of the same call removed. A new entry that replaces others keeps their tasks and
     environments, in addition to those of the call's episode.
 
     Args:
@@ -111,6 +112,7 @@ def plan_changes(
     """
     new: dict[str, Experience] = {}
     removed: dict[str, None] = {}
+    taken: set[str] = set()  # listed entries that an operation has removed, under the ids that they were listed by
     counts: Counter[str] = Counter()
     rejections: Counter[str] = Counter()
     votes: dict[type[Operation], Counter[str]] = {Upvote: Counter(), Downvote: Counter()}
@@ -121,10 +123,9 @@ def plan_changes(
         if any(not 1 <= index <= len(listed) for index in indices):
             rejections["bad_index"] += 1
             continue
-        parents = tuple(listed[index - 1] for index in indices)
-        if isinstance(operation, Update):
-            parents = descendants(parents, entries, replaced_by)
-        if any(parent not in entries or parent in removed for parent in parents):
+        named = tuple(listed[index - 1] for index in indices)
+        parents = descendants(named, entries, replaced_by) if isinstance(operation, Update) else named
+        if taken.intersection(named) or any(parent not in entries for parent in parents):
             rejections["vanished"] += 1
             continue
         if position in duplicates:
@@ -143,6 +144,7 @@ def plan_changes(
             new[fields["id"]] = _entry(operation, [entries[parent] for parent in parents], fields)
         if isinstance(operation, Update | Merge | Discard):
             removed.update(dict.fromkeys(parents))
+            taken.update(named)
         if isinstance(operation, Upvote | Downvote):
             votes[type(operation)].update(parents)
         added = isinstance(operation, Update) and not parents

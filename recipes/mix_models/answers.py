@@ -1,0 +1,87 @@
+"""Scripted answers of the extractor, as supervised data: well-formed, and about the family of the episode.
+
+What is worth writing is for training to find out: the lessons do not depend on the episode's outcome.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from recipes.mix_models.demonstrations import Demonstration
+from recipes.mix_models.families import FAMILIES, Family, Lesson
+from verl_comprl.experience.schema import Experience, TaskUsage
+from verl_comprl.extractor.prompts import (
+    Message,
+    answer_messages,
+    distill_messages,
+    merge_messages,
+    render_entry,
+    render_trajectory,
+)
+
+_MAX_SIMILAR = 3
+_MAX_MERGED = 4
+"""Two chunks of ``comprl.merge.chunk`` in recipes/shared/cpu.yaml."""
+
+
+def distillations(rng: random.Random, episodes: Iterable[Demonstration]) -> Iterator[list[Message]]:
+    """Yield the call on each episode with an add, or an update of a listed entry."""
+    for episode in episodes:
+        read = [episode.lesson.text] if episode.lesson else []
+        similar = [rng.choice(FAMILIES).draw(rng).text for _ in range(rng.randint(0, _MAX_SIMILAR))]
+        trajectory = render_trajectory(episode.turns, episode.final_observation)
+        messages = distill_messages(
+            episode.instructions, episode.goal, read, trajectory, episode.success, similar=similar
+        )
+        listed = range(1, len(read) + len(similar) + 1)
+        operation: dict[str, Any] = {"operation": "add"}
+        if listed and rng.random() < 0.3:
+            operation = {"operation": "update", "ids": [rng.choice(listed)]}
+        yield _answered(messages, [operation | _text(episode.family.draw(rng))])
+
+
+def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
+    """Yield calls on 2 to 4 entries: two neighbours are merged or one entry is discarded, the others are retained."""
+    for _ in range(count):
+        families = [rng.choice(FAMILIES) for _ in range(rng.randint(2, _MAX_MERGED))]
+        lessons = [family.draw(rng) for family in families]
+        entries = [_with_record(family, lesson, rng) for family, lesson in zip(families, lessons, strict=True)]
+        ids = list(range(1, len(lessons) + 1))
+        operations: list[dict[str, Any]] = []
+        if rng.random() < 0.5:
+            first = rng.randint(1, len(ids) - 1)
+            operations.append({"operation": "merge", "ids": [first, first + 1], **_text(lessons[first - 1])})
+        elif rng.random() < 0.5:
+            operations.append({"operation": "discard", "ids": [rng.choice(ids)]})
+        changed = [id for operation in operations for id in operation["ids"]]
+        left = [id for id in ids if id not in changed]
+        operations += [{"operation": "retain", "ids": left}] if left else []
+        yield _answered(merge_messages(entries), operations)
+
+
+def answers(rng: random.Random, count: int) -> Iterator[list[Message]]:
+    """Yield ``search_and_ask`` calls, answered with the entry's content."""
+    for _ in range(count):
+        family = rng.choice(FAMILIES)
+        lesson = family.draw(rng)
+        answer = {"role": "assistant", "content": f"<answer>{lesson.content}</answer>"}
+        yield [*answer_messages(lesson.text, family.query), answer]
+
+
+def _with_record(family: Family, lesson: Lesson, rng: random.Random) -> str:
+    uses = rng.choice((0, rng.randint(1, 9)))
+    usage = TaskUsage(task=family.task, uses=uses, successes=rng.randint(0, uses))
+    entry = Experience(
+        id="", title=lesson.title, content=lesson.content, tasks=(family.task,), usage=(usage,) if uses else ()
+    )
+    return render_entry(entry, step=rng.randint(0, 12), free_success={family.task: rng.randint(0, 9) / 10})
+
+
+def _text(lesson: Lesson) -> dict[str, str]:
+    return {"title": lesson.title, "content": lesson.content}
+
+
+def _answered(messages: list[Message], operations: list[dict[str, Any]]) -> list[Message]:
+    content = f"This is worth remembering.\n<answer>{json.dumps(operations)}</answer>"
+    return [*messages, {"role": "assistant", "content": content}]

@@ -1,0 +1,95 @@
+"""Scripted episodes of all families, as supervised data for the actor: random valid actions, sometimes a question."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import env_adapters
+from env_adapters import TextEnvironment
+from env_adapters.dataset import split_seeds
+from recipes.mix_models.families import FAMILIES, MAX_TURNS, Family, Lesson
+from verl_comprl.experience.schema import Question, Turn
+from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
+
+_GUIDED = 0.6
+_ASK = 0.25
+"""Per turn of a guided episode, until it has asked once."""
+
+_TEMPLATE = "search[<query>]"
+"""The one action of the families that is no text to copy but a form to fill in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One episode: the actor's conversation, and the trajectory that the extractor reads."""
+
+    family: Family
+    lesson: Lesson | None
+    messages: list[Message]
+    turns: tuple[Turn, ...]
+    final_observation: str
+    instructions: str
+    goal: str
+    success: bool
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Tools that the actor is shown."""
+        return [SEARCH_AND_ASK_SCHEMA] if self.lesson else []
+
+
+def demonstrate(count: int, *, seed: int) -> Iterator[Demonstration]:
+    """Play ``count`` episodes of each family on training seeds, family by family.
+
+    Args:
+        count: Episodes per family.
+        seed: Chooses the episodes and all that is random in them; equal arguments give equal episodes.
+    """
+    for family in FAMILIES:
+        rng = random.Random(f"{family.task} {seed}")
+        environment = env_adapters.make(family.environment, max_turns=MAX_TURNS, **family.options)
+        try:
+            for number in split_seeds("train", count, seed=seed):
+                yield _play(environment, family, number, rng)
+        finally:
+            environment.close()
+
+
+def _play(environment: TextEnvironment, family: Family, number: int, rng: random.Random) -> Demonstration:
+    lesson = family.draw(rng) if rng.random() < _GUIDED else None
+    observation, info = environment.reset(seed=number)
+    goal = info["goal"]
+    prompt = [{"role": "system", "content": environment.instructions}, {"role": "user", "content": goal}]
+    messages = initial_messages(prompt, observation, lesson.text if lesson else None)
+    may_ask = lesson is not None
+    turns: list[Turn] = []
+    while True:
+        questions: tuple[Question, ...] = ()
+        if may_ask and rng.random() < _ASK:
+            may_ask = False
+            questions = (Question(query=family.query, answer=family.draw(rng).content),)
+            messages += _consultation(*questions)
+        response = f"<think>I try this.</think>\n<action>{_choose(info['admissible_actions'], goal, rng)}</action>"
+        turns.append(Turn(observation=observation, response=response, questions=questions))
+        messages.append({"role": "assistant", "content": response})
+        observation, _, terminated, truncated, info = environment.step(response)
+        if terminated or truncated:
+            break
+        messages.append(observation_message(observation))
+    return Demonstration(
+        family, lesson, messages, tuple(turns), observation, environment.instructions, goal, info["success"]
+    )
+
+
+def _choose(actions: list[str], goal: str, rng: random.Random) -> str:
+    action = rng.choice(actions)
+    return f"search[{' '.join(rng.sample(goal.split(), 2))}]" if action == _TEMPLATE else action
+
+
+def _consultation(question: Question) -> list[Message]:
+    call = json.dumps({"name": "search_and_ask", "arguments": {"query": question.query}})
+    content = f"<think>I ask for advice.</think>\n<tool_call>\n{call}\n</tool_call>"
+    return [{"role": "assistant", "content": content}, {"role": "tool", "content": question.answer}]
