@@ -1,7 +1,7 @@
 """Runs the miniature: ``python -m recipes.miniature.run --families 3 --arms baseline complementary --seeds 1 2``.
 
 Builds the two models and checks them, makes the worlds, trains every arm with every seed on engines that are started
-once, and prints tables and figures. What has finished is not repeated, so a longer run continues a shorter one.
+once, and prints tables and figures. What has finished is not repeated, and with more steps it goes on where it ended.
 """
 
 import argparse
@@ -27,9 +27,7 @@ def run_name(arm: str, families: int, seed: int) -> str:
     return f"{arm}-{families}-{seed}"
 
 
-def settings(
-    data: Path, *, families: int, seed: int, steps: int, evaluations: int, prompts: int | None = None
-) -> list[str]:
+def settings(data: Path, *, families: int, seed: int, steps: int, every: int, prompts: int | None = None) -> list[str]:
     """Return the overrides that all arms share.
 
     Args:
@@ -37,7 +35,7 @@ def settings(
         families: Number of task families that share the bank.
         seed: Chooses the world and the order of tasks.
         steps: Actor steps.
-        evaluations: Number of evaluations during training, at equal distances.
+        every: Steps between evaluations, and between checkpoints.
         prompts: Prompts per step; None for four of each family.
     """
     train, held_out = make_data(data, world=seed, families=families)
@@ -48,7 +46,8 @@ def settings(
         f"data.train_batch_size={prompts or PROMPTS_PER_FAMILY * families}",
         f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
         f"trainer.total_training_steps={steps}",
-        f"trainer.test_freq={max(1, steps // evaluations)}",
+        f"trainer.test_freq={every}",
+        f"trainer.save_freq={every}",
     ]
 
 
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="worlds; default: 1 2")
     parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
-    parser.add_argument("--evaluations", type=int, default=2, help="evaluations during training (default: 2)")
+    parser.add_argument("--every", type=int, default=30, help="steps between evaluations (default: 30)")
     parser.add_argument("--prompts", type=int, help="prompts per step (default: 4 of each family)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/miniature", help="folder of all files")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of all runs")
@@ -113,7 +112,7 @@ def _train(options: argparse.Namespace, output: Path) -> bool:
                 families=families,
                 seed=seed,
                 steps=options.steps,
-                evaluations=options.evaluations,
+                every=options.every,
                 prompts=options.prompts,
             )
             for arm in options.arms:

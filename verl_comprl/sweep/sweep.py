@@ -28,8 +28,9 @@ def run(
     """Train ``runs`` one after the other and return their records; to be called before anything imports verl.
 
     The engines are started once. Each run begins with the models' initial weights and has a folder, a bank, workers and
-    settings of its own. A run that has finished before is not repeated; one that was interrupted continues from its
-    last checkpoint, or begins again if it has none. After a run that failed, the engines are started again.
+    settings of its own. A run that has finished before is not repeated; with more steps than it had it goes on, from a
+    checkpoint of its last one. One that was interrupted continues from its last checkpoint, or begins again if it has
+    none. After a run that failed, the engines are started again.
 
     Args:
         runs: What to train.
@@ -96,6 +97,7 @@ class Sweep:
             number: Its number in the sweep.
         """
         display = self._display.run()
+        before = run.stored["seconds"] if run.stored else 0.0  # of the shorter run that this one continues
         started = time.perf_counter()
         run.folder.mkdir(parents=True, exist_ok=True)
         log = run.folder / "train.log"
@@ -109,7 +111,7 @@ class Sweep:
             "overrides": list(run.run.overrides),
             "folder": str(run.folder),
             "status": status,
-            "seconds": round(seconds, 1),
+            "seconds": round(before + seconds, 1),
             "error": error,
             "metrics": display.metrics(),
         }
