@@ -83,9 +83,11 @@ def longer(runs: list[Run], steps: int) -> list[Run]:
     return [Run("full", (*runs[1].overrides, f"trainer.total_training_steps={steps}"))]
 
 
-def test_a_finished_run_continues_with_more_steps_if_it_has_a_checkpoint(runs: list[Run], configs: list[Any]) -> None:
+def test_a_finished_run_continues_with_more_steps_if_it_has_a_checkpoint(
+    runs: list[Run], configs: list[Any], tmp_path: Path
+) -> None:
+    configs[1].trainer.default_local_dir = str(tmp_path)
     (short,) = check(longer(runs, 60), configs[1:2])
-    short.folder.mkdir(exist_ok=True)
     record = {"name": "full", "overrides": list(short.run.overrides), "status": "finished", "seconds": 5.0}
     (short.folder / FINISHED).write_text(json.dumps(record))
     message = "a finished run of 60 steps without a checkpoint of its last one"
