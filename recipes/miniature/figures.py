@@ -1,8 +1,8 @@
-"""Figures of the miniature: success over steps by arm, with experience and without, and success over families."""
+"""Figures of the miniature: success over steps and over families by arm, and what the extractor learns to write."""
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ COLOURS = {
 }
 
 
+SHARES = {
+    "kind_family": "entries with a title that transfers",
+    "right": "entries with the whole code",
+    "read_right": "episodes that read the right code",
+}
+"""Figures of the journal that are drawn, with their titles."""
+
+
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Draw the figures of ``rows`` as PNG and SVG into ``folder`` and return the files."""
     import matplotlib
@@ -30,16 +38,16 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     import matplotlib.pyplot as plt
 
     files = []
-    families = sorted({row["families"] for row in rows})
+    batches = sorted({row["batch"] for row in rows})
     figure, panels = plt.subplots(
-        2, len(families), figsize=(4.2 * len(families) + 1.5, 6.4), sharey=True, squeeze=False, layout="constrained"
+        2, len(batches), figsize=(4.2 * len(batches) + 1.5, 6.4), sharey=True, squeeze=False, layout="constrained"
     )
-    for column, number in enumerate(families):
-        chosen = [row for row in rows if row["families"] == number]
+    for column, batch in enumerate(batches):
+        chosen = [row for row in rows if row["batch"] == batch]
         for line, mode in enumerate(("with", "without")):
             panel = panels[line][column]
             _curves(panel, chosen, mode)
-            panel.set_title(f"{number} task famil{'y' if number == 1 else 'ies'}, {mode} experience", fontsize=10)
+            panel.set_title(f"{_families(batch)}, {mode} experience", fontsize=10)
             panel.set_ylim(0, 1)
             panel.grid(alpha=0.25)
             if line:
@@ -52,12 +60,43 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=9)
     files += _save(figure, folder / "success")
     plt.close(figure)
-    if len(families) > 1:
+    if sum(batch.isdecimal() for batch in batches) > 1:
         figure, panel = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
         _over_families(panel, rows)
         files += _save(figure, folder / "families")
         plt.close(figure)
+    written = [row for row in rows if row["journal"]]
+    if written:
+        batch = max(row["batch"] for row in written)
+        shown = [row for row in written if row["batch"] == batch]
+        figure, panels = plt.subplots(1, len(SHARES), figsize=(4 * len(SHARES), 3.2), layout="constrained")
+        for panel, (name, title) in zip(panels, SHARES.items(), strict=True):
+            _share(panel, shown, name)
+            panel.set_title(f"{title}, {_families(batch)}", fontsize=9)
+        panels[0].legend(frameon=False, fontsize=8)
+        files += _save(figure, folder / "entries")
+        plt.close(figure)
     return files
+
+
+def _share(panel: Any, rows: Sequence[Row], name: str) -> None:
+    """Mean over seeds of a figure of the journal, with its 95 % interval, over steps."""
+    groups: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for last, figures in row["journal"].items():
+            if name in figures:
+                groups[row["arm"]][int(last)].append(figures[name])
+    for arm in [arm for arm in COLOURS if arm in groups]:
+        _band(panel, arm, groups[arm])
+    panel.set_ylim(0, 1)
+    panel.set_xlabel("actor step")
+    panel.grid(alpha=0.25)
+
+
+def _families(batch: str) -> str:
+    number, _, prompts = batch.partition("x")
+    text = f"{number} task famil{'y' if number == '1' else 'ies'}"
+    return f"{text}, {prompts} prompts" if prompts else text
 
 
 def _curves(panel: Any, rows: Sequence[Row], mode: str) -> None:
@@ -69,22 +108,27 @@ def _curves(panel: Any, rows: Sequence[Row], mode: str) -> None:
             if shown is not None:
                 groups[row["arm"]][int(step)].append(shown)
     for arm in [arm for arm in COLOURS if arm in groups]:
-        steps = sorted(groups[arm])
-        means = [statistics.mean(groups[arm][step]) for step in steps]
-        halves = [interval(groups[arm][step]) for step in steps]
-        style = "--" if arm in ("baseline", "self_imitation") else "-"
-        panel.plot(steps, means, style, color=COLOURS[arm], label=arm.replace("_", " "), marker="o", markersize=3)
-        if all(half == half for half in halves):
-            low = [mean - half for mean, half in zip(means, halves, strict=True)]
-            high = [mean + half for mean, half in zip(means, halves, strict=True)]
-            panel.fill_between(steps, low, high, color=COLOURS[arm], alpha=0.13, linewidth=0)
+        _band(panel, arm, groups[arm])
+
+
+def _band(panel: Any, arm: str, values: Mapping[int, Sequence[float]]) -> None:
+    """Mean over seeds with its 95 % interval; a step with one seed has no interval."""
+    steps = sorted(values)
+    means = [statistics.mean(values[step]) for step in steps]
+    halves = [interval(values[step]) for step in steps]
+    style = "--" if arm in ("baseline", "self_imitation") else "-"
+    panel.plot(steps, means, style, color=COLOURS[arm], label=arm.replace("_", " "), marker="o", markersize=3)
+    if all(half == half for half in halves):
+        low = [mean - half for mean, half in zip(means, halves, strict=True)]
+        high = [mean + half for mean, half in zip(means, halves, strict=True)]
+        panel.fill_between(steps, low, high, color=COLOURS[arm], alpha=0.13, linewidth=0)
 
 
 def _over_families(panel: Any, rows: Sequence[Row]) -> None:
     values: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
+    for row in [row for row in rows if row["batch"].isdecimal()]:
         last = row["evaluations"][max(row["evaluations"], key=int)]
-        values[row["arm"]][row["families"]].append(last.get("with", last.get("without", float("nan"))))
+        values[row["arm"]][int(row["batch"])].append(last.get("with", last.get("without", float("nan"))))
     for arm in [arm for arm in COLOURS if arm in values]:
         numbers = sorted(values[arm])
         means = [statistics.mean(values[arm][number]) for number in numbers]

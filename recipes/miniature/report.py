@@ -26,6 +26,8 @@ COMPARISONS = (
 )
 """Differences in the second table: arm and evaluation, minus arm and evaluation."""
 
+BATCHES = "Batch: task families, with four prompts each in a step unless it says how many (1x12: one family, twelve)."
+
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom."""
 
@@ -40,20 +42,20 @@ def interval(values: Sequence[float]) -> float:
 
 def success_table(rows: Iterable[Row]) -> str:
     """Return mean and standard deviation over seeds at every evaluation, as a Markdown table."""
-    groups: defaultdict[tuple[int, str, str], defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    groups: defaultdict[tuple[str, str, str], defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for step, values in row["evaluations"].items():
             for mode, value in values.items():
-                groups[row["families"], row["arm"], mode][int(step)].append(value)
+                groups[row["batch"], row["arm"], mode][int(step)].append(value)
     steps = sorted({step for values in groups.values() for step in values})
     lines = [
-        "| families | arm | evaluated | " + " | ".join(f"step {step}" for step in steps) + " | last, by seed |",
+        "| batch | arm | evaluated | " + " | ".join(f"step {step}" for step in steps) + " | last, by seed |",
         "|---|---|---|" + "---|" * (len(steps) + 1),
     ]
-    for (families, arm, mode), values in sorted(groups.items()):
+    for (batch, arm, mode), values in sorted(groups.items()):
         cells = [_cell(values.get(step, [])) for step in steps]
         last = " ".join(f"{value:.2f}"[1 if value < 1 else 0 :] for value in values[max(values)])
-        lines.append(f"| {families} | {arm} | {mode} | {' | '.join(cells)} | {last} |")
+        lines.append(f"| {batch} | {arm} | {mode} | {' | '.join(cells)} | {last} |")
     return "\n".join(lines)
 
 
@@ -66,14 +68,14 @@ def _cell(values: Sequence[float]) -> str:
 
 def paired_table(rows: Sequence[Row]) -> str:
     """Return the ``COMPARISONS`` at the last common evaluation, paired over seeds, with 95 % t-intervals."""
-    found = {(row["families"], row["arm"], row["seed"]): row["evaluations"] for row in rows}
-    lines = ["| families | difference | step | mean ± 95 % | seeds above 0 |", "|---|---|---|---|---|"]
-    for families in sorted({row["families"] for row in rows}):
+    found = {(row["batch"], row["arm"], row["seed"]): row["evaluations"] for row in rows}
+    lines = ["| batch | difference | step | mean ± 95 % | seeds above 0 |", "|---|---|---|---|---|"]
+    for batch in sorted({row["batch"] for row in rows}):
         for arm, mode, other, other_mode in COMPARISONS:
             pairs = [
-                (found[families, arm, seed], found[families, other, seed])
+                (found[batch, arm, seed], found[batch, other, seed])
                 for seed in sorted({row["seed"] for row in rows})
-                if (families, arm, seed) in found and (families, other, seed) in found
+                if (batch, arm, seed) in found and (batch, other, seed) in found
             ]
             common = {int(step) for one, two in pairs for step in one.keys() & two.keys()}
             step = max((s for s in common if all(str(s) in a and str(s) in b for a, b in pairs)), default=0)
@@ -84,7 +86,7 @@ def paired_table(rows: Sequence[Row]) -> str:
             spread = f" ± {half:.2f}" if half == half else ""
             above = sum(value > 0 for value in differences)
             lines.append(
-                f"| {families} | {arm} ({mode}) − {other} ({other_mode}) | {step} | "
+                f"| {batch} | {arm} ({mode}) − {other} ({other_mode}) | {step} | "
                 f"{statistics.mean(differences):+.2f}{spread} | {above} of {len(differences)} |"
             )
     return "\n".join(lines)
@@ -93,19 +95,19 @@ def paired_table(rows: Sequence[Row]) -> str:
 def journal_table(rows: Iterable[Row]) -> str:
     """Return what the extractor wrote and the actor read, mean over seeds by window of steps."""
     names = ("kind_family", "right", "good", "read_rule", "read_right", "extractor_reward", "unreadable")
-    groups: defaultdict[tuple[int, str], defaultdict[str, defaultdict[int, list[float]]]] = defaultdict(
+    groups: defaultdict[tuple[str, str], defaultdict[str, defaultdict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for row in rows:
         for last, values in row["journal"].items():
             for name, value in values.items():
-                groups[row["families"], row["arm"]][name][int(last)].append(value)
-    lines = ["| families | arm | share | by window of steps |", "|---|---|---|---|"]
-    for (families, arm), shares in sorted(groups.items()):
+                groups[row["batch"], row["arm"]][name][int(last)].append(value)
+    lines = ["| batch | arm | share | by window of steps |", "|---|---|---|---|"]
+    for (batch, arm), shares in sorted(groups.items()):
         for name in names:
             windows = sorted(shares[name].items())
             text = " ".join(f"{statistics.mean(values):.2f}" for _, values in windows)
-            lines.append(f"| {families} | {arm} | {name} | {text} |")
+            lines.append(f"| {batch} | {arm} | {name} | {text} |")
     return "\n".join(lines)
 
 
@@ -118,7 +120,7 @@ def report(output: Path) -> None:
         print("No run has finished yet.")
         return
     (output / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tables = [success_table(rows), paired_table(rows), journal_table(rows)]
+    tables = [success_table(rows), paired_table(rows), journal_table(rows), BATCHES]
     (output / "tables.md").write_text("\n\n".join(tables) + "\n")
     print("\n\n".join(tables))
     for file in draw(rows, output):

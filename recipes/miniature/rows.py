@@ -14,7 +14,8 @@ from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
 
 Row = dict[str, Any]
-"""One run: arm, families, seed, seconds, ``evaluations`` by step and ``journal`` by window of steps."""
+"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed, seconds,
+``evaluations`` by step and ``journal`` by window of steps."""
 
 WINDOW = 15
 """Steps over which what was written and read is averaged."""
@@ -27,7 +28,7 @@ def read_rows(runs: Path) -> list[Row]:
     """Return a row for each finished run in a folder."""
     rows = []
     for finished in sorted(runs.glob("*-*-*/finished.json")):
-        arm, families, seed = finished.parent.name.rsplit("-", 2)
+        arm, batch, seed = finished.parent.name.rsplit("-", 2)
         if arm == "filling":
             continue
         evaluations = {}
@@ -39,7 +40,7 @@ def read_rows(runs: Path) -> list[Row]:
         rows.append(
             {
                 "arm": arm,
-                "families": int(families),
+                "batch": batch,
                 "seed": int(seed),
                 "seconds": json.loads(finished.read_text())["seconds"],
                 "evaluations": evaluations,

@@ -22,9 +22,10 @@ ENTRIES_PER_RULE = 12
 RULES_PER_FAMILY = 8
 
 
-def run_name(arm: str, families: int, seed: int) -> str:
-    """Return the name of a run, which is also that of its folder."""
-    return f"{arm}-{families}-{seed}"
+def run_name(arm: str, families: int, seed: int, prompts: int | None = None) -> str:
+    """Return the name of a run, which is also that of its folder; see ``rows.Row``."""
+    batch = f"{families}x{prompts}" if prompts else str(families)
+    return f"{arm}-{batch}-{seed}"
 
 
 def settings(data: Path, *, families: int, seed: int, steps: int, every: int, prompts: int | None = None) -> list[str]:
@@ -118,10 +119,10 @@ def _train(options: argparse.Namespace, output: Path) -> bool:
             for arm in options.arms:
                 overrides = [*shared, *ARMS[arm]]
                 if arm == "offline":
-                    name = run_name("filling", families, seed)
+                    name = run_name("filling", families, seed, options.prompts)
                     fillings.append(Run(name, (*shared, *filling())))
                     overrides.append(initial_bank(output / "runs" / name))
-                runs.append(Run(run_name(arm, families, seed), (*overrides, *options.overrides)))
+                runs.append(Run(run_name(arm, families, seed, options.prompts), (*overrides, *options.overrides)))
     return any(_sweep(part, output) for part in (fillings, runs) if part)
 
 

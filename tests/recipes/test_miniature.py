@@ -147,7 +147,7 @@ def row(arm: str, seed: int, **last: float) -> dict:
     first = {mode: 0.1 for mode in last}
     return {
         "arm": arm,
-        "families": 3,
+        "batch": "3",
         "seed": seed,
         "seconds": 60,
         "journal": {},

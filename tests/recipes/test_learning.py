@@ -1,0 +1,47 @@
+"""A run of the miniature, long enough for both models to learn: it fails when learning breaks.
+
+One family, with the batch of three, and 30 steps. The margins are what the worst of ten runs had to spare; see
+docs/miniature.md.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipes.miniature import prepare, run
+from recipes.miniature.rows import read_rows
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    models = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs" / "miniature")) / "models"
+    prepare.prepare(models)
+    output = tmp_path_factory.mktemp("miniature")
+    (output / "models").symlink_to(models)
+    command = ["--families", "1", "--prompts", "12", "--arms", "complementary", "--seeds", "7", "--steps", "30"]
+    assert run.main([*command, "--output", str(output)]) == 0
+    (row,) = read_rows(output / "runs")
+    return row
+
+
+def test_success_with_experience_rises_above_the_start_and_above_success_without_it(row: dict[str, Any]) -> None:
+    start, end = row["evaluations"]["0"], row["evaluations"]["30"]
+    assert end["with"] > start["without"] + 0.15
+    assert end["with"] > end["without"] + 0.1
+
+
+def test_the_extractor_is_rewarded_more(row: dict[str, Any]) -> None:
+    assert row["journal"]["30"]["extractor_reward"] > row["journal"]["15"]["extractor_reward"] + 0.1
+
+
+def test_late_entries_are_better_than_early_ones(row: dict[str, Any]) -> None:
+    early, late = row["journal"]["15"], row["journal"]["30"]
+    assert late["right"] > early["right"] + 0.1
+    assert late["kind_family"] > early["kind_family"]
+    assert late["unreadable"] < 0.1
