@@ -5,12 +5,14 @@ docs/miniature.md.
 """
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recipes.miniature import prepare, run
+from recipes.miniature.prepare import prepare
 from recipes.miniature.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -21,11 +23,14 @@ pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     models = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs" / "miniature")) / "models"
-    prepare.prepare(models)
+    prepare(models)
     output = tmp_path_factory.mktemp("miniature")
-    (output / "models").symlink_to(models)
-    command = ["--families", "1", "--prompts", "12", "--arms", "complementary", "--seeds", "7", "--steps", "30"]
-    assert run.main([*command, "--output", str(output)]) == 0
+    (output / "models").symlink_to(models.resolve())
+    options = "--families 1 --prompts 12 --arms complementary --seeds 7 --steps 30 --output".split()
+    command = [sys.executable, "-m", "recipes.miniature.run", *options, str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert (output / "tables.md").exists() and (output / "success.svg").exists() and (output / "entries.png").exists()
     (row,) = read_rows(output / "runs")
     return row
 
