@@ -26,8 +26,8 @@ def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     prepare(models)
     output = tmp_path_factory.mktemp("miniature")
     (output / "models").symlink_to(models.resolve())
-    options = "--families 1 --prompts 12 --arms complementary --seeds 7 --steps 30 --output".split()
-    command = [sys.executable, "-m", "recipes.miniature.run", *options, str(output)]
+    options = ["--families", "1", "--prompts", "12", "--arms", "complementary", "--seeds", "7", "--steps", "30"]
+    command = [sys.executable, "-m", "recipes.miniature.run", *options, "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert (output / "tables.md").exists() and (output / "success.svg").exists() and (output / "entries.png").exists()
