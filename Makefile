@@ -17,8 +17,8 @@ $(STAMP):
 	@bash requirements/install.sh $(PYTHON)
 	@rm -f .venv/.setup-* && touch $@
 
-quickstart: setup  ## Train actor and extractor of a small model on this machine's CPU.
-	@PATH="$(BIN):$$PATH" bash recipes/quickstart_cpu/run.sh
+quickstart: setup  ## Train actor and extractor on this machine's CPU, and say what experience was worth.
+	@PATH="$(BIN):$$PATH" python -m recipes.miniature.quickstart
 
 miniature: setup  ## Measure what experience is worth: three arms, two worlds, about an hour (docs/miniature.md).
 	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run

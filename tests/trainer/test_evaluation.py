@@ -31,6 +31,7 @@ def test_per_task_and_average() -> None:
     assert (named["success_with"], named["invalid_rate_with"]) == (0.75, pytest.approx((3 / 10 + 1 / 2) / 2))
     assert (named["success_without"], named["actions_without"]) == (0.0, 8.0)
     assert (named["success_with_low"], named["success_with_high"]) == wilson_interval(2, 3)
+    assert (named["episodes_with"], named["episodes_without"]) == (3.0, 1.0)
     assert (named["room/success_with_low"], named["room/success_with_high"]) == wilson_interval(1, 2)
     assert "maze/success_without" not in named
 

@@ -16,7 +16,7 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
     """Return the measures of each task and arm, and their averages over tasks.
 
     ``comprl/eval/<task>/<measure>_<arm>`` and ``comprl/eval/<measure>_<arm>``; success has a Wilson interval,
-    ``success_<arm>_low`` and ``…_high``: on average that of all episodes of the arm.
+    ``success_<arm>_low`` and ``…_high``. The averages' interval and number of episodes are those of all tasks together.
 
     Args:
         data_sources: Task of each evaluated episode.
@@ -33,12 +33,12 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
         by_task = {task: episodes for (task, of_arm), episodes in groups.items() if of_arm == arm}
         measured = {task: _measures(episodes) for task, episodes in by_task.items()}
         for task, episodes in by_task.items():
-            values = measured[task] | _interval(episodes)
+            values = measured[task] | _pooled(episodes)
             result |= {f"comprl/eval/{task}/{_named(name, arm)}": value for name, value in values.items()}
         if measured:
             names = next(iter(measured.values()))
             average = {name: float(np.mean([values[name] for values in measured.values()])) for name in names}
-            average |= _interval([episode for episodes in by_task.values() for episode in episodes])
+            average |= _pooled([episode for episodes in by_task.values() for episode in episodes])
             result |= {f"comprl/eval/{_named(name, arm)}": value for name, value in average.items()}
     return result
 
@@ -54,10 +54,11 @@ def _measures(episodes: Episodes) -> dict[str, float]:
 
     actions = sum(episode["actions"] for episode in episodes)
     invalid = sum(episode["invalid_actions"] for episode in episodes)
-    others = {"invalid_rate": invalid / actions if actions else 0.0, "episodes": float(len(episodes))}
-    return {name: mean(name) for name in ("success", "score", "actions", "tool_calls", "degraded")} | others
+    means = {name: mean(name) for name in ("success", "score", "actions", "tool_calls", "degraded")}
+    return means | {"invalid_rate": invalid / actions if actions else 0.0}
 
 
-def _interval(episodes: Episodes) -> dict[str, float]:
+def _pooled(episodes: Episodes) -> dict[str, float]:
+    """Return what is counted over episodes of several tasks together, not averaged over tasks."""
     low, high = wilson_interval(sum(episode["success"] for episode in episodes), len(episodes))
-    return {"success:low": low, "success:high": high}
+    return {"success:low": low, "success:high": high, "episodes": float(len(episodes))}

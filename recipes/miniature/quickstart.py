@@ -1,0 +1,53 @@
+"""Quickstart: trains both models in one family of the miniature, and says what experience was worth.
+
+``python -m recipes.miniature.quickstart [key=value …]``; COMPRL_MINIATURE is the folder of all files.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipes.miniature.run import ROOT, settings
+
+FAMILIES, PROMPTS, SEED, STEPS, EVERY = 1, 12, 1, 30, 15
+
+
+def main(overrides: Sequence[str] | None = None) -> int:
+    """Prepare models and tasks, train, and report; an interrupted run is resumed.
+
+    Returns:
+        The exit code of the training.
+    """
+    overrides = sys.argv[1:] if overrides is None else list(overrides)
+    output = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs/miniature")).resolve()
+    # The second is what recipes/shared/cpu.yaml reads.
+    os.environ |= {"COMPRL_MINIATURE": str(output), "COMPRL_QUICKSTART": str(output), "HF_HUB_OFFLINE": "1"}
+    from recipes.miniature.prepare import prepare
+
+    prepare(output / "models")
+    shared = settings(output / "data", families=FAMILIES, seed=SEED, steps=STEPS, every=EVERY, prompts=PROMPTS)
+    print("Tasks: open things that are locked, 96 for training and 32 others for evaluation; what opens one is hidden")
+    run = output / "quickstart"
+    _set_aside(run)
+    command = [sys.executable, "-m", "verl_comprl.train", "--config-dir", str(ROOT / "recipes")]
+    command += ["--config-name", "miniature/miniature", *shared, f"trainer.default_local_dir={run}"]
+    code = subprocess.call([*command, "trainer.experiment_name=quickstart", *overrides], cwd=ROOT)
+    if code == 0:
+        from recipes.miniature.worth import draw, worth
+
+        print(f"\n{worth(run)}\nFigure: {draw(run, run / 'worth.png')}")
+    return code
+
+
+def _set_aside(run: Path) -> None:
+    """Rename a run that has finished, so that a new one starts."""
+    checkpoint = run / "latest_checkpointed_iteration.txt"
+    if checkpoint.exists() and int(checkpoint.read_text()) >= STEPS:
+        run.rename(run.with_name(f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What experience was worth in one run of the miniature: a few lines and a figure from the run's folder."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+WINDOW = 3
+"""Steps over which the curves of training are averaged: one step has 48 episodes of each half."""
+
+
+def worth(run: Path) -> str:
+    """Return lines that compare success with experience, without it, and before training, and show an entry."""
+    evaluations = list(_lines(run / "evaluations.jsonl"))
+    first, last = evaluations[0], evaluations[-1]
+    episodes = int(last["comprl/eval/episodes_with"])
+    gain = last["comprl/eval/success_with"] - last["comprl/eval/success_without"]
+    lines = [
+        f"What experience was worth in this run, in {episodes} tasks that were never trained on (95 % interval):",
+        f"  before training             {_success(first, 'without')}",
+        f"  after {last['step']} steps, without it   {_success(last, 'without')}",
+        f"  after {last['step']} steps, with it      {_success(last, 'with')}  {100 * gain:+.0f} points",
+    ]
+    best = best_entry(run / "experience.jsonl")
+    if best:
+        title, content, reads, successes = best
+        lines.append(
+            f'The entry that helped most often: "{title} / {content}", {successes} of {reads} episodes succeeded'
+        )
+    return "\n".join(lines)
+
+
+def best_entry(journal: Path) -> tuple[str, str, int, int] | None:
+    """Return title, content, reads and successes of the entry with the most successes, or None if none was read."""
+    reads: Counter[str] = Counter()
+    successes: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    for event in _lines(journal):
+        if event["event"] == "read":
+            texts[event["entry"]] = event["text"]
+            reads[event["entry"]] += 1
+            successes[event["entry"]] += event["success"]
+    if not reads:
+        return None
+    best = max(reads, key=lambda id: (successes[id], -reads[id]))
+    title, _, content = texts[best].partition("\n")
+    return title, content, reads[best], successes[best]
+
+
+def draw(run: Path, file: Path) -> Path:
+    """Draw success in training, guided and free, and in the evaluations; returns the PNG, next to which is an SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for half, colour, mode in (("guided", "#0b6e4f", "with"), ("free", "#444444", "without")):
+        steps, means = _curve(run / "metrics.jsonl", f"comprl/{half}/success")
+        panel.plot(steps, means, color=colour, alpha=0.6, label=f"training, {half} half")
+        evaluations = list(_lines(run / "evaluations.jsonl"))
+        at = [record["step"] for record in evaluations]
+        success = [record[f"comprl/eval/success_{mode}"] for record in evaluations]
+        low = [
+            record[f"comprl/eval/success_{mode}"] - record[f"comprl/eval/success_{mode}_low"] for record in evaluations
+        ]
+        high = [
+            record[f"comprl/eval/success_{mode}_high"] - record[f"comprl/eval/success_{mode}"] for record in evaluations
+        ]
+        panel.errorbar(
+            at, success, yerr=[low, high], fmt="o", color=colour, capsize=3, label=f"held out, {mode} experience"
+        )
+    panel.set(xlabel="actor step", ylabel="success", ylim=(0, 1))
+    panel.grid(alpha=0.25)
+    panel.legend(frameon=False, fontsize=8, loc="upper left")
+    for path in (file, file.with_suffix(".svg")):
+        figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return file
+
+
+def _curve(metrics: Path, name: str) -> tuple[list[float], list[float]]:
+    """Return steps and means over ``WINDOW`` steps of a metric."""
+    values = [(record["step"], record["data"][name]) for record in _lines(metrics) if name in record["data"]]
+    groups = [values[start : start + WINDOW] for start in range(0, len(values) - WINDOW + 1, WINDOW)]
+    return (
+        [sum(step for step, _ in group) / len(group) for group in groups],
+        [sum(value for _, value in group) / len(group) for group in groups],
+    )
+
+
+def _success(record: dict[str, Any], mode: str) -> str:
+    value, low, high = (record[f"comprl/eval/success_{mode}{bound}"] for bound in ("", "_low", "_high"))
+    return f"{100 * value:3.0f} %  ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    if file.exists():
+        yield from map(json.loads, file.read_text(encoding="utf-8").splitlines())
