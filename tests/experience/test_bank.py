@@ -179,6 +179,16 @@ async def test_a_full_bank_evicts_the_oldest_also_after_reopening(open_bank: Any
     assert (await bank.retrieve("a about", exclude=[entry.id for entry in bank.entries()])).status == "nothing"
 
 
+async def test_a_full_bank_evicts_quarantined_entries_before_older_ones(open_bank: Any, apply: Any) -> None:
+    bank = await open_bank(capacity=3)
+    ids = (await apply(bank, *map(key, "abc"))).new_ids
+    await bank.quarantine([ids[1]], "by hand")
+    await apply(bank, key("d"), call_id="second")
+    assert [entry.title for entry in bank.entries()] == ["a", "c", "d"]
+    await apply(bank, key("e"), call_id="third")
+    assert [entry.title for entry in bank.entries()] == ["c", "d", "e"]
+
+
 async def test_scope_and_exclusion(open_bank: Any, apply: Any) -> None:
     bank = await open_bank(scope="task")
     (here,) = (await apply(bank, key("lamp"), task="light")).new_ids

@@ -33,7 +33,7 @@ class BankConfig(Settings):
     """Concurrent requests to the server."""
 
     capacity: PositiveInt = 20_000
-    """Entries the bank may hold; the oldest are removed first."""
+    """Entries the bank may hold; quarantined ones are removed first, then the oldest."""
 
     scope: Literal["all", "environment", "task"] = "all"
     """Entries that a query may find: all, those of its environment, or those of its task (`data_source`)."""

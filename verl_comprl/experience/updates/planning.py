@@ -106,7 +106,7 @@ def plan_changes(
         call_id: The extractor call, recorded with its entries.
         listed: Ids of the entries in the prompt; operations refer to them by 1-based index.
         provenance: Further fields of new entries; ``created_at`` is that of the first.
-        capacity: Maximum number of entries; the oldest are evicted first.
+        capacity: Maximum number of entries; quarantined ones are evicted first, then the oldest.
         duplicates: Positions of operations to reject as duplicates.
         replaced_by: Id of the entry that replaced another, by the other's id.
     """
@@ -152,7 +152,7 @@ def plan_changes(
 
     surviving = [id for id in listed if id in entries and id not in removed] + list(new)
     excess = max(0, len(entries) - len(removed) + len(new) - capacity)
-    evicted = list(islice((id for id in chain(entries, new) if id not in removed), excess))
+    evicted = _first_to_go(entries, new, removed, excess)
     removed.update(dict.fromkeys(evicted))
     counted: dict[str, Any] = dict(counts)
     report = ApplyReport(
@@ -170,6 +170,17 @@ def plan_changes(
         downvotes={id: count for id, count in votes[Downvote].items() if id not in removed},
         report=report,
     )
+
+
+def _first_to_go(
+    entries: Mapping[str, Experience], new: Mapping[str, Experience], removed: Collection[str], count: int
+) -> list[str]:
+    """Return the ids of ``count`` entries to evict: quarantined ones, which no query can find, before the oldest."""
+    if not count:
+        return []
+    quarantined = [id for id, entry in entries.items() if entry.quarantined and id not in removed]
+    others = (id for id in chain(entries, new) if id not in removed and not (id in entries and entries[id].quarantined))
+    return list(islice(chain(quarantined, others), count))
 
 
 def descendants(
