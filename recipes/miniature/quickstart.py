@@ -10,24 +10,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.miniature.run import ROOT, settings
+from recipes.miniature.run import ROOT, set_environment, settings
 
 FAMILIES, PROMPTS, SEED, STEPS, EVERY = 1, 12, 1, 30, 15
 
 
 def main(overrides: Sequence[str] | None = None) -> int:
-    """Prepare models and tasks, train, and report; an interrupted run is resumed.
+    """Make the tasks, train, and report; an interrupted run is resumed.
 
     Returns:
         The exit code of the training.
     """
     overrides = sys.argv[1:] if overrides is None else list(overrides)
     output = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs/miniature")).resolve()
-    # The second is what recipes/shared/cpu.yaml reads.
-    os.environ |= {"COMPRL_MINIATURE": str(output), "COMPRL_QUICKSTART": str(output), "HF_HUB_OFFLINE": "1"}
-    from recipes.miniature.prepare import prepare
-
-    prepare(output / "models")
+    set_environment(output)
     shared = settings(output / "data", families=FAMILIES, seed=SEED, steps=STEPS, every=EVERY, prompts=PROMPTS)
     print("Tasks: open things that are locked, 96 for training and 32 others for evaluation; what opens one is hidden")
     run = output / "quickstart"

@@ -1,10 +1,11 @@
 """Runs the miniature: ``python -m recipes.miniature.run --families 3 --arms baseline complementary --seeds 1 2``.
 
-Builds the two models and checks them, makes the worlds, trains every arm with every seed on engines that are started
+Checks the two models of ``models/``, makes the worlds, trains every arm with every seed on engines that are started
 once, and prints tables and figures. What has finished is not repeated, and with more steps it goes on where it ended.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -17,9 +18,22 @@ from recipes.miniature.data import make_data
 from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "recipes/miniature/models"
+"""Actor and extractor as ``prepare`` made them, with which the published numbers were measured."""
+
 PROMPTS_PER_FAMILY = 4
 ENTRIES_PER_RULE = 12
 RULES_PER_FAMILY = 8
+
+
+def set_environment(output: Path, models: Path = MODELS) -> None:
+    """Set the variables that miniature.yaml reads: folder of all files, and of the models."""
+    os.environ |= {
+        "COMPRL_MINIATURE": str(output),
+        "COMPRL_MINIATURE_MODELS": str(models.resolve()),
+        "COMPRL_QUICKSTART": str(output),  # recipes/shared/cpu.yaml names it, for models that are not used here
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def run_name(arm: str, families: int, seed: int, prompts: int | None = None) -> str:
@@ -68,12 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
     parser.add_argument("--every", type=int, default=30, help="steps between evaluations (default: 30)")
     parser.add_argument("--prompts", type=int, help="prompts per step (default: 4 of each family)")
+    parser.add_argument("--models", type=Path, default=MODELS, help="folder of actor and extractor")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/miniature", help="folder of all files")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of all runs")
     options = parser.parse_intermixed_args(arguments)
     output: Path = options.output.resolve()
-    os.environ |= {"COMPRL_MINIATURE": str(output), "COMPRL_QUICKSTART": str(output), "HF_HUB_OFFLINE": "1"}
-    if not prepare_environment() or not _prepare(output / "models"):
+    set_environment(output, options.models)
+    if not prepare_environment() or not _checked(options.models, output):
         return 1
     failed = _train(options, output)
     from recipes.miniature.report import report
@@ -82,17 +97,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _prepare(models: Path) -> bool:
-    """Build and check the models; returns whether they may be trained."""
+def _checked(models: Path, output: Path) -> bool:
+    """Check the models, once for an output folder, and return whether they may be trained."""
     from recipes.miniature.check import check, problems, show
-    from recipes.miniature.prepare import prepare
 
-    prepare(models)
-    stored = models / "check.json"
-    if not stored.exists():
+    files = [models / name / "model.safetensors" for name in ("actor", "extractor")]
+    missing = [str(file) for file in files if not file.exists()]
+    if missing:
+        print(f"error: there is no {missing[0]}; make it with python -m recipes.miniature.prepare", file=sys.stderr)
+        return False
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    stored = output / "check.json"
+    checked = json.loads(stored.read_text()) if stored.exists() else {}
+    if checked.get("models") != digest:
         print("Checking the warm-started models …", flush=True)
-        stored.write_text(json.dumps(check(models)))
-    figures = json.loads(stored.read_text())
+        checked = {"models": digest, "figures": check(models)}
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_text(json.dumps(checked))
+    figures = checked["figures"]
     print(f"Warm-started models, in unseen worlds:\n{show(figures)}", flush=True)
     wrong = problems(figures)
     if wrong:

@@ -4,7 +4,6 @@ One family, with the batch of three, and 30 steps. The margins are what the wors
 docs/miniature.md.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from recipes.miniature.prepare import prepare
 from recipes.miniature.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -22,10 +20,7 @@ pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    models = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs" / "miniature")) / "models"
-    prepare(models)
     output = tmp_path_factory.mktemp("miniature")
-    (output / "models").symlink_to(models.resolve())
     options = ["--families", "1", "--prompts", "12", "--arms", "complementary", "--seeds", "7", "--steps", "30"]
     command = [sys.executable, "-m", "recipes.miniature.run", *options, "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
