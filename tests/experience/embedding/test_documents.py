@@ -27,14 +27,19 @@ async def opened(folder: Path, documents: str, **settings: Any) -> ExperienceBan
     return await ExperienceBank.open(BankConfig(path=str(folder), **settings), embedder_of(documents))
 
 
+async def found(bank: ExperienceBank) -> Experience:
+    entry = (await bank.retrieve(GOAL)).entry
+    assert entry is not None
+    return entry
+
+
 @pytest.mark.parametrize(("documents", "title"), [("text", "iron gate"), ("title", "iron vault")])
 async def test_with_titles_only_the_length_of_a_content_does_not_matter(
     tmp_path: Path, apply: Any, documents: str, title: str
 ) -> None:
     bank = await opened(tmp_path, documents)
     await apply(bank, RIGHT, SHORT)
-    found = (await bank.retrieve(GOAL)).entry
-    assert found is not None and found.title == title
+    assert (await found(bank)).title == title
     await bank.close()
 
 
@@ -45,8 +50,8 @@ def test_an_entry_without_a_title_is_embedded_by_its_text() -> None:
 async def test_equal_titles_take_turns(tmp_path: Path, apply: Any) -> None:
     bank = await opened(tmp_path, "title", recency_seconds=0, diversity=0.01)
     await apply(bank, *(Add(title="iron vault", content=f"lesson {n}") for n in range(5)), SHORT)
-    found = Counter([(await bank.retrieve(GOAL)).entry.content for _ in range(15)])
-    assert found == {f"lesson {n}": 3 for n in range(5)}
+    contents = Counter([(await found(bank)).content for _ in range(15)])
+    assert contents == {f"lesson {n}": 3 for n in range(5)}
     await bank.close()
 
 
@@ -60,7 +65,7 @@ async def test_a_bank_embedded_otherwise_is_refused_until_it_is_embedded_again(t
     await reembed(bank._ledger, embedder_of("title"))
     await bank.close()
     bank = await opened(tmp_path, "title")
-    assert (await bank.retrieve(GOAL)).entry.title == "iron vault"
+    assert (await found(bank)).title == "iron vault"
     await bank.close()
 
 
