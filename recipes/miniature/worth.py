@@ -16,11 +16,12 @@ def worth(run: Path) -> str:
     first, last = evaluations[0], evaluations[-1]
     episodes = int(last["comprl/eval/episodes_with"])
     gain = last["comprl/eval/success_with"] - last["comprl/eval/success_without"]
+    after = f"after {last['step']} steps"
     lines = [
-        f"What experience was worth in this run, in {episodes} tasks that were never trained on (95 % interval):",
-        f"  before training             {_success(first, 'without')}",
-        f"  after {last['step']} steps, without it   {_success(last, 'without')}",
-        f"  after {last['step']} steps, with it      {_success(last, 'with')}  {100 * gain:+.0f} points",
+        f"What experience was worth: success in {episodes} episodes of tasks never trained on (95 % interval):",
+        f"  {'before training':<28}{_success(first, 'without')}",
+        f"  {f'{after}, without it':<28}{_success(last, 'without')}",
+        f"  {f'{after}, with it':<28}{_success(last, 'with')}  {100 * gain:+.0f} points",
     ]
     best = best_entry(run / "experience.jsonl")
     if best:
