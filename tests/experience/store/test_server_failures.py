@@ -36,7 +36,8 @@ def double() -> Iterator[QdrantDouble]:
 
 @pytest.fixture
 def config(double: QdrantDouble) -> BankConfig:
-    return BankConfig(url=double.url, collection=f"run-{uuid.uuid4().hex[:8]}", max_wait_ms=0)
+    # Patient: a busy machine may keep the double from answering for seconds, and only test_timeouts is about that.
+    return BankConfig(url=double.url, collection=f"run-{uuid.uuid4().hex[:8]}", max_wait_ms=0, timeout_seconds=60)
 
 
 @pytest_asyncio.fixture
@@ -152,7 +153,7 @@ async def test_timeouts(double: QdrantDouble) -> None:
 
 async def test_pool_exhaustion_under_fan_out(double: QdrantDouble) -> None:
     """Searches that find no free connection wait; none fails."""
-    config = BankConfig(url=double.url, collection="busy", max_in_flight=4, attempts=1)
+    config = BankConfig(url=double.url, collection="busy", max_in_flight=4, attempts=1, timeout_seconds=60)
     store = await ServerStore.open(config, embedding=IDENTITY)
     await store.upsert(entries(10), vectors(10))
     double.faults.delay, double.most_in_flight = 0.01, 0
