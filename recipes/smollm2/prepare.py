@@ -72,6 +72,7 @@ def convert(file: Path, output: Path) -> None:
     # One token per embedding, also where transformers adds default tokens: none may lie beyond the matrix.
     tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer.eos_token = tokenizer.pad_token = TURN_END
+    tokenizer.clean_up_tokenization_spaces = False
     tokenizer.save_pretrained(output)
     model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     if len(tokenizer) != model.config.vocab_size:

@@ -74,9 +74,7 @@ async def test_an_episode_without_tools_in_the_template_is_what_the_template_ren
     columns["raw_prompt"] = columns.pop("prompt")
     loop = make_loop(server, manager, reader=tokenizer, model_type="llama")
     loop._settings = loop._settings.model_copy(update={"max_turn_tokens": 512})  # a token is a byte
-    output = await loop.run(
-        {}, **columns, uid="u", session_id=0, global_steps=5, comprl_evaluation=False
-    )
+    output = await loop.run({}, **columns, uid="u", session_id=0, global_steps=5, comprl_evaluation=False)
     assert output.extra_fields["reward_extra_info"]["tool_calls"] == 1
     report = manager.calls[-1][1][0].request
     opening = tokenizer.decode(output.prompt_ids)
@@ -101,7 +99,5 @@ async def test_the_free_half_is_not_told_of_the_tool(make_loop) -> None:
     columns = build_rows("room-ultimate", "train", 1, max_turns=3)[0]
     columns["raw_prompt"] = columns.pop("prompt")
     loop = make_loop(server, ScriptedManager(GUIDE, ANSWER), reader=tokenizer, model_type="llama")
-    output = await loop.run(
-        {}, **columns, uid="u", session_id=3, global_steps=5, comprl_evaluation=False
-    )
+    output = await loop.run({}, **columns, uid="u", session_id=3, global_steps=5, comprl_evaluation=False)
     assert "search_and_ask" not in tokenizer.decode(output.prompt_ids)

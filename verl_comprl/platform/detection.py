@@ -90,8 +90,8 @@ def slow_servers(config: Any) -> list[str]:
         return []
     given = {f"{subtree}.rollout.dtype": config[subtree].rollout.dtype for subtree in MODELS}
     return [
-        f"{name}={dtype}: this processor has no instructions for it, which makes the server many times slower; set "
-        "float32, or null for what fits"
+        f"{name}={dtype}: this processor has no instructions for it, so the server will be slow; set float32, or "
+        "null for what fits"
         for name, dtype in given.items()
         if dtype != "float32"
     ]
