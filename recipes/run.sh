@@ -4,7 +4,7 @@
 #   bash recipes/run.sh mix3          the paper's setting (16 GPUs)
 #   bash recipes/run.sh mix3 cpu      small models, two CPU cores, a few steps
 #   bash recipes/run.sh smollm2 cpu   a real instruct model on two CPU cores (make smollm2 installs it first)
-#   bash recipes/run.sh mix3 paper +shared=extractor_30b     the paper's setting with a larger extractor
+#   bash recipes/run.sh mix3 paper shared/extractor=30b     the paper's setting with a larger extractor
 #
 # COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
 set -euo pipefail

@@ -126,7 +126,7 @@ def test_neither_dual_clip_nor_weight_decay(composed, setting: str) -> None:
 
 @pytest.mark.parametrize("recipe", PAPER)
 def test_a_larger_extractor_fits_on_top_of_any_paper_recipe(composed, recipe: str) -> None:
-    given, config = composed(recipe, "paper"), composed(recipe, "paper", "+shared=extractor_30b")
+    given, config = composed(recipe, "paper"), composed(recipe, "paper", "shared/extractor=30b")
     check_config(config)  # verl's checks too, of both models
     assert "30B-A3B" in config.extractor.model.path and config.extractor.rollout.expert_parallel_size == 4
     view = extractor_view(config)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from foreign import make_tokenizer
@@ -88,7 +89,7 @@ def test_a_converted_tokenizer_ends_turns_as_its_template_does(tmp_path: Path, m
 
     # As transformers reads it from the file: the end token is the one that begins a turn, and none is for padding.
     raw = make_tokenizer(eos="<|im_start|>", pad=None)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(raw), eos_token_id=1, tie_word_embeddings=True, **sizes))
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: raw)
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: model)

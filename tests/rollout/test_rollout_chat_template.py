@@ -77,8 +77,8 @@ async def test_an_episode_without_tools_in_the_template_is_what_the_template_ren
     output = await loop.run({}, **columns, uid="u", session_id=0, global_steps=5, comprl_evaluation=False)
     assert output.extra_fields["reward_extra_info"]["tool_calls"] == 1
     report = manager.calls[-1][1][0].request
-    opening = tokenizer.decode(output.prompt_ids)
-    assert opening.count("search_and_ask") == 2 and GUIDE.text in opening
+    opening = str(tokenizer.decode(output.prompt_ids))
+    assert opening.count("search_and_ask") == 2 and str(GUIDE.text) in opening
     # The whole conversation, rendered at once: the stream lacks nothing between turns, not the newlines either.
     observations = [turn.observation for turn in report.turns]
     expected = opening + TOOL_TURN + "<|im_end|>\n"
