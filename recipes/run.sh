@@ -3,6 +3,8 @@
 #
 #   bash recipes/run.sh mix3          the paper's setting (16 GPUs)
 #   bash recipes/run.sh mix3 cpu      small models, two CPU cores, a few steps
+#   bash recipes/run.sh smollm2 cpu   a real instruct model on two CPU cores (make smollm2 installs it first)
+#   bash recipes/run.sh mix3 paper shared/extractor=30b     the paper's setting with a larger extractor
 #
 # COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
 set -euo pipefail
@@ -25,12 +27,16 @@ root="${COMPRL_RECIPES:-$PWD/outputs/recipes}"
 export COMPRL_TASKS="$root/tasks-$setting"
 export COMPRL_RUN="$root/$recipe-$setting"
 
+# The CPU setting of a paper's recipe is a smoke test: it needs few tasks, and short ones.
+smoke=
+[ "$setting" != cpu ] || [ ! -f "recipes/$recipe/paper.yaml" ] || smoke=1
+
 # task NAME TRAIN VAL …: makes the rows of a task with `comprl data …`; TRAIN and VAL are numbers of rows, or all.
 task() {
   local name=$1 train=$2 val=$3
   shift 3
-  [ "$setting" != cpu ] || set -- "$@" --max-turns 4
-  [ "$setting" != cpu ] || train=24 val=2
+  [ -z "$smoke" ] || set -- "$@" --max-turns 4
+  [ -z "$smoke" ] || train=24 val=2
   for split in "train:$train" "val:$val"; do
     local file="$COMPRL_TASKS/$name-${split%:*}.parquet" count=()
     [ "${split#*:}" = all ] || count=(--count "${split#*:}")
@@ -40,8 +46,13 @@ task() {
   done
 }
 
-if [ "$setting" = cpu ]; then
-  # shared/cpu.yaml takes its models from this folder. The quickstart's know one family; a mix has models of its own.
+# A recipe with a model of its own makes it here, once. The other CPU settings take small models from the folder that
+# shared/cpu.yaml names: the quickstart's know one family, a mix has models of its own.
+if [ -f "recipes/$recipe/prepare.py" ]; then
+  export COMPRL_MODEL="$root/models/$recipe"
+  export HF_HUB_OFFLINE=1
+  python -m "recipes.$recipe.prepare" --output "$COMPRL_MODEL"
+elif [ "$setting" = cpu ]; then
   models=quickstart_cpu folder="${COMPRL_QUICKSTART:-$PWD/outputs/quickstart}"
   [[ "$recipe" != mix* ]] || models=mix_models folder="${COMPRL_MIX_MODELS:-$PWD/outputs/mix_models}"
   export COMPRL_QUICKSTART="$folder"

@@ -118,7 +118,8 @@ def _run(config: Any, display: Any) -> int:
         plugin.verify()
         comprl = check_config(config)
         if detection.uses_cpu():
-            display.note(detection.describe_cpu())
+            for line in (detection.describe_cpu(), *detection.slow_servers(config)):
+                display.note(line)
         start_ray(config)
         check_slots(config, ray.cluster_resources())
     except (ConfigError, RuntimeError, AssertionError, ValueError, HydraException) as error:

@@ -32,9 +32,11 @@ def check_config(config: Any) -> ComprlConfig:
     from verl.utils.config import validate_config
 
     from verl_comprl.config.validation import validate
+    from verl_comprl.rollout.template_check import check_templates
     from verl_comprl.trainer.extractor_runtime import extractor_view
 
     comprl = validate(config)
+    check_templates(config, comprl)
     complete_config(config)
     config.transfer_queue.enable = True  # verl's V1 trainers need it
     validate_config(config=config, use_reference_policy=False, use_critic=False)

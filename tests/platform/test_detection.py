@@ -1,6 +1,7 @@
 """Choice of the platform: the CPU where there is no accelerator, and never against the user's settings."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,15 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.platform import detection
-from verl_comprl.platform.detection import complete_config, cores, describe_cpu, select_platform, uses_cpu
+from verl_comprl.platform.detection import (
+    complete_config,
+    cores,
+    describe_cpu,
+    select_platform,
+    server_dtype,
+    slow_servers,
+    uses_cpu,
+)
 
 NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE")
 
@@ -31,9 +40,24 @@ def select(monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def config(device: str | None = None, **ray_init: Any) -> DictConfig:
+def config(device: str | None = None, dtype: str | None = "float32", **ray_init: Any) -> DictConfig:
     settings = {"num_gpus": None, "num_cpus": None, **ray_init}
-    return OmegaConf.create({"trainer": {"device": device}, "ray_kwargs": {"ray_init": settings}})
+    models = {name: {"rollout": {"dtype": dtype}} for name in ("actor_rollout_ref", "extractor")}
+    return OmegaConf.create({"trainer": {"device": device}, "ray_kwargs": {"ray_init": settings}, **models})
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch):
+    """Give the processor these flags, as Linux lists them."""
+
+    def give(line: str) -> None:
+        read = Path.read_text
+        cpuinfo = "processor : 0\n" + line + "\nbugs : spectre\n"
+        monkeypatch.setattr(
+            Path, "read_text", lambda self, **kw: cpuinfo if str(self) == "/proc/cpuinfo" else read(self, **kw)
+        )
+
+    return give
 
 
 CPU = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -116,3 +140,52 @@ def test_a_cpu_run_is_explained_in_one_line(select: Any, accelerator: bool, reas
     select(accelerator, VERL_PLATFORM="cpu")
     assert describe_cpu().startswith(f"{reason}: ") and f" {cores()} CPU cores" in describe_cpu()
     assert "\n" not in describe_cpu()
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [
+        ("flags : fpu avx512f avx512_bf16 amx_tile", "bfloat16"),
+        ("flags : fpu avx2 amx_bf16", "bfloat16"),
+        ("Features : fp asimd bf16 i8mm", "bfloat16"),
+        ("flags : fpu avx2 avx512f avx512_vnni", "float32"),
+        ("flags : fpu avx_bf16_not_this_one", "float32"),
+    ],
+)
+def test_the_servers_of_a_cpu_run_compute_in_what_the_processor_is_fast_in(
+    select: Any, processor: Any, flags: str, dtype: str
+) -> None:
+    select(False)
+    processor(flags)
+    assert server_dtype() == dtype
+    made = config(dtype=None)
+    complete_config(made, slots=2)
+    assert made.actor_rollout_ref.rollout.dtype == made.extractor.rollout.dtype == dtype
+    assert slow_servers(made) == []
+
+
+def test_with_an_accelerator_servers_have_verls_default(select: Any, processor: Any) -> None:
+    select(True)
+    processor("flags : fpu avx2")
+    made = config(dtype=None)
+    complete_config(made, slots=2)
+    assert made == config(dtype="bfloat16") and slow_servers(made) == []
+
+
+def test_a_type_that_the_user_has_chosen_stays_and_is_named_if_it_is_slow(select: Any, processor: Any) -> None:
+    select(False)
+    processor("flags : fpu avx2")
+    made = config(dtype="bfloat16")
+    made.extractor.rollout.dtype = "float32"
+    complete_config(made, slots=2)
+    assert made.actor_rollout_ref.rollout.dtype == "bfloat16"
+    (line,) = slow_servers(made)
+    assert line.startswith("actor_rollout_ref.rollout.dtype=bfloat16: ") and "set float32, or null" in line
+    processor("flags : fpu avx512_bf16")
+    assert slow_servers(made) == []
+
+
+def test_a_processor_that_cannot_be_asked_counts_as_one_without(select: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    select(False)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(OSError("no such file")))
+    assert server_dtype() == "float32"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/tasks.sh"))
+NAMES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/paper.yaml"))
 
 
 @pytest.fixture(scope="module")

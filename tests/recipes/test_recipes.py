@@ -1,5 +1,6 @@
-"""Every recipe's tasks can be made, and both of its settings compose and pass the checks of a start."""
+"""Every recipe's tasks can be made, and each of its settings composes and passes the checks of a start."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -8,12 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from verl.utils.config import omega_conf_to_dataclass
 
 from verl_comprl.cli.main import main
-from verl_comprl.config.validation import validate
+from verl_comprl.config.validation import ConfigError, validate
+from verl_comprl.trainer.extractor_runtime import extractor_view
+from verl_comprl.training import check_config
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/tasks.sh"))
+PAPER = [name for name in NAMES if (RECIPES / name / "paper.yaml").exists()]
+SETTINGS = [(name, file.stem) for name in NAMES for file in sorted((RECIPES / name).glob("*.yaml"))]
+SMOLLM2 = {"model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536}
 ROLLOUTS = {"webshop": 64, "mix3": 384, "mix6": 768}
 SEQUENCE = {"webshop": 16384, "alfworld": 16384}
 
@@ -50,14 +57,15 @@ def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, place in {"TASKS": task_folder, "RUN": tmp_path / "run", "QUICKSTART": tmp_path}.items():
         monkeypatch.setenv(f"COMPRL_{name}", str(place))
-    for model in ("actor", "extractor"):
+    monkeypatch.setenv("COMPRL_MODEL", str(tmp_path / "models" / "smollm2"))
+    for model, fields in {"actor": {}, "extractor": {}, "smollm2": SMOLLM2}.items():
         (tmp_path / "models" / model).mkdir(parents=True)
-        (tmp_path / "models" / model / "config.json").write_text("{}")
+        (tmp_path / "models" / model / "config.json").write_text(json.dumps(fields))
 
-    def make(recipe: str, setting: str) -> DictConfig:
+    def make(recipe: str, setting: str, *overrides: str) -> DictConfig:
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
         with initialize_config_dir(str(RECIPES), version_base=None):
-            config = compose(f"{recipe}/{setting}", overrides=[search])
+            config = compose(f"{recipe}/{setting}", overrides=[search, *overrides])
         OmegaConf.resolve(config)
         return config
 
@@ -65,13 +73,14 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_is_a_recipe_for_each_family_and_mix() -> None:
-    assert NAMES == ["alfworld", "frozenlake", "minihack", "mix3", "mix6", "sokoban", "swebench", "webshop"]
+    assert PAPER == ["alfworld", "frozenlake", "minihack", "mix3", "mix6", "sokoban", "swebench", "webshop"]
+    assert sorted(set(NAMES) - set(PAPER)) == ["smollm2"]
+    assert {setting for name, setting in SETTINGS if name in PAPER} == {"paper", "cpu"}
     assert len(tasks("mix3")) == 3 and len(tasks("mix6")) == 6
     assert tasks("mix3").items() <= tasks("mix6").items()
 
 
-@pytest.mark.parametrize("setting", ["paper", "cpu"])
-@pytest.mark.parametrize("recipe", NAMES)
+@pytest.mark.parametrize(("recipe", "setting"), SETTINGS)
 def test_a_recipe_composes_and_passes_the_checks(composed, recipe: str, setting: str) -> None:
     config = composed(recipe, setting)
     validate(config)
@@ -84,7 +93,7 @@ def test_a_recipe_composes_and_passes_the_checks(composed, recipe: str, setting:
     assert (config.trainer.device, ray_init.num_gpus, ray_init.num_cpus) == (None, None, None), "found by itself"
 
 
-@pytest.mark.parametrize("recipe", NAMES)
+@pytest.mark.parametrize("recipe", PAPER)
 def test_the_papers_numbers(composed, recipe: str) -> None:
     config = composed(recipe, "paper")
     rollout = config.actor_rollout_ref.rollout
@@ -96,7 +105,7 @@ def test_the_papers_numbers(composed, recipe: str) -> None:
     assert (config.comprl.warmup_steps, config.comprl.merge.every) == (10 if recipe == "webshop" else 5, 5)
 
 
-@pytest.mark.parametrize("recipe", NAMES)
+@pytest.mark.parametrize("recipe", PAPER)
 def test_the_papers_batch_is_counted_in_rollouts_and_trained_in_one_optimizer_step(composed, recipe: str) -> None:
     config = composed(recipe, "paper")
     actor, prompts = config.actor_rollout_ref.actor, config.data.train_batch_size
@@ -123,6 +132,45 @@ def test_the_cpu_setting_merges_before_it_ends(composed, recipe: str) -> None:
     merges = [step for step in range(1, steps) if every and step % every == 0]
     assert len(merges) >= (2 if recipe.startswith("mix") else 1)
     assert steps >= (12 if recipe.startswith("mix") else 3)
+
+
+@pytest.mark.parametrize("recipe", PAPER)
+def test_a_larger_extractor_fits_on_top_of_any_paper_recipe(composed, recipe: str) -> None:
+    given, config = composed(recipe, "paper"), composed(recipe, "paper", "shared/extractor=30b")
+    check_config(config)  # verl's checks too, of both models
+    assert "30B-A3B" in config.extractor.model.path and config.extractor.rollout.expert_parallel_size == 4
+    view = extractor_view(config)
+    assert (view.trainer.nnodes, view.trainer.n_gpus_per_node) == (2, 8)
+    rollout = omega_conf_to_dataclass(view.actor_rollout_ref.rollout)  # verl refuses unequal sizes here
+    assert rollout.tensor_model_parallel_size == 4
+    # The check fills in what depends on the device.
+    given.actor_rollout_ref.rollout.dtype = config.actor_rollout_ref.rollout.dtype
+    for tree in ("data", "actor_rollout_ref", "algorithm"):
+        assert config[tree] == given[tree]
+
+
+def test_the_small_instruct_models_lengths_hold_what_the_recipe_counts(composed) -> None:
+    config = composed("smollm2", "cpu")
+    (arguments,) = tasks("smollm2").values()
+    turns, entry, question = int(arguments[-1]), config.comprl.bank.max_content_tokens + 62, 64 + 213 + 13
+    # Counted with its tokenizer: rules 242, tool 213, a turn's observation 43, an episode for the extractor 1395.
+    assert config.data.max_prompt_length >= 242 + 213 + entry
+    asked = config.comprl.search_and_ask.max_calls * (64 + config.extractor.rollout.response_length + 30)
+    assert config.data.max_response_length >= turns * (config.comprl.max_turn_tokens + 43) + asked
+    listed = 1 + config.comprl.extractor.list_nearest
+    assert config.extractor.rollout.prompt_length >= 1395 + listed * entry + question
+    for model in (config.actor_rollout_ref, config.extractor):
+        assert model.rollout.max_model_len >= model.rollout.prompt_length + model.rollout.response_length
+        assert model.rollout.max_num_batched_tokens >= model.rollout.max_model_len
+    assert config.data.train_batch_size * config.actor_rollout_ref.rollout.n == 8
+    assert turns >= 6, "the goal is six moves away"
+
+
+def test_a_bucket_too_small_for_the_small_instruct_model_is_named(composed) -> None:
+    config = composed("smollm2", "cpu")
+    config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 32
+    with pytest.raises(ConfigError, match="must be at least 108"):
+        validate(config)
 
 
 def test_an_unknown_recipe_or_setting_names_the_known(tmp_path: Path) -> None:

@@ -45,7 +45,14 @@ def make_loop(tokenizer, queue, monkeypatch):
 
     reporter = FailureReporter(queue.put)
 
-    def build(server: ScriptedServer, manager: ScriptedManager, **rollout: Any):
+    def build(
+        server: ScriptedServer,
+        manager: ScriptedManager,
+        *,
+        reader: Any = tokenizer,
+        model_type: str = "qwen3",
+        **rollout: Any,
+    ):
         guidance = Guidance(manager)
         monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls, run: guidance))
         tool = SearchAndAskTool()
@@ -56,9 +63,9 @@ def make_loop(tokenizer, queue, monkeypatch):
         surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}
         return agent_loop.ComplementaryAgentLoop(
             trainer_config=settings(**rollout),
-            tokenizer=tokenizer,
+            tokenizer=reader,
             data_config=DictConfigWrap(OmegaConf.create({})),
-            hf_model_type="qwen3",
+            hf_model_type=model_type,
             **surroundings,
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.models import read_model_file
 from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
@@ -184,16 +185,7 @@ def _weight_sync(config: DictConfig, experience: bool) -> Iterator[str]:
 
 def _largest_matrix(model: str) -> int:
     """Return the elements of the larger of embedding and feed-forward matrix; 0 without a config on this machine."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    file: Any = Path(os.path.expanduser(model)) / "config.json"
-    try:
-        if not file.exists():
-            file = try_to_load_from_cache(model, "config.json")
-        fields = json.loads(Path(file).read_text()) if isinstance(file, str | Path) else {}
-    except (HFValidationError, OSError, ValueError):
-        return 0  # neither a folder nor a name on the hub, or no JSON
+    fields = read_model_file(model, "config.json")
     fields = {**fields, **(fields.get("text_config") or {})}
     return fields.get("hidden_size", 0) * max(fields.get("vocab_size", 0), fields.get("intermediate_size", 0))
 

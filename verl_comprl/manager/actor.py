@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
+from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, make_embedder
@@ -99,10 +100,9 @@ class _ManagerActor(BankInspection, ExperienceManager):
             version = output.extra_fields.get("max_global_steps") or 0
             return Generation(list(output.token_ids), list(output.log_probs or []), version)
 
-        tokenizer = hf_tokenizer(model.get("tokenizer_path") or model.path, trust_remote_code=model.trust_remote_code)
         self.start(
             ExtractorCalls(
-                tokenizer,
+                load_tokenizer(model),
                 generate,
                 max_prompt_tokens=rollout.prompt_length,
                 max_operations=self._config.extractor.max_operations,

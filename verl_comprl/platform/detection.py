@@ -6,7 +6,11 @@ while the cluster's workers have one; to use the CPUs of a cluster, set ``VERL_P
 
 import os
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
+
+MODELS = ("actor_rollout_ref", "extractor")
+"""Subtrees of the config that describe a model."""
 
 _VLLM_DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several servers share the cores
@@ -15,6 +19,10 @@ _VLLM_DEFAULTS = {
 
 _CPUS_PER_SLOT = 16
 """Ray's CPUs are only counted: they may exceed the cores, and too few of them make verl wait forever."""
+
+
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Names in /proc/cpuinfo of instructions that multiply matrices in bfloat16; the last is Arm's."""
 
 
 def uses_cpu() -> bool:
@@ -39,7 +47,7 @@ def select_platform(*, cluster: bool = False) -> None:
 
 
 def complete_config(config: Any, slots: int) -> None:
-    """Fill in ``trainer.device`` and Ray's logical resources for a CPU run.
+    """Fill in the servers' ``dtype`` and, for a CPU run, ``trainer.device`` and Ray's logical resources.
 
     Args:
         config: The run's config; changed in place.
@@ -48,6 +56,9 @@ def complete_config(config: Any, slots: int) -> None:
     Raises:
         ValueError: If ``trainer.device`` contradicts the platform.
     """
+    for subtree in MODELS:
+        if config[subtree].rollout.dtype is None:
+            config[subtree].rollout.dtype = server_dtype()
     device = config.trainer.device
     if not uses_cpu():
         if device == "cpu":
@@ -66,6 +77,32 @@ def complete_config(config: Any, slots: int) -> None:
         ray_init.num_gpus = slots
     if ray_init.num_cpus is None:
         ray_init.num_cpus = max(_CPUS_PER_SLOT * slots, cores())
+
+
+def server_dtype() -> str:
+    """Return the type in which this run's servers compute fast: bfloat16, or float32 on a processor without it."""
+    return "bfloat16" if not uses_cpu() or _has_bf16() else "float32"
+
+
+def slow_servers(config: Any) -> list[str]:
+    """Return one line for each server of a CPU run whose type the processor has no instructions for."""
+    if not uses_cpu() or _has_bf16():
+        return []
+    given = {f"{subtree}.rollout.dtype": config[subtree].rollout.dtype for subtree in MODELS}
+    return [
+        f"{name}={dtype}: this processor has no instructions for it, so the server will be slow; set float32, or "
+        "null for what fits"
+        for name, dtype in given.items()
+        if dtype != "float32"
+    ]
+
+
+def _has_bf16() -> bool:
+    try:
+        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return False
+    return bool(_BF16_FLAGS & words)
 
 
 def cores() -> int:

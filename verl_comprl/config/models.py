@@ -1,0 +1,61 @@
+"""What a model's files say before anything is started: its config, its stop tokens, its tokenizer."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+
+
+def read_model_file(model: str, name: str) -> dict[str, Any]:
+    """Return a JSON file of a model folder, or of a model in the hub's cache; empty if it is not on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    file: Any = Path(os.path.expanduser(model)) / name
+    try:
+        if not file.exists():
+            file = try_to_load_from_cache(model, name)
+        fields = json.loads(Path(file).read_text(encoding="utf-8")) if isinstance(file, str | Path) else {}
+    except (HFValidationError, OSError, ValueError):
+        return {}  # neither a folder nor a name on the hub, or no JSON
+    return fields if isinstance(fields, dict) else {}
+
+
+def stop_tokens(model: str, tokenizer: Any) -> set[int]:
+    """Return the tokens at which a server ends a generation: those of tokenizer, generation config and config."""
+    found = {tokenizer.eos_token_id}
+    for name in ("generation_config.json", "config.json"):
+        given = read_model_file(model, name).get("eos_token_id")
+        found.update(given if isinstance(given, list) else [given])
+    return found - {None}
+
+
+def load_tokenizer(model: DictConfig, **options: Any) -> Any:
+    """Load the tokenizer of a ``model`` subtree as verl's workers have it, with the template that the user has set.
+
+    Args:
+        model: ``actor_rollout_ref.model`` or ``extractor.model``.
+        **options: For transformers' ``from_pretrained``.
+    """
+    from verl.utils.tokenizer import hf_tokenizer
+
+    path = os.path.expanduser(model.get("tokenizer_path") or model.path)
+    tokenizer = hf_tokenizer(path, trust_remote_code=model.get("trust_remote_code", False), **options)
+    if model.get("custom_chat_template") is not None:
+        tokenizer.chat_template = model.custom_chat_template
+    return tokenizer
+
+
+def local_tokenizer(model: DictConfig) -> Any:
+    """Return the tokenizer of a model subtree if it is on this machine, else ``None``; downloads nothing."""
+    path = Path(os.path.expanduser(model.get("tokenizer_path") or model.path))
+    if path.is_dir() and not any((path / name).exists() for name in _TOKENIZER_FILES):
+        return None
+    try:
+        return load_tokenizer(model, local_files_only=True)
+    except (OSError, ValueError):  # not here, or no name that the hub knows
+        return None
