@@ -12,7 +12,7 @@ from pathlib import Path
 
 from recipes.miniature.run import ROOT, set_environment, settings
 
-FAMILIES, SEED, STEPS, EVERY = 3, 1, 40, 20
+FAMILIES, SEED, STEPS, EVERY = 3, 1, 30, 15
 
 
 def main(overrides: Sequence[str] | None = None) -> int:

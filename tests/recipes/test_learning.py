@@ -1,6 +1,6 @@
 """A run of the miniature, long enough for both models to learn: it fails when learning breaks.
 
-Three families and 30 steps, somewhat less than the quickstart's run.
+The quickstart's run: three families and 30 steps.
 """
 
 import subprocess
