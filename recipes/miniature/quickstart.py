@@ -25,7 +25,7 @@ def main(overrides: Sequence[str] | None = None) -> int:
     output = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs/miniature")).resolve()
     set_environment(output)
     shared = settings(output / "data", families=FAMILIES, seed=SEED, steps=STEPS, every=EVERY)
-    print("Tasks: open things that are locked, 288 for training and 96 others for evaluation; what opens one is hidden")
+    print("Tasks: 288 locked things for training and 96 others for evaluation; what opens one is hidden", flush=True)
     run = output / "quickstart"
     _set_aside(run)
     command = [sys.executable, "-m", "verl_comprl.train", "--config-dir", str(ROOT / "recipes")]

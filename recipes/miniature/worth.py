@@ -13,6 +13,8 @@ WINDOW = 3
 def worth(run: Path) -> str:
     """Return lines that compare success with experience, without it, and before training, and show an entry."""
     evaluations = list(_lines(run / "evaluations.jsonl"))
+    if not evaluations:
+        return "What experience was worth is not known: the run made no evaluation."
     first, last = evaluations[0], evaluations[-1]
     episodes = int(last["comprl/eval/episodes_with"])
     gain = last["comprl/eval/success_with"] - last["comprl/eval/success_without"]

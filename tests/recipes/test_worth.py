@@ -41,6 +41,10 @@ def test_the_last_evaluation_is_compared_with_the_first(tmp_path: Path) -> None:
     assert lines[4].endswith('"iron vault / worked: first up", 2 of 2 episodes succeeded')
 
 
+def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:
+    assert "no evaluation" in worth(tmp_path)
+
+
 def test_of_equally_many_successes_the_entry_with_fewer_reads_is_shown(tmp_path: Path) -> None:
     assert best_entry(a_run(tmp_path) / "experience.jsonl") == ("iron vault", "worked: first up", 2, 2)
     assert best_entry(tmp_path / "none.jsonl") is None
