@@ -1,4 +1,4 @@
-"""What the folders of the miniature's runs say, one row for each finished run.
+"""Rows of the miniature, one for each finished run, read from the folders of the runs.
 
 Owns what is read: success on held-out instances at every evaluation, what the extractor wrote and the actor read, and
 how the extractor was rewarded.

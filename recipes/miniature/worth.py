@@ -1,4 +1,4 @@
-"""What experience was worth in one run of the miniature: a few lines and a figure from the run's folder."""
+"""Worth of experience in one run of the miniature: a few lines and a figure from the run's folder."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is read of a model before it is started."""
+"""Reading of a model's files before it is started."""
 
 from pathlib import Path
 

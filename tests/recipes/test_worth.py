@@ -1,4 +1,4 @@
-"""What the quickstart says about a run, from files written by hand."""
+"""The quickstart's last lines and figure, from files written by hand."""
 
 import json
 from pathlib import Path

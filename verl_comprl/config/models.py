@@ -1,4 +1,4 @@
-"""What a model's files say before anything is started: its config, its stop tokens, its tokenizer."""
+"""Reading of a model's files before anything is started: its config, its stop tokens, its tokenizer."""
 
 import json
 import os

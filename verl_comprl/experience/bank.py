@@ -148,12 +148,11 @@ class ExperienceBank:
                 exception of the embedder is passed on; nothing has changed then.
         """
         clean = [cleaned(operation, self._clean) for operation in operations]
+        identity = self._embedder.identity
         texts = {
-            derive_id(call_id, position): document(
-                Experience(id="", title=operation.title, content=operation.content), self._embedder.identity
-            )
-            for position, operation in enumerate(clean)
-            if isinstance(operation, Add | Update | Merge)
+            derive_id(call_id, at): document(Experience(id="", title=new.title, content=new.content), identity)
+            for at, new in enumerate(clean)
+            if isinstance(new, Add | Update | Merge)
         }
         vectors = dict(zip(texts, await self._embedder.embed_documents(list(texts.values())), strict=True))
 

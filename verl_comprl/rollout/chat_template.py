@@ -1,4 +1,4 @@
-"""What a model's chat template does with an episode, and what is done in its place where it does not.
+"""Limits of a model's chat template, and the messages that get an episode past them.
 
 Owns pure functions of a tokenizer: whether its template shows tools, the text that shows them otherwise, and the tokens
 that end a turn. Templates and tokenizers are the user's; nothing here is about one model.

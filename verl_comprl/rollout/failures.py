@@ -90,8 +90,7 @@ class FailureReporter:
                 tag["traceback"] = ""
             await self._put(key=failure.id, partition_id=PARTITION, tag=tag)
             self._sent.add(failure.kind)
-        except Exception:
-            # Ray's log of this worker is the only place left.
+        except Exception:  # whatever the queue raises: Ray's log of this worker is the only place left
             logger.exception("a failed rollout could not be reported; it failed with %r", error)
 
 

@@ -99,8 +99,8 @@ def _ending(subtree: str, model: DictConfig, tokenizer: Any) -> Iterator[str]:
         return
     try:
         end = turn_end(tokenizer)
-    except Exception:
-        return  # which is reported as an episode that cannot be rendered
+    except Exception:  # a template can raise anything; reported as an episode that cannot be rendered
+        return
     stops = stop_tokens(model.path, tokenizer)
     if end is None:
         yield (

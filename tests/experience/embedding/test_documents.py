@@ -1,4 +1,4 @@
-"""What of an entry is embedded: all of its text, or its title only."""
+"""Embedding of entries by all of their text, or by their titles only."""
 
 from collections import Counter
 from pathlib import Path
