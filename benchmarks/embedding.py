@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from verl_comprl.experience import make_embedder
-from verl_comprl.experience.retrieval.query_cache import QueryCache
+from verl_comprl.experience.embedding.vector_cache import VectorCache
 
 GROUP = 8
 QUERY = "room {}: the stairs down are behind a locked door, a trap lies before it, and a jackal follows me"
@@ -25,7 +25,7 @@ QUERY = "room {}: the stairs down are behind a locked door, a trap lies before i
 async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return one row per request pattern."""
     embedder = await make_embedder(options.model, url=options.url)
-    cache = QueryCache(embedder)
+    cache = VectorCache(embedder.embed_queries)
     numbers = itertools.count()
 
     def fresh(count: int) -> list[str]:

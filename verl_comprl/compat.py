@@ -25,6 +25,7 @@ REQUIRED_SYMBOLS = (
     "verl.workers.engine_workers:ActorRolloutRefWorker",
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
     "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient",
+    "verl.workers.rollout.llm_server:LLMServerClient",
     "verl.workers.rollout.llm_server:LLMServerManager",
     "verl.workers.rollout.replica:RolloutReplicaRegistry",
 )

@@ -124,12 +124,9 @@ async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
 async def test_a_slow_embedding_holds_up_nobody_else(
     open_manager: Open, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest, list_nearest: int
 ) -> None:
-    running = await open_manager(extractor_settings={"list_nearest": list_nearest})
-    running.start()
-    await running.seed("open the door")
-    assert (await running.manager.guide("open the door", *WHERE)).status == "found"  # now its vector is known
     gate, waiting = asyncio.Event(), asyncio.Event()
     embed = embedder.embed_documents
+    gate.set()
 
     async def slowly(texts: Any) -> Any:
         waiting.set()
@@ -137,6 +134,12 @@ async def test_a_slow_embedding_holds_up_nobody_else(
         return await embed(texts)
 
     embedder.embed_documents = slowly
+    running = await open_manager(extractor_settings={"list_nearest": list_nearest})
+    running.start()
+    await running.seed("open the door")
+    assert (await running.manager.guide("open the door", *WHERE)).status == "found"  # now its vector is known
+    gate.clear()
+    waiting.clear()
     extractor.replies["distill"] = LESSON
     await running.manager.report(EpisodeReport(make_request("a"), guided=False))
     async with asyncio.timeout(5):

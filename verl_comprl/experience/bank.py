@@ -17,6 +17,7 @@ from verl_comprl.experience.application import apply_operations
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder, document
 from verl_comprl.experience.embedding.none import NoEmbedder
+from verl_comprl.experience.embedding.vector_cache import VectorCache
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.ledger import Ledger, load_repaired
 from verl_comprl.experience.merge_plan import plan_merge
@@ -49,13 +50,13 @@ class ExperienceBank:
         """Use ``open``."""
         self._config = config
         self._embedder = embedder
+        self._documents = VectorCache(embedder.embed_documents)
         self._clean = partial(clean_texts, config=config, tokenizer=tokenizer)
         self._table = EntryTable(entries, max_calls=4 * config.capacity)
         self._ledger = Ledger(store, self._table, flush_seconds=config.flush_seconds, read_only=read_only)
         self._retriever = Retriever(config, embedder, self._ledger)
         self.random = self._retriever.random
         """Source of chance for exploration and candidate dropout; seed it to repeat what was drawn."""
-        self._read_only = read_only
         self._statistics = BankStatistics()
 
     @classmethod
@@ -79,16 +80,15 @@ class ExperienceBank:
             ValueError: If duplicates are to be rejected and the embedder reads titles only.
             StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
         """
-        identity = embedder.identity if embedder else None
-        if config.dedup_similarity and identity and identity.get("documents") == "title":
+        if config.dedup_similarity and embedder and embedder.identity.get("documents") == "title":
             raise ValueError("embedder.documents=title cannot tell duplicates: set bank.dedup_similarity=0")
-        store = await open_store(config, identity, read_only=read_only)
+        store = await open_store(config, embedder.identity if embedder else None, read_only=read_only)
+        embedder = embedder or NoEmbedder(store.embedding)
         try:
             entries = await load_repaired(store, read_only=read_only)
         except BaseException:
             await store.close()
             raise
-        embedder = embedder or NoEmbedder(store.embedding)
         return cls(config, embedder, store, entries, tokenizer=tokenizer, read_only=read_only)
 
     def __reduce__(self) -> NoReturn:
@@ -154,7 +154,7 @@ class ExperienceBank:
             for at, new in enumerate(clean)
             if isinstance(new, Add | Update | Merge)
         }
-        vectors = dict(zip(texts, await self._embedder.embed_documents(list(texts.values())), strict=True))
+        vectors = dict(zip(texts, await self._documents.embed([*texts.values()]), strict=True))
 
         async def write() -> ApplyReport:
             report = await apply_operations(
@@ -210,16 +210,16 @@ class ExperienceBank:
             asked_weight=self._config.asked_weight,
         )
         if reasons:
-            await self._quarantine(reasons)
+            await self._ledger.quarantine(reasons)
         return list(reasons)
 
     async def quarantine(self, ids: Iterable[str], reason: str) -> None:
         """Exclude entries from retrieval without removing them. Unknown ids are ignored."""
-        await self._quarantine(dict.fromkeys(ids, reason))
+        await self._ledger.quarantine(dict.fromkeys(ids, reason))
 
     async def release(self, ids: Iterable[str]) -> None:
         """Make quarantined entries retrievable again."""
-        await self._quarantine(dict.fromkeys(ids, ""))
+        await self._ledger.quarantine(dict.fromkeys(ids, ""))
 
     async def delete(self, ids: Iterable[str]) -> int:
         """Remove entries and return how many were there."""
@@ -230,13 +230,6 @@ class ExperienceBank:
             return len(there)
 
         return await self._ledger.write(write)
-
-    async def _quarantine(self, reasons: Mapping[str, str]) -> None:
-        async def write() -> None:
-            there = {id: reason for id, reason in reasons.items() if id in self._table.by_id}
-            await self._ledger.rewrite({id: {"quarantined": reason} for id, reason in there.items()})
-
-        await self._ledger.write(write)
 
     # ---- reading ----
 
@@ -272,7 +265,7 @@ class ExperienceBank:
             scope=self._scope(task, environment),
             exclude=frozenset(exclude),
             max_step=max_step,
-            count=not (read_only or self._read_only),
+            count=not (read_only or self._ledger.read_only),
             explore=explore,
             task=task,
         )
@@ -388,6 +381,7 @@ class ExperienceBank:
         """
         await transfer.reembed(self._ledger, embedder)
         self._embedder = embedder
+        self._documents = VectorCache(embedder.embed_documents)
         self._retriever.use(embedder)
 
     async def flush(self) -> None:

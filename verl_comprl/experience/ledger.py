@@ -49,7 +49,7 @@ class Ledger:
         self.version = 0
         """Incremented by every change that can alter the result of a search."""
         self.flush_failures = 0
-        self._read_only = read_only
+        self.read_only = read_only
         self._loop = asyncio.get_running_loop()
         self._writer = asyncio.Lock()
         self._visible = ReadWriteLock()
@@ -68,7 +68,7 @@ class Ledger:
             StoreError: If the bank was opened read-only, or in another event loop.
         """
         self._check_loop()
-        if self._read_only:
+        if self.read_only:
             raise StoreError("the experience bank was opened read-only")
 
         async def locked() -> T:
@@ -134,6 +134,14 @@ class Ledger:
             self.table.mark_unwritten(batch)
             raise
 
+    async def quarantine(self, reasons: Mapping[str, str]) -> None:
+        """Exclude entries from retrieval, each for its reason; an empty one ends that. Unknown ids are ignored."""
+
+        async def write() -> None:
+            await self.rewrite({id: {"quarantined": why} for id, why in reasons.items() if id in self.table.by_id})
+
+        await self.write(write)
+
     async def flush(self) -> None:
         """Write the counters and make everything durable."""
 
@@ -150,7 +158,7 @@ class Ledger:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._flusher
         try:
-            if not self._read_only:
+            if not self.read_only:
                 await self.write(self.write_counters)
         finally:
             await self.store.close()

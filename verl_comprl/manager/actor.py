@@ -3,7 +3,6 @@
 The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
-import gc
 import time
 import uuid
 from pathlib import Path
@@ -25,6 +24,7 @@ from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.names import manager_name
+from verl_comprl.platform.garbage import relieve_garbage_collector
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
@@ -62,7 +62,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))
-        _relieve_garbage_collector()
+        relieve_garbage_collector()
 
     async def take_warnings(self) -> list[str]:
         """Return what was logged as a warning or worse since the last call, with tracebacks."""
@@ -71,7 +71,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
     async def restore(self, folder: str) -> None:
         """Replace the state with what ``save`` wrote."""
         await super().restore(folder)
-        _relieve_garbage_collector()
+        relieve_garbage_collector()
 
     async def replace_bank(self, address: str) -> None:
         """Replace the bank's content with a snapshot, unless ``address`` is empty."""
@@ -113,16 +113,6 @@ class _ManagerActor(BankInspection, ExperienceManager):
 
 def _actor_name(run: str) -> str:
     return manager_name(ray.get_runtime_context().get_job_id(), run)
-
-
-def _relieve_garbage_collector() -> None:
-    """Exempt what is in memory now from garbage collection, and collect less often.
-
-    Scanning a bank of 20,000 entries takes 100 ms, during which no retrieval is answered (``benchmarks/retrieval.py``).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def wait_for(reference: Any) -> Any:

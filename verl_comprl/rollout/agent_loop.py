@@ -23,6 +23,7 @@ from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Answer, Judgement
 from verl_comprl.names import AGENT_LOOP
+from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
 from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, UNREAD, Episode, OutputKind
@@ -35,6 +36,7 @@ from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
 failure_reporter = cache(FailureReporter)
+relieve_garbage_collector_once = cache(relieve_garbage_collector)
 
 
 @cache
@@ -60,6 +62,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
     def __init__(self, *args: Any, tools: Any = None, **kwargs: Any) -> None:
         """Take verl's arguments; ``search_and_ask`` is the only tool, those of the worker are not offered."""
         super().__init__(*args, **kwargs)
+        relieve_garbage_collector_once()
         self._settings = _settings(self.config)
         self._run = str(self.config.trainer.default_local_dir)
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)

@@ -22,12 +22,13 @@ from verl.single_controller.ray import (
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.extractor_server import FIRST_REPLICA_RANK
+from verl_comprl.trainer.lone_server import make_client
 
 _ROLE = "actor_rollout"  # verl's name for a worker with engine and server adapter
 
@@ -141,7 +142,7 @@ class ExtractorRuntime:
 
     def client(self) -> LLMServerClient:
         """Return a client that survives weight syncs: it resumes aborted generations under the new weights."""
-        return self.servers.get_client(client_cls=FullyAsyncLLMServerClient)
+        return make_client(self.servers, resuming=True)
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:
         """Take one CISPO step (Eq. 3) and copy the new weights to the server.

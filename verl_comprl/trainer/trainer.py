@@ -24,6 +24,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.display.progress import Progress
@@ -37,6 +38,7 @@ from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
 from verl_comprl.trainer.task_sampler import TaskSampler
 
@@ -314,6 +316,10 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
     """Actor rollouts and updates alternate (verl's ``sync``)."""
 
     base_mode = "sync"
+
+    def get_llm_client(self) -> LLMServerClient:
+        """Return the client of the rollouts; the other modes add and remove servers during a run."""
+        return make_client(self.llm_server_manager)
 
 
 @register_trainer("comprl_colocate_async")

@@ -1,7 +1,7 @@
 """Answers a query with one entry: embeds the query, searches the store, and ranks the hits (Eq. 6).
 
 Owns the steps of a retrieval and the cache of search results. The formulas are in ``ranking``, micro-batching in
-``batching``, the cache of query vectors in ``query_cache``.
+``batching``, the cache of their vectors in ``embedding.vector_cache``.
 """
 
 import logging
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder
+from verl_comprl.experience.embedding.vector_cache import VectorCache
 from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.retrieval.batching import MicroBatcher
-from verl_comprl.experience.retrieval.query_cache import QueryCache
 from verl_comprl.experience.retrieval.ranking import (
     evaluation_score,
     least_used,
@@ -75,7 +75,7 @@ class Retriever:
 
     def use(self, embedder: Embedder) -> None:
         """Switch to ``embedder``, and drop the query vectors of the previous one."""
-        self.queries = QueryCache(embedder)
+        self.queries = VectorCache(embedder.embed_queries)
 
     async def retrieve(
         self,

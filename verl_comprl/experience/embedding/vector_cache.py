@@ -1,28 +1,30 @@
-"""Cache of query vectors by text: the K rollouts of a prompt send the same query, often at the same time."""
+"""Cache of vectors by text.
+
+The K rollouts of a prompt send the same query, often at the same time, and an extractor writes many entries under the
+same title.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 from cachetools import LRUCache
 
-from verl_comprl.experience.embedding.base import Embedder
 
-
-class QueryCache:
+class VectorCache:
     """LRU cache in front of an embedder. A vector requested while it is being computed is not computed again."""
 
-    def __init__(self, embedder: Embedder, size: int = 4096) -> None:
-        """Keep the vectors of at most ``size`` texts."""
-        self._embedder = embedder
+    def __init__(self, embed: Callable[[Sequence[str]], Awaitable[np.ndarray]], size: int = 4096) -> None:
+        """Keep at most ``size`` vectors of ``embed``, one of an embedder's methods."""
+        self._compute = embed
         self._vectors: LRUCache[str, np.ndarray] = LRUCache(size)
         self._in_progress: dict[str, asyncio.Task[dict[str, np.ndarray]]] = {}
         self.counts: Counter[str] = Counter(embedded=0, hits=0, shared=0)
         """Texts given to the embedder, found in the cache, and shared with an embedding in progress."""
 
-    async def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of ``texts``, shape ``(len(texts), dimension)``, embedding only those that are new.
+    async def embed(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the vectors of ``texts``, each of shape ``(dimension,)``, embedding only those that are new.
 
         A failure is raised to every caller that waits for the embedding, and is not cached.
         """
@@ -48,12 +50,12 @@ class QueryCache:
         # Shielded: a caller that is cancelled must not cancel the embedding that others wait for.
         for vectors in await asyncio.gather(*map(asyncio.shield, waiting)):
             found |= vectors
-        return np.stack([found[text] for text in texts])
+        return [found[text] for text in texts]
 
     async def _embed(self, texts: list[str]) -> dict[str, np.ndarray]:
         try:
             self.counts["embedded"] += len(texts)
-            vectors = dict(zip(texts, await self._embedder.embed_queries(texts), strict=True))
+            vectors = dict(zip(texts, await self._compute(texts), strict=True))
             self._vectors.update(vectors)
             return vectors
         finally:

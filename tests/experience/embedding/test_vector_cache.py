@@ -1,4 +1,4 @@
-"""The query cache: one embedding per text, shared by concurrent callers."""
+"""The cache of vectors: one embedding per text, shared by concurrent callers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from fake_embedder import FakeEmbedder
 
-from verl_comprl.experience.retrieval.query_cache import QueryCache
+from verl_comprl.experience.embedding.vector_cache import VectorCache
 
 
 class SlowEmbedder(FakeEmbedder):
@@ -17,7 +17,7 @@ class SlowEmbedder(FakeEmbedder):
 
 async def test_concurrent_identical_queries_cost_one_embedding() -> None:
     embedder = SlowEmbedder()
-    cache = QueryCache(embedder)
+    cache = VectorCache(embedder.embed_queries)
     results = await asyncio.gather(*(cache.embed(["a", f"b{n % 2}", "a"]) for n in range(8)))
     assert embedder.query_calls == [["a", "b0"], ["b1"]]
     expected = await FakeEmbedder().embed_queries(["a", "b1", "a"])
@@ -26,19 +26,19 @@ async def test_concurrent_identical_queries_cost_one_embedding() -> None:
 
 async def test_a_cancelled_caller_does_not_cancel_the_embedding_for_others() -> None:
     embedder = SlowEmbedder()
-    cache = QueryCache(embedder)
+    cache = VectorCache(embedder.embed_queries)
     cancelled = asyncio.create_task(cache.embed(["a"]))
     other = asyncio.create_task(cache.embed(["a"]))
     await asyncio.sleep(0)
     cancelled.cancel()
-    assert (await other).shape == (1, 64)
+    assert np.shape(await other) == (1, 64)
     assert embedder.query_calls == [["a"]]
 
 
 async def test_failures_are_shared_but_not_remembered() -> None:
     embedder = SlowEmbedder()
     embedder.failure = ConnectionError("gone")
-    cache = QueryCache(embedder)
+    cache = VectorCache(embedder.embed_queries)
     results = await asyncio.gather(cache.embed(["a"]), cache.embed(["a"]), return_exceptions=True)
     assert [type(result) for result in results] == [ConnectionError] * 2
     embedder.failure = None
@@ -48,14 +48,14 @@ async def test_failures_are_shared_but_not_remembered() -> None:
 
 async def test_a_batch_larger_than_the_cache() -> None:
     embedder = FakeEmbedder()
-    cache = QueryCache(embedder, size=2)
+    cache = VectorCache(embedder.embed_queries, size=2)
     texts = [f"text {n}" for n in range(10)]
     assert np.array_equal(await cache.embed(texts), await FakeEmbedder().embed_queries(texts))
 
 
 async def test_counts_of_embedded_shared_and_cached_texts() -> None:
     embedder = SlowEmbedder()
-    cache = QueryCache(embedder)
+    cache = VectorCache(embedder.embed_queries)
     await asyncio.gather(*(cache.embed(["a"]) for _ in range(8)))
     assert cache.counts == {"embedded": 1, "shared": 7, "hits": 0}
     await cache.embed(["a", "b", "b"])
@@ -63,7 +63,7 @@ async def test_counts_of_embedded_shared_and_cached_texts() -> None:
 
 
 async def test_a_cached_vector_is_returned_without_waiting() -> None:
-    cache = QueryCache(FakeEmbedder())
+    cache = VectorCache(FakeEmbedder().embed_queries)
     await cache.embed(["a"])
     step = cache.embed(["a"])
     try:
@@ -76,7 +76,7 @@ async def test_a_cached_vector_is_returned_without_waiting() -> None:
 
 async def test_two_calls_share_what_overlaps() -> None:
     embedder = SlowEmbedder()
-    cache = QueryCache(embedder)
+    cache = VectorCache(embedder.embed_queries)
     first, second = await asyncio.gather(cache.embed(["a", "b"]), cache.embed(["b", "c", "a"]))
     assert embedder.query_calls == [["a", "b"], ["c"]]
     assert np.array_equal(first[0], second[2]) and np.array_equal(first[1], second[0])
