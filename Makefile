@@ -31,8 +31,8 @@ check: lint  ## Run the linters and the tests that need no engine: for daily wor
 	@$(BIN)/pytest -m "not run and not slow" -n 2 --dist worksteal -q
 
 test: lint  ## Run the linters and all tests, including real training runs (more: pytest -m long).
-	@# The training runs need the quickstart's models: they are made in the time that the fast tests leave over.
-	@nice $(BIN)/python -m recipes.quickstart_cpu.prepare --output outputs/quickstart/models >/dev/null 2>&1 & \
+	@# The training runs need small models: they are made in the time that the fast tests leave over.
+	@nice $(BIN)/python -m recipes.minihack_small.prepare --output outputs/models/minihack_small >/dev/null 2>&1 & \
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
 

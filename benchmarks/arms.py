@@ -1,4 +1,4 @@
-"""Compares arms on the quickstart's environment and models: success over several seeds, and wall-clock time.
+"""Compares arms on MiniHack with small models: success over several seeds, and wall-clock time.
 
 A sweep: every arm and seed is a run from the same warm-started models, with the same tasks and the same number of
 episodes, and all runs use the same engines. Evaluations use ``--tasks`` held-out tasks. A run that has finished is not
@@ -25,23 +25,26 @@ TRAINING_TASKS = 960
 
 def prepare(output: Path, tasks: int) -> None:
     """Create models and tasks, unless they exist."""
-    command = [sys.executable, "-m", "recipes.quickstart_cpu.prepare", "--output", str(output / "models")]
+    command = [sys.executable, "-m", "recipes.minihack_small.prepare", "--output", str(output / "models")]
     subprocess.run(command, cwd=ROOT, check=True)
     for split, count in (("train", TRAINING_TASKS), ("val", tasks)):
         command = [sys.executable, "-m", "verl_comprl.cli.main", "data", "minihack", "--variant", "room-ultimate"]
         command += ["--split", split, "--count", str(count), "--max-turns", "8"]
-        subprocess.run([*command, "--output", str(output / "data" / f"{split}.parquet")], cwd=ROOT, check=True)
+        subprocess.run(
+            [*command, "--output", str(output / "data" / f"small-room-{split}.parquet")], cwd=ROOT, check=True
+        )
 
 
 def train(output: Path, arms: list[str], seeds: list[int], steps: int, overrides: list[str]) -> list[dict[str, Any]]:
     """Run every arm with every seed, unless it is finished; returns the records of the runs."""
-    os.environ.update(COMPRL_QUICKSTART=str(output), VERL_PLATFORM="cpu", HF_HUB_OFFLINE="1")
+    folders = {"COMPRL_MODELS": output / "models", "COMPRL_TASKS": output / "data", "COMPRL_RUN": output}
+    os.environ.update(VERL_PLATFORM="cpu", HF_HUB_OFFLINE="1", **{name: str(path) for name, path in folders.items()})
     common = [f"trainer.default_local_dir={output}", "trainer.save_freq=-1", f"trainer.total_training_steps={steps}"]
     common += [f"trainer.test_freq={max(1, steps // 3)}", *overrides]
     # Arms alternate, so that other load on the machine affects all of them.
     pairs = [(arm, seed) for seed in seeds for arm in arms]
     runs = [sweep.Run(f"{arm}-{seed}", (*common, f"arm={arm}", f"data.seed={seed}")) for arm, seed in pairs]
-    records = sweep.run(runs, config_dir=ROOT / "recipes", config_name="quickstart_cpu/quickstart")
+    records = sweep.run(runs, config_dir=ROOT / "recipes", config_name="minihack_small/cpu")
     if len(records) < len(runs) or any(record["status"] != "finished" for record in records):
         raise SystemExit(f"not all runs finished: {output / 'sweep.jsonl'}")
     return records

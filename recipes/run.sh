@@ -3,10 +3,12 @@
 #
 #   bash recipes/run.sh mix3          the paper's setting (16 GPUs)
 #   bash recipes/run.sh mix3 cpu      small models, two CPU cores, a few steps
+#   bash recipes/run.sh minihack_small cpu    the complete method on two CPU cores, in minutes
 #   bash recipes/run.sh smollm2 cpu   a real instruct model on two CPU cores (make smollm2 installs it first)
 #   bash recipes/run.sh mix3 paper shared/extractor=30b     the paper's setting with a larger extractor
 #
-# COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes). The tasks are listed in the recipe's tasks.sh.
+# COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes); models that it makes are in
+# outputs/models. The tasks are listed in the recipe's tasks.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -46,18 +48,15 @@ task() {
   done
 }
 
-# A recipe with a model of its own makes it here, once. The other CPU settings take small models from the folder that
-# shared/cpu.yaml names: the quickstart's know one family, a mix has models of its own.
-if [ -f "recipes/$recipe/prepare.py" ]; then
-  export COMPRL_MODEL="$root/models/$recipe"
-  export HF_HUB_OFFLINE=1
-  python -m "recipes.$recipe.prepare" --output "$COMPRL_MODEL"
-elif [ "$setting" = cpu ]; then
-  models=quickstart_cpu folder="${COMPRL_QUICKSTART:-$PWD/outputs/quickstart}"
-  [[ "$recipe" != mix* ]] || models=mix_models folder="${COMPRL_MIX_MODELS:-$PWD/outputs/mix_models}"
-  export COMPRL_QUICKSTART="$folder"
-  export HF_HUB_OFFLINE=1
-  python -m "recipes.$models.prepare" --output "$folder/models"
+# Models for the CPU are made here, once; a recipe that has none of its own takes small ones.
+models=
+[ "$setting" = paper ] || models=minihack_small
+[[ -z "$models" || "$recipe" != mix* ]] || models=mix_models
+[ ! -f "recipes/$recipe/prepare.py" ] || models=$recipe
+if [ -n "$models" ]; then
+  export COMPRL_MODELS="$PWD/outputs/models/$models"
+  export HF_HUB_OFFLINE=1  # nothing is downloaded
+  python -m "recipes.$models.prepare" --output "$COMPRL_MODELS"
 fi
 source "recipes/$recipe/tasks.sh"
 exec python -m verl_comprl.train --config-dir recipes --config-name "$recipe/$setting" "${overrides[@]}"

@@ -1,13 +1,12 @@
 """Builds and warm-starts the miniature's models: ``python -m recipes.miniature.prepare --output DIR``."""
 
-import argparse
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.tiny_models.build import build, save
+from recipes.tiny_models.build import build, main, save
 from verl_comprl.rollout.messages import Message
 
 SOURCES = (
@@ -112,13 +111,5 @@ def _train(model: Any, tokenizer: Any, folder: Path, phases: Iterable[Phase]) ->
     save(model, tokenizer, folder, loss)
 
 
-def main() -> int:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Build and warm-start the two models of the miniature.")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
-    prepare(parser.parse_args().output.resolve())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prepare, "Build and warm-start the two models of the miniature."))

@@ -30,8 +30,7 @@ def set_environment(output: Path, models: Path = MODELS) -> None:
     """Set the variables that miniature.yaml reads: folder of all files, and of the models."""
     os.environ |= {
         "COMPRL_MINIATURE": str(output),
-        "COMPRL_MINIATURE_MODELS": str(models.resolve()),
-        "COMPRL_QUICKSTART": str(output),  # recipes/shared/cpu.yaml names it, for models that are not used here
+        "COMPRL_MODELS": str(models.resolve()),
         "HF_HUB_OFFLINE": "1",
     }
 

@@ -1,9 +1,8 @@
 """Builds and warm-starts the models of the mixes on the CPU: ``python -m recipes.mix_models.prepare --output DIR``.
 
-The quickstart's models know MiniHack's rooms only: on any other family they neither act, ask nor write.
+The models of recipes/minihack_small know rooms of MiniHack only: on any other family they neither act, ask nor write.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.mix_models.demonstrations import Demonstration
-from recipes.tiny_models.build import build, save
+from recipes.tiny_models.build import build, main, save
 from verl_comprl.rollout.messages import Message
 
 SOURCES = ("recipes/mix_models", *(f"env_adapters/{name}" for name in ("minihack", "webshop", "alfworld", "sokoban")))
@@ -88,13 +87,5 @@ def _train(folder: Path, name: str, *, seed: int, phases: Iterable[Phase]) -> No
     save(model, tokenizer, folder / name, loss)
 
 
-def main() -> int:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Build and warm-start the small models of the mixes.")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
-    prepare(parser.parse_args().output.resolve())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prepare, "Build and warm-start the small models of the mixes."))

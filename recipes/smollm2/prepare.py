@@ -4,7 +4,6 @@ The model comes from a package (``requirements.txt``) as a quantised GGUF file. 
 float32, from which actor and extractor both start; it is cached, and a second call returns immediately.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -13,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from recipes.tiny_models.build import STAMP, fingerprint
+from recipes.tiny_models.build import STAMP, fingerprint, main
 from verl_comprl.display.quiet import quiet_libraries
 
 SOURCES = ("recipes/smollm2",)
@@ -83,13 +82,5 @@ def convert(file: Path, output: Path) -> None:
     model.save_pretrained(output)
 
 
-def main() -> int:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Convert SmolLM2-135M-Instruct for training.")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the model")
-    prepare(parser.parse_args().output.resolve())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prepare, "Convert SmolLM2-135M-Instruct for training."))

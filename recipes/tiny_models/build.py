@@ -3,6 +3,7 @@
 Owns the cache and the two training processes; what the models are trained on is the recipe's.
 """
 
+import argparse
 import hashlib
 import json
 import multiprocessing
@@ -89,3 +90,11 @@ def save(model: Any, tokenizer: Any, folder: Path, loss: float) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     print(f"  {folder.name} trained (loss per token {loss:.2f})", flush=True)
+
+
+def main(prepare: Callable[[Path], object], description: str) -> int:
+    """Parse the command line of a recipe's ``prepare`` and run it."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
+    prepare(parser.parse_args().output.resolve())
+    return 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from recipes.quickstart_cpu.actor_demonstrations import Demonstration, demonstrate
-from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
+from recipes.minihack_small.actor_demonstrations import Demonstration, demonstrate
+from recipes.minihack_small.extractor_demonstrations import answers, distillations, merges
 from recipes.tiny_models.tokenizer import train_tokenizer
 
 

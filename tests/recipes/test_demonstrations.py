@@ -8,9 +8,9 @@ import pytest
 
 from env_adapters.minihack.dataset import build_rows
 from env_adapters.parsing import extract_action
-from recipes.quickstart_cpu.actor_demonstrations import VARIANT, demonstrate, exercises
-from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
-from recipes.quickstart_cpu.lessons import WORTHS, draw_lesson
+from recipes.minihack_small.actor_demonstrations import VARIANT, demonstrate, exercises
+from recipes.minihack_small.extractor_demonstrations import answers, distillations, merges
+from recipes.minihack_small.lessons import WORTHS, draw_lesson
 from verl_comprl.experience.updates.parsing import parse_answer, parse_distillation, parse_merge
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from recipes.quickstart_cpu import prepare as module
+from recipes.minihack_small import prepare as module
 from recipes.tiny_models import build
 
 

@@ -55,11 +55,10 @@ def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, place in {"TASKS": task_folder, "RUN": tmp_path / "run", "QUICKSTART": tmp_path}.items():
+    for name, place in {"TASKS": task_folder, "RUN": tmp_path / "run", "MODELS": tmp_path / "models"}.items():
         monkeypatch.setenv(f"COMPRL_{name}", str(place))
-    monkeypatch.setenv("COMPRL_MODEL", str(tmp_path / "models" / "smollm2"))
-    for model, fields in {"actor": {}, "extractor": {}, "smollm2": SMOLLM2}.items():
-        (tmp_path / "models" / model).mkdir(parents=True)
+    for model, fields in {"actor": {}, "extractor": {}, ".": SMOLLM2}.items():
+        (tmp_path / "models" / model).mkdir(parents=True, exist_ok=True)
         (tmp_path / "models" / model / "config.json").write_text(json.dumps(fields))
 
     def make(recipe: str, setting: str, *overrides: str) -> DictConfig:
@@ -74,7 +73,7 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_there_is_a_recipe_for_each_family_and_mix() -> None:
     assert PAPER == ["alfworld", "frozenlake", "minihack", "mix3", "mix6", "sokoban", "swebench", "webshop"]
-    assert sorted(set(NAMES) - set(PAPER)) == ["smollm2"]
+    assert sorted(set(NAMES) - set(PAPER)) == ["minihack_small", "smollm2"]
     assert {setting for name, setting in SETTINGS if name in PAPER} == {"paper", "cpu"}
     assert len(tasks("mix3")) == 3 and len(tasks("mix6")) == 6
     assert tasks("mix3").items() <= tasks("mix6").items()

@@ -1,4 +1,4 @@
-"""Tiny tokenizers with chat templates as other models have them, none of which is like the quickstart's."""
+"""Tiny tokenizers with chat templates as other models have them, none of which is like the small models'."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ def test_whether_a_template_shows_tools(template: str, shown: bool) -> None:
     assert shows_tools(make_tokenizer(template)) is shown
 
 
-def test_the_quickstarts_template_shows_them(tokenizer) -> None:
+def test_the_small_models_template_shows_them(tokenizer) -> None:
     assert shows_tools(tokenizer)
 
 

@@ -1,7 +1,6 @@
-"""Models and data of the quickstart, and the training runs that several test files look at: each is made once."""
+"""Models and data of recipes/minihack_small, and the runs that several test files look at: each is made once."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -27,9 +26,9 @@ from verl_comprl.trainer.run_log import METRICS
 
 @pytest.fixture(scope="session")
 def models() -> Path:
-    """The two models, warm-started; from the quickstart's cache where there is one."""
-    models = Path(os.environ.get("COMPRL_QUICKSTART", ROOT / "outputs" / "quickstart")) / "models"
-    command = [sys.executable, "-m", "recipes.quickstart_cpu.prepare", "--output", str(models)]
+    """The two models, warm-started; from the recipes' cache where there is one."""
+    models = ROOT / "outputs/models/minihack_small"
+    command = [sys.executable, "-m", "recipes.minihack_small.prepare", "--output", str(models)]
     subprocess.run(command, cwd=ROOT, check=True)
     return models
 
@@ -42,7 +41,7 @@ def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, count in (("train", 16), ("val", 2)):
         command = [sys.executable, "-m", "verl_comprl.cli.main", "data", "minihack", "--variant", "room-ultimate"]
         options = ["--split", split, "--count", str(count), "--max-turns", "6"]
-        output = ["--output", str(folder / "data" / f"{split}.parquet")]
+        output = ["--output", str(folder / "data" / f"small-room-{split}.parquet")]
         subprocess.run([*command, *options, *output], cwd=ROOT, check=True)
     return folder
 

@@ -1,7 +1,7 @@
 """Subprocess of the gradient tests: makes updates with a real verl engine, as a worker does, and writes gradients.
 
 Reads paths of specifications from standard input and answers each with a line. A specification is JSON with
-``overrides`` of the quickstart's config, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
+``overrides`` of recipes/minihack_small, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
 goes to ``gradient-<n>.safetensors`` in the same folder. One of several processes (``RANK``, ``WORLD_SIZE``) takes its
 equal share of the rows, as verl's dispatch divides them.
@@ -53,7 +53,7 @@ def update(file: Path) -> None:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
         search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        config = compose("quickstart_cpu/quickstart", overrides=[search, *specification["overrides"]])
+        config = compose("minihack_small/cpu", overrides=[search, *specification["overrides"]])
     OmegaConf.resolve(config)
     view: Any = extractor_view(config) if specification["subtree"] == "extractor" else config
     worker = ActorRolloutRefWorker(config=view.actor_rollout_ref, role="actor")

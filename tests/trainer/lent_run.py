@@ -101,7 +101,7 @@ def main() -> int:
         for name, run in wanted.items()
         if "evaluate" not in run
     ]
-    checked = check(runs, compose(runs, ROOT / "recipes", "quickstart_cpu/quickstart"))
+    checked = check(runs, compose(runs, ROOT / "recipes", "minihack_small/cpu"))
     register_plain_trainer()
     for run in checked:
         if wanted[run.run.name].get("plain"):

@@ -1,4 +1,4 @@
-"""Training runs of the quickstart's models, each in a process of its own."""
+"""Training runs of the small models, each in a process of its own."""
 
 import contextlib
 import json
@@ -53,9 +53,11 @@ def comprl_bank(folder: Path, action: str, *arguments: str) -> subprocess.Comple
 
 
 def run_environment(folder: Path) -> dict[str, str]:
-    """The environment that recipes/quickstart_cpu/run.sh makes, for models and data in ``folder``."""
+    """The environment that recipes/run.sh makes, for models, tasks and run in ``folder``."""
     return os.environ | {
-        "COMPRL_QUICKSTART": str(folder),
+        "COMPRL_MODELS": str(folder / "models"),
+        "COMPRL_TASKS": str(folder / "data"),
+        "COMPRL_RUN": str(folder / "run"),
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/trainer")]),
     }
@@ -74,7 +76,7 @@ class Run:
         command = [
             sys.executable,
             *([str(ROOT / "tests/trainer" / script), str(self.probe)] if script else ["-m", "verl_comprl.train"]),
-            *("--config-dir", str(ROOT / "recipes"), "--config-name", "quickstart_cpu/quickstart"),
+            *("--config-dir", str(ROOT / "recipes"), "--config-name", "minihack_small/cpu"),
             *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
             *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
             *("comprl.warmup_steps=1", "comprl.extractor.batch_size=8"),

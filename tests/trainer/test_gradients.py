@@ -45,7 +45,7 @@ SETTINGS = [
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random model with the quickstart's architecture."""
+    """A small random model with the small models' architecture."""
     from recipes.tiny_models.models import build_model
     from recipes.tiny_models.tokenizer import train_tokenizer
 
@@ -95,7 +95,8 @@ class Engine:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         command = [sys.executable, str(ROOT / "tests/trainer/gradient_process.py")]
-        environment = os.environ | {"MASTER_PORT": port, "COMPRL_QUICKSTART": str(folder), "PYTHONPATH": str(ROOT)}
+        places = {f"COMPRL_{name}": str(folder) for name in ("MODELS", "TASKS", "RUN")}
+        environment = os.environ | {"MASTER_PORT": port, **places, "PYTHONPATH": str(ROOT)}
         self._errors = [folder / f"errors-{ranks}-{rank}.txt" for rank in range(ranks)]
         self._processes: list[subprocess.Popen[str]] = []
         for rank, file in enumerate(self._errors):

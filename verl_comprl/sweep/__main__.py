@@ -14,7 +14,7 @@ _DESCRIPTION = """\
 Trains runs that differ in arm, seed, data or settings one after the other. The engines are started once; each run
 begins with the models' initial weights. A run that has finished is not repeated when the same command is given again.
 
-  python -m verl_comprl.sweep --config-dir recipes --config-name quickstart_cpu/quickstart \\
+  python -m verl_comprl.sweep --config-dir recipes --config-name minihack_small/cpu \\
       arm=baseline,complementary data.seed=1,2,3 trainer.default_local_dir=outputs/arms
 """
 

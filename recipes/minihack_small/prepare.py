@@ -1,16 +1,15 @@
-"""Builds and warm-starts both models: ``python -m recipes.quickstart_cpu.prepare --output DIR``.
+"""Builds and warm-starts both models: ``python -m recipes.minihack_small.prepare --output DIR``.
 
 The result is cached under a hash of all its source files; a second call returns immediately.
 """
 
-import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.tiny_models.build import build, save
+from recipes.tiny_models.build import build, main, save
 
-SOURCES = ("recipes/quickstart_cpu", "env_adapters/minihack")
+SOURCES = ("recipes/minihack_small", "env_adapters/minihack")
 MAX_TURNS = 8  # the same as in run.sh: the number is part of the prompt
 
 
@@ -20,8 +19,8 @@ def prepare(output: Path) -> None:
 
 
 def _train_tokenizer(folder: Path) -> None:
-    from recipes.quickstart_cpu.actor_demonstrations import demonstrate
-    from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
+    from recipes.minihack_small.actor_demonstrations import demonstrate
+    from recipes.minihack_small.extractor_demonstrations import answers, distillations, merges
     from recipes.tiny_models.tokenizer import train_tokenizer
 
     episodes = list(demonstrate(400, max_turns=MAX_TURNS, seed=0))
@@ -35,7 +34,7 @@ def _train_actor(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer
 
-    from recipes.quickstart_cpu.actor_demonstrations import demonstrate, exercises
+    from recipes.minihack_small.actor_demonstrations import demonstrate, exercises
     from recipes.tiny_models.models import build_model
     from recipes.tiny_models.warm_start import encode, warm_start
 
@@ -54,8 +53,8 @@ def _train_extractor(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer
 
-    from recipes.quickstart_cpu.actor_demonstrations import demonstrate
-    from recipes.quickstart_cpu.extractor_demonstrations import answers, distillations, merges
+    from recipes.minihack_small.actor_demonstrations import demonstrate
+    from recipes.minihack_small.extractor_demonstrations import answers, distillations, merges
     from recipes.tiny_models.models import build_model
     from recipes.tiny_models.warm_start import encode, warm_start
 
@@ -74,13 +73,5 @@ def _train_extractor(folder: Path) -> None:
     save(model, tokenizer, folder / "extractor", loss)
 
 
-def main() -> int:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Build and warm-start the two models of the quickstart.")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
-    prepare(parser.parse_args().output.resolve())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prepare, "Build and warm-start small models that know rooms of MiniHack."))

@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from recipes.quickstart_cpu.actor_demonstrations import QUERIES, VARIANT, Demonstration
-from recipes.quickstart_cpu.lessons import WORTHS, Lesson, Worth, draw_lesson
+from recipes.minihack_small.actor_demonstrations import QUERIES, VARIANT, Demonstration
+from recipes.minihack_small.lessons import WORTHS, Lesson, Worth, draw_lesson
 from verl_comprl.experience.schema import Experience, TaskUsage
 from verl_comprl.extractor.prompts import (
     Message,

@@ -15,7 +15,7 @@ import env_adapters
 from env_adapters import TextEnvironment
 from env_adapters.minihack.dataset import build_rows
 from env_adapters.minihack.expert import ScriptedPolicy
-from recipes.quickstart_cpu.lessons import WORTHS, Lesson, Worth, draw_lesson
+from recipes.minihack_small.lessons import WORTHS, Lesson, Worth, draw_lesson
 from verl_comprl.experience.schema import Question, Turn
 from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA

@@ -1,1 +1,0 @@
-"""Quickstart: trains two small models, built and warm-started here, on a CPU."""
