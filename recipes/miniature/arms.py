@@ -12,8 +12,11 @@ ARMS: dict[str, tuple[str, ...]] = {
     "self_imitation": ("arm=self_imitation",),
     "shared_baseline": ("arm=shared_baseline",),
     "all_guided": ("arm=all_guided",),
+    "no_merge": ("arm=no_merge",),
+    "no_search_and_ask": ("arm=no_search_and_ask",),
 }
-"""``self_imitation`` is a baseline that imitates its own successes: the control of ``self_distillation``."""
+"""``self_imitation`` is a baseline that imitates its own successes: the control of ``self_distillation``. The last two
+differ from ``complementary`` in the setting ``full`` only."""
 
 FILLING_STEPS = 12
 """Steps in which the warm-started pair fills the bank of ``offline``, without learning."""

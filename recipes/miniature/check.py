@@ -1,27 +1,33 @@
 """Checks the warm-started models before any training: what the miniature shows depends on where both begin.
 
 Plays episodes in unseen worlds without, with right and with wrong entries, and reads what the extractor writes about
-them. Uses transformers alone; a run uses vLLM.
+them.
 """
 
-import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.task import observation as show_lamps
-from recipes.miniature.demonstrations import Demonstration, distillation_prompt, draw_entry, episodes
-from recipes.miniature.entries import STYLES, WORKED, moves_of, style_of
-from verl_comprl.experience.schema import Add, Return, Turn, Update
+from recipes.miniature.demonstrations import (
+    Demonstration,
+    consultation,
+    distillation_prompt,
+    draw_entry,
+    episodes,
+)
+from recipes.miniature.entries import STYLES, WORKED, moves_content, moves_of, style_of, title
+from recipes.miniature.sampler import Sampler
+from verl_comprl.experience.schema import Add, Question, Return, Turn, Update
 from verl_comprl.experience.updates.parsing import parse_distillation
-from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+from verl_comprl.rollout.messages import initial_messages, observation_message
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 EXPECTED = {
     "success_free": (0.10, 0.24),
@@ -37,35 +43,18 @@ EXPECTED = {
 """Allowed range of each figure."""
 
 
-class Sampler:
-    """Samples answers of one model at temperature 1."""
+def play(
+    sampler: Sampler, rng: random.Random, count: int, kind: str, *, advised: bool = False
+) -> tuple[list[Demonstration], float]:
+    """Let the actor play ``count`` episodes with entries of a kind; returns them and the share of valid moves.
 
-    def __init__(self, folder: Path, max_new_tokens: int) -> None:
-        """Load the model and its tokenizer."""
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model = AutoModelForCausalLM.from_pretrained(folder).eval()
-        self._max_new_tokens = max_new_tokens
-
-    def answers(self, conversations: Sequence[list[Message]]) -> list[str]:
-        """Return one answer to each conversation."""
-        if not conversations:
-            return []
-        texts = [
-            self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            for messages in conversations
-        ]
-        inputs = self._tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
-        inputs.pop("token_type_ids", None)
-        with torch.inference_mode():
-            output = self._model.generate(
-                **inputs, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=self._max_new_tokens
-            )
-        written = output[:, inputs["input_ids"].shape[1] :]
-        return self._tokenizer.batch_decode(written, skip_special_tokens=True)
-
-
-def play(sampler: Sampler, rng: random.Random, count: int, kind: str) -> tuple[list[Demonstration], float]:
-    """Let the actor play ``count`` episodes with entries of a kind; returns them and the share of valid moves."""
+    Args:
+        sampler: The actor.
+        rng: All randomness but the actor's.
+        count: Number of episodes.
+        kind: A key of ``demonstrations.HEEDING``.
+        advised: Whether a question with the right answer precedes the first turn.
+    """
     environments = list(episodes(rng, count))
     entries = [draw_entry(rng, environment.vault, kind) for environment in environments]
     observations = [show_lamps(0)] * count
@@ -77,9 +66,13 @@ def play(sampler: Sampler, rng: random.Random, count: int, kind: str) -> tuple[l
         Demonstration(environment.vault, entry, [], (), (), "", environment.instructions, environment.goal, False)
         for environment, entry in zip(environments, entries, strict=True)
     ]
+    tools = (SEARCH_AND_ASK_SCHEMA,) if advised else ()
+    for conversation, environment in zip(conversations if advised else (), environments, strict=advised):
+        answer = moves_content(environment.vault.code, WORKED)
+        conversation += consultation(Question(query=title(environment.vault, STYLES[-1]), answer=answer))
     running, valid = list(range(count)), []
     while running:
-        answers = sampler.answers([conversations[index] for index in running])
+        answers = sampler.answers([conversations[index] for index in running], tools)
         for index, answer in zip(list(running), answers, strict=True):
             before = observations[index]
             observations[index], _, terminated, truncated, info = environments[index].step(answer)
@@ -154,23 +147,15 @@ def _notes(sampler: Sampler, finished: Sequence[Demonstration]) -> dict[str, flo
     }
 
 
-def problems(figures: dict[str, float]) -> list[str]:
-    """Return a line for each figure outside its range."""
+def problems(figures: dict[str, float], expected: Mapping[str, tuple[float, float]] = EXPECTED) -> list[str]:
+    """Return a line for each figure outside its range; a figure that was not measured has none."""
     return [
         f"{name} is {figures[name]:.2f}, expected {low:.2f} to {high:.2f}"
-        for name, (low, high) in EXPECTED.items()
-        if not low <= figures[name] <= high
+        for name, (low, high) in expected.items()
+        if name in figures and not low <= figures[name] <= high
     ]
 
 
 def show(figures: dict[str, float]) -> str:
     """Return the figures as lines of text."""
     return "\n".join(f"  {name:24} {value:.2f}" for name, value in figures.items())
-
-
-if __name__ == "__main__":
-    import sys
-
-    result = check(Path(sys.argv[1]))
-    print(show(result))
-    print(json.dumps(problems(result)))

@@ -22,11 +22,13 @@ from recipes.miniature.entries import (
     Entry,
     idle_content,
     moves_content,
+    moves_of,
     title,
 )
-from verl_comprl.experience.schema import Turn
+from verl_comprl.experience.schema import Question, Turn
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 FIRST_WORLD = 2**32
 """Worlds from this number on are for warm starts and checks; runs have smaller numbers."""
@@ -34,6 +36,8 @@ FIRST_WORLD = 2**32
 READING = {"right": 8, "part": 1, "wrong": 1}
 HEEDING = {"none": 4, "right": 3, "part": 2, "wrong": 2, "idle": 1}
 """Weights of the kinds of entry in the two phases of the actor's warm start."""
+ADVICE = {"right": 2, "part": 1, "wrong": 2, "idle": 1}
+"""Weights of the kinds of answer to a question."""
 
 _FOREIGN_TITLE = 0.15
 _AVOIDS_REPEATS = 0.3
@@ -53,6 +57,8 @@ class Demonstration:
     instructions: str
     goal: str
     success: bool
+    tools: tuple[dict[str, Any], ...] = ()
+    """Schemas of the tools that the actor is shown."""
 
 
 def episodes(rng: random.Random, count: int) -> Iterator[VaultsEnvironment]:
@@ -83,7 +89,7 @@ def draw_entry(rng: random.Random, vault: Vault, kind: str) -> Entry | None:
 
 
 def demonstrate(
-    rng: random.Random, count: int, *, obeys: Sequence[float], kinds: Mapping[str, float]
+    rng: random.Random, count: int, *, obeys: Sequence[float], kinds: Mapping[str, float], asks: float = 0.0
 ) -> Iterator[Demonstration]:
     """Play ``count`` episodes.
 
@@ -92,16 +98,19 @@ def demonstrate(
         count: Number of episodes.
         obeys: Probabilities, per turn, of making the move that the entry names; one is drawn for each episode.
         kinds: Weights of the kinds of entry.
+        asks: Probability, per turn of an episode with an entry, of asking for advice first, until it has asked once.
     """
     for environment in episodes(rng, count):
         kind = rng.choices(list(kinds), list(kinds.values()))[0]
-        yield _play(rng, environment, draw_entry(rng, environment.vault, kind), kind, rng.choice(obeys))
+        yield _play(rng, environment, draw_entry(rng, environment.vault, kind), rng.choice(obeys), asks)
 
 
 def _play(
-    rng: random.Random, environment: VaultsEnvironment, entry: Entry | None, kind: str, obeys: float
+    rng: random.Random, environment: VaultsEnvironment, entry: Entry | None, obeys: float, asks: float
 ) -> Demonstration:
-    known = () if entry is None or kind == "idle" else tuple(entry.content.split()[2::2])
+    known = moves_of(entry.content) or () if entry else ()
+    offered = entry is not None and asks > 0
+    tools = (SEARCH_AND_ASK_SCHEMA,) if offered else ()
     observation = show_lamps(0)
     prompt = [
         {"role": "system", "content": environment.instructions},
@@ -113,6 +122,11 @@ def _play(
     failed: set[str] = set()
     lit = 0
     while True:
+        questions: tuple[Question, ...] = ()
+        if offered and rng.random() < asks:
+            offered, questions = False, (draw_question(rng, environment.vault),)
+            messages += consultation(*questions)
+            known = moves_of(questions[0].answer) or known
         # Also after the move has failed: whether it has is more than two layers learn from so few examples.
         if lit < len(known) and rng.random() < obeys:
             move = known[lit]
@@ -121,7 +135,7 @@ def _play(
         else:
             move = rng.choice(MOVES)
         response = f"<action>{move}</action>"
-        turns.append(Turn(observation=observation, response=response))
+        turns.append(Turn(observation=observation, response=response, questions=questions))
         messages.append({"role": "assistant", "content": response})
         observation, _, terminated, truncated, info = environment.step(response)
         hit = bool(info["action_effective"])
@@ -141,7 +155,24 @@ def _play(
         environment.instructions,
         environment.goal,
         info["success"],
+        tools,
     )
+
+
+def draw_question(rng: random.Random, vault: Vault) -> Question:
+    """Return a question in the words of a title, of a random style, with the content of a random entry as answer."""
+    answer = draw_entry(rng, vault, rng.choices(list(ADVICE), list(ADVICE.values()))[0])
+    assert answer is not None
+    return Question(query=title(vault, rng.choice(STYLES)), answer=answer.content)
+
+
+def consultation(question: Question) -> list[Message]:
+    """Return the call of ``search_and_ask`` and its answer."""
+    call = json.dumps({"name": "search_and_ask", "arguments": {"query": question.query}})
+    return [
+        {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
+        {"role": "tool", "content": question.answer},
+    ]
 
 
 def reading_drills(rng: random.Random, count: int) -> Iterator[list[Message]]:

@@ -1,93 +1,151 @@
-"""Builds and warm-starts the miniature's models: ``python -m recipes.miniature.prepare --output DIR``."""
+"""Builds and warm-starts the miniature's models: ``python -m recipes.miniature.prepare --output DIR [--setting NAME]``.
 
+The result for a setting is shipped in ``models/NAME``.
+"""
+
+import argparse
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recipes.tiny_models.build import build, main, save
+from recipes.tiny_models.build import build, save
 from verl_comprl.rollout.messages import Message
 
 SOURCES = (
     "recipes/miniature/entries.py",
     "recipes/miniature/demonstrations.py",
+    "recipes/miniature/mechanisms.py",
     "recipes/miniature/tokenizer.py",
     "recipes/miniature/prepare.py",
     "env_adapters/vaults",
 )
 
-VOCABULARY = 1000
 BATCH = 32
 ROPE_THETA = 1000.0
+ASKS = 0.2
 
-Phase = tuple[Iterable[list[Message]], int, float]
+Conversation = tuple[list[Message], Sequence[dict[str, Any]]]
+"""Messages, and the tools shown."""
+
+Phase = tuple[Iterable[Conversation], int, float]
 """Conversations, optimizer steps and learning rate."""
 
 
-def prepare(output: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A pair of models: attention heads, whether they know ``search_and_ask`` and merges, and tokens."""
+
+    actor_heads: int = 3
+    extractor_heads: int = 4
+    mechanisms: bool = False
+    vocabulary: int = 1000
+
+
+SETTINGS = {
+    "plain": Setting(),
+    "wide": Setting(extractor_heads=6),
+    "full": Setting(4, 4, mechanisms=True, vocabulary=1600),
+}
+
+
+def prepare(output: Path, setting: str = "plain") -> None:
     """Build ``output/actor`` and ``output/extractor`` unless they are up to date."""
-    build(output, sources=SOURCES, tokenizer=_train_tokenizer, actor=_train_actor, extractor=_train_extractor)
+    chosen = SETTINGS[setting]
+    build(
+        output,
+        sources=SOURCES,
+        tokenizer=partial(_train_tokenizer, chosen),
+        actor=partial(_train_actor, chosen),
+        extractor=partial(_train_extractor, chosen),
+    )
 
 
-def _train_tokenizer(folder: Path) -> None:
+def _train_tokenizer(setting: Setting, folder: Path) -> None:
     from recipes.miniature.demonstrations import HEEDING, demonstrate, distillations
     from recipes.miniature.entries import SEEN, TRIED, WORKED
+    from recipes.miniature.mechanisms import answers, merges
     from recipes.miniature.tokenizer import PIECES
     from recipes.tiny_models.tokenizer import train_tokenizer
 
     rng = random.Random("tokenizer")
-    episodes = list(demonstrate(rng, 800, obeys=(0.2, 0.6, 0.9), kinds=HEEDING))
-    answers = distillations(rng, iter(episodes), contents={WORKED: 1, TRIED: 1, SEEN: 1})
-    corpus = [episode.messages for episode in episodes] + list(answers)
-    train_tokenizer([(messages, []) for messages in corpus], VOCABULARY, PIECES).save_pretrained(folder)
+    asks = ASKS if setting.mechanisms else 0.0
+    episodes = list(demonstrate(rng, 800, obeys=(0.2, 0.6, 0.9), kinds=HEEDING, asks=asks))
+    written = list(distillations(rng, iter(episodes), contents={WORKED: 1, TRIED: 1, SEEN: 1}))
+    if setting.mechanisms:
+        written += [*answers(rng, 200), *merges(rng, 400)]
+    corpus = [(episode.messages, episode.tools) for episode in episodes] + [(messages, ()) for messages in written]
+    train_tokenizer(corpus, setting.vocabulary, PIECES).save_pretrained(folder)
 
 
-def _train_actor(folder: Path) -> None:
+def _train_actor(setting: Setting, folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer
 
     from recipes.miniature.demonstrations import HEEDING, READING, demonstrate, reading_drills
+    from recipes.miniature.mechanisms import asking_drills
     from recipes.tiny_models.models import build_model
 
     torch.set_num_threads(1)  # the other model trains at the same time
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    model = build_model(tokenizer, seed=1, rope_theta=ROPE_THETA)
+    model = build_model(tokenizer, seed=1, heads=setting.actor_heads, rope_theta=ROPE_THETA)
+    asks = ASKS if setting.mechanisms else 0.0
 
-    def played(number: int, count: int, obeys: Sequence[float], kinds: dict[str, float]) -> Iterator[list[Message]]:
+    def played(number: int, count: int, obeys: Sequence[float], kinds: dict[str, float]) -> Iterator[Conversation]:
         rng = random.Random(f"actor/{number}")
-        return (episode.messages for episode in demonstrate(rng, count, obeys=obeys, kinds=kinds))
+        return (
+            (episode.messages, episode.tools)
+            for episode in demonstrate(rng, count, obeys=obeys, kinds=kinds, asks=asks)
+        )
 
+    drills = [(messages, ()) for messages in reading_drills(random.Random("drills"), 400 * BATCH)]
+    if setting.mechanisms:
+        drills += [(messages, ()) for messages in asking_drills(random.Random("questions"), 400 * BATCH)]
     phases = [
-        (reading_drills(random.Random("drills"), 400 * BATCH), 400, 4e-3),
+        (drills, len(drills) // BATCH, 4e-3),
         (played(1, 500 * BATCH, (0.3, 0.8), READING), 500, 3e-3),
         (played(2, 250 * BATCH, (0.7,), HEEDING), 250, 2e-3),
     ]
     _train(model, tokenizer, folder / "actor", phases)
 
 
-def _train_extractor(folder: Path) -> None:
+def _train_extractor(setting: Setting, folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer
 
     from recipes.miniature.demonstrations import HEEDING, Demonstration, demonstrate, distillations, writing_drills
     from recipes.miniature.entries import SEEN, TRIED, WORKED
+    from recipes.miniature.mechanisms import answers, merges
     from recipes.tiny_models.models import build_model
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    model = build_model(tokenizer, seed=2, heads=4, rope_theta=ROPE_THETA)
+    model = build_model(tokenizer, seed=2, heads=setting.extractor_heads, rope_theta=ROPE_THETA)
+    asks = ASKS if setting.mechanisms else 0.0
 
     def played(number: int, count: int, kinds: dict[str, float]) -> Iterator[Demonstration]:
-        return demonstrate(random.Random(f"extractor/{number}"), count, obeys=(0.2, 0.6, 0.9), kinds=kinds)
+        rng = random.Random(f"extractor/{number}")
+        return demonstrate(rng, count, obeys=(0.2, 0.6, 0.9), kinds=kinds, asks=asks)
 
     rng = random.Random("answers")
     styles = {WORKED: 2, TRIED: 1, SEEN: 1}
-    phases = [
+    calls = [
         (writing_drills(rng, played(0, 1300 * BATCH, {"none": 1})), 1000, 4e-3),
         (distillations(rng, played(1, 650 * BATCH, HEEDING), contents={WORKED: 1}), 500, 4e-3),
         (distillations(rng, played(2, 400 * BATCH, HEEDING), contents=styles), 400, 4e-3),
     ]
+    if setting.mechanisms:
+        (drills, steps, rate), (copies, more, _), (last, final, _) = calls
+        others = random.Random("mechanisms")
+        calls = [
+            ([*drills, *answers(others, 100 * BATCH)], steps + 100, rate),
+            ([*copies, *answers(others, 50 * BATCH), *merges(others, 250 * BATCH)], more + 300, rate),
+            ([*last, *answers(others, 50 * BATCH), *merges(others, 100 * BATCH)], final + 150, rate),
+        ]
+    phases = [(((messages, ()) for messages in written), steps, rate) for written, steps, rate in calls]
     _train(model, tokenizer, folder / "extractor", phases)
 
 
@@ -99,7 +157,7 @@ def _train(model: Any, tokenizer: Any, folder: Path, phases: Iterable[Phase]) ->
     for number, (conversations, steps, rate) in enumerate(phases):
         loss = warm_start(
             model,
-            [encode(tokenizer, messages) for messages in conversations],
+            [encode(tokenizer, messages, tools) for messages, tools in conversations],
             folder.parent,
             steps=steps,
             batch_size=BATCH,
@@ -111,5 +169,15 @@ def _train(model: Any, tokenizer: Any, folder: Path, phases: Iterable[Phase]) ->
     save(model, tokenizer, folder, loss)
 
 
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Build and warm-start the two models of the miniature.")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the models")
+    parser.add_argument("--setting", choices=list(SETTINGS), default="plain", help="default: plain")
+    options = parser.parse_args()
+    prepare(options.output.resolve(), options.setting)
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(prepare, "Build and warm-start the two models of the miniature."))
+    sys.exit(main())

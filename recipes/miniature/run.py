@@ -19,14 +19,18 @@ from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "recipes/miniature/models"
-"""Actor and extractor as ``prepare`` made them, with which the published numbers were measured."""
+"""For each setting actor and extractor as ``prepare`` made them, with which the published numbers were measured."""
+SETTINGS = {"plain": "miniature/miniature", "wide": "miniature/miniature", "full": "miniature/full"}
+"""Config of each setting: a wider extractor, and models that know merges and ``search_and_ask``."""
 
 PROMPTS_PER_FAMILY = 4
+PROMPTS, ROLLOUTS = 12, 8
+"""Prompts of a step and rollouts of a prompt in miniature.yaml."""
 ENTRIES_PER_RULE = 12
 RULES_PER_FAMILY = 8
 
 
-def set_environment(output: Path, models: Path = MODELS) -> None:
+def set_environment(output: Path, models: Path = MODELS / "plain") -> None:
     """Set the variables that miniature.yaml reads: folder of all files, and of the models."""
     os.environ |= {
         "COMPRL_MINIATURE": str(output),
@@ -53,15 +57,28 @@ def settings(data: Path, *, families: int, seed: int, steps: int, every: int, pr
         prompts: Prompts per step; None for four of each family.
     """
     train, held_out = make_data(data, world=seed, families=families)
+    batch = prompts or PROMPTS_PER_FAMILY * families
     return [
         f"data.train_files={train}",
         f"data.val_files={held_out}",
         f"data.seed={seed}",
-        f"data.train_batch_size={prompts or PROMPTS_PER_FAMILY * families}",
+        f"data.train_batch_size={batch}",
+        *_micro_batches(batch),
         f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
         f"trainer.total_training_steps={steps}",
         f"trainer.test_freq={every}",
         f"trainer.save_freq={every}",
+    ]
+
+
+def _micro_batches(prompts: int) -> list[str]:
+    """Return the overrides by which a batch of other than the recipe's size is still computed at once."""
+    if prompts == PROMPTS:
+        return []
+    rollouts = prompts * ROLLOUTS
+    return [
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={rollouts}",
+        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={rollouts}",
     ]
 
 
@@ -81,13 +98,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
     parser.add_argument("--every", type=int, default=30, help="steps between evaluations (default: 30)")
     parser.add_argument("--prompts", type=int, help="prompts per step (default: 4 of each family)")
-    parser.add_argument("--models", type=Path, default=MODELS, help="folder of actor and extractor")
-    parser.add_argument("--output", type=Path, default=ROOT / "outputs/miniature", help="folder of all files")
+    parser.add_argument("--setting", choices=list(SETTINGS), default="plain", help="models and mechanisms")
+    parser.add_argument("--models", type=Path, help="folder of other models than the setting's")
+    parser.add_argument("--output", type=Path, help="folder of all files (default: outputs/miniature, -wide or -full)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of all runs")
     options = parser.parse_intermixed_args(arguments)
-    output: Path = options.output.resolve()
-    set_environment(output, options.models)
-    if not prepare_environment() or not _checked(options.models, output):
+    suffix = "" if options.setting == "plain" else f"-{options.setting}"
+    output: Path = (options.output or ROOT / f"outputs/miniature{suffix}").resolve()
+    models: Path = options.models or MODELS / options.setting
+    set_environment(output, models)
+    if not prepare_environment() or not _checked(models, output, mechanisms=options.setting == "full"):
         return 1
     failed = _train(options, output)
     from recipes.miniature.report import report
@@ -96,9 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _checked(models: Path, output: Path) -> bool:
+def _checked(models: Path, output: Path, *, mechanisms: bool) -> bool:
     """Check the models, once for an output folder, and return whether they may be trained."""
-    from recipes.miniature.check import check, problems, show
+    from recipes.miniature import check_mechanisms
+    from recipes.miniature.check import EXPECTED, check, problems, show
 
     files = [models / name / "model.safetensors" for name in ("actor", "extractor")]
     missing = [str(file) for file in files if not file.exists()]
@@ -110,12 +131,15 @@ def _checked(models: Path, output: Path) -> bool:
     checked = json.loads(stored.read_text()) if stored.exists() else {}
     if checked.get("models") != digest:
         print("Checking the warm-started models …", flush=True)
-        checked = {"models": digest, "figures": check(models)}
+        measured = check(models)
+        if mechanisms:
+            measured |= check_mechanisms.check_mechanisms(models)
+        checked = {"models": digest, "figures": measured}
         stored.parent.mkdir(parents=True, exist_ok=True)
         stored.write_text(json.dumps(checked))
     figures = checked["figures"]
     print(f"Warm-started models, in unseen worlds:\n{show(figures)}", flush=True)
-    wrong = problems(figures)
+    wrong = problems(figures, EXPECTED | check_mechanisms.EXPECTED)
     if wrong:
         print("error: the models are not where the miniature has to begin:\n  " + "\n  ".join(wrong), file=sys.stderr)
     return not wrong
@@ -144,16 +168,16 @@ def _train(options: argparse.Namespace, output: Path) -> bool:
                     fillings.append(Run(name, (*shared, *filling())))
                     overrides.append(initial_bank(output / "runs" / name))
                 runs.append(Run(run_name(arm, families, seed, options.prompts), (*overrides, *options.overrides)))
-    return any(_sweep(part, output) for part in (fillings, runs) if part)
+    return any(_sweep(part, output, SETTINGS[options.setting]) for part in (fillings, runs) if part)
 
 
-def _sweep(runs: Sequence[Any], output: Path) -> bool:
+def _sweep(runs: Sequence[Any], output: Path, config: str) -> bool:
     from verl_comprl import sweep
 
     records = sweep.run(
         runs,
         config_dir=ROOT / "recipes",
-        config_name="miniature/miniature",
+        config_name=config,
         results=output / "runs.jsonl",
     )
     return any(record["status"] != "finished" for record in records)

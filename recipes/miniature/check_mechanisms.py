@@ -1,0 +1,82 @@
+"""Checks what models with merges and ``search_and_ask`` know of both before any training; the rest is in ``check``."""
+
+import json
+import random
+from pathlib import Path
+
+import torch
+
+from recipes.miniature.check import play
+from recipes.miniature.demonstrations import draw_entry, episodes
+from recipes.miniature.entries import style_of
+from recipes.miniature.mechanisms import answers, merges
+from recipes.miniature.sampler import Sampler
+from verl_comprl.experience.updates.parsing import parse_answer, parse_merge
+from verl_comprl.rollout.messages import initial_messages
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
+
+EXPECTED = {
+    "asks": (0.10, 0.30),
+    "readable_questions": (0.90, 1.0),
+    "success_right_advice": (0.60, 1.0),
+    "answers_as_the_entry": (0.80, 1.0),
+    "readable_merges": (0.90, 1.0),
+}
+"""Allowed range of each figure."""
+
+
+def check_mechanisms(models: Path, *, count: int = 200, seed: int = 6) -> dict[str, float]:
+    """Return the figures of ``EXPECTED`` for the models in a folder.
+
+    Args:
+        models: Folder with ``actor`` and ``extractor``.
+        count: Episodes and calls of each kind.
+        seed: Chooses them, and the samples.
+    """
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    actor, extractor = Sampler(models / "actor", max_new_tokens=16), Sampler(models / "extractor", max_new_tokens=48)
+    advised, _ = play(actor, rng, count, "wrong", advised=True)
+    asked = list(answers(rng, count))
+    merged = list(merges(rng, count))
+    copied = [parse_answer(text) for text in extractor.answers([call[:-1] for call in asked])]
+    decided = extractor.answers([call[:-1] for call in merged])
+    listed = [call[-2]["content"].count("(tasks: ") for call in merged]
+    readable = [parse_merge(text, listed=number).format_ok for text, number in zip(decided, listed, strict=True)]
+    return {
+        **_questions(actor, rng, count),
+        "success_right_advice": sum(episode.success for episode in advised) / count,
+        "answers_as_the_entry": sum(
+            text == parse_answer(call[-1]["content"]) for text, call in zip(copied, asked, strict=True)
+        )
+        / count,
+        "readable_merges": sum(readable) / count,
+    }
+
+
+def _questions(actor: Sampler, rng: random.Random, count: int) -> dict[str, float]:
+    """Return how often the first turn of an episode is a question, and how many of these name something of the goal."""
+    goals, conversations = [], []
+    for environment in episodes(rng, count):
+        entry = draw_entry(rng, environment.vault, "wrong")
+        prompt = [
+            {"role": "system", "content": environment.instructions},
+            {"role": "user", "content": environment.goal},
+        ]
+        goals.append(environment.goal)
+        conversations.append(initial_messages(prompt, "Lamps lit: 0.", entry.text if entry else None))
+    calls = [
+        (goal, text)
+        for goal, text in zip(goals, actor.answers(conversations, [SEARCH_AND_ASK_SCHEMA]), strict=True)
+        if "<tool_call>" in text
+    ]
+    readable = sum(_is_readable(goal, text) for goal, text in calls)
+    return {"asks": len(calls) / count, "readable_questions": readable / max(1, len(calls))}
+
+
+def _is_readable(goal: str, text: str) -> bool:
+    try:
+        query = json.loads(text.partition("<tool_call>")[2].partition("</tool_call>")[0])["arguments"]["query"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return style_of(query) != "other" and all(word in goal for word in query.split())
