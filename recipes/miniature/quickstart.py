@@ -29,7 +29,7 @@ def main(overrides: Sequence[str] | None = None) -> int:
     run = output / "quickstart"
     _set_aside(run)
     command = [sys.executable, "-m", "verl_comprl.train", "--config-dir", str(ROOT / "recipes")]
-    command += ["--config-name", "miniature/miniature", *shared, f"trainer.default_local_dir={run}"]
+    command += ["--config-name", "miniature/plain", *shared, f"trainer.default_local_dir={run}"]
     code = subprocess.call([*command, "trainer.experiment_name=quickstart", *overrides], cwd=ROOT)
     if code == 0:
         from recipes.miniature.worth import draw, worth

@@ -20,7 +20,7 @@ from verl_comprl.train import prepare_environment
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "recipes/miniature/models"
 """For each setting actor and extractor as ``prepare`` made them, with which the published numbers were measured."""
-SETTINGS = {"plain": "miniature/miniature", "wide": "miniature/miniature", "full": "miniature/full"}
+SETTINGS = {"plain": "miniature/plain", "wide": "miniature/plain", "full": "miniature/full"}
 """Config of each setting: a wider extractor, and models that know merges and ``search_and_ask``."""
 
 PROMPTS_PER_FAMILY = 4

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
@@ -31,6 +32,7 @@ def validate(config: DictConfig) -> ComprlConfig:
     """
     comprl, mistakes = read_settings(config)
     mistakes += [
+        *contradictions(config),
         *_trainer(config),
         *_loggers(config),
         *_models(config, comprl.experience),

@@ -1,0 +1,45 @@
+"""A run must be the arm whose name it carries, whatever the recipe sets after the arm was applied."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from verl_comprl.config.arm_check import contradictions
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+ARMS = ("all_guided", "baseline", "complementary", "no_merge", "no_search_and_ask", "offline", "static_online")
+
+
+def config(recipe: str, *overrides: str) -> DictConfig:
+    search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
+    with initialize_config_dir(str(RECIPES), version_base=None):
+        return compose(recipe, overrides=[search, *overrides])
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TASKS", "RUN", "MODELS", "MINIATURE"):
+        monkeypatch.setenv(f"COMPRL_{name}", "folder")
+
+
+@pytest.mark.parametrize("recipe", ["mix3/paper", "minihack_small/cpu", "miniature/full"])
+@pytest.mark.parametrize("arm", ARMS)
+def test_recipes_leave_to_an_arm_what_it_sets(recipe: str, arm: str) -> None:
+    assert list(contradictions(config(recipe, f"arm={arm}"))) == []
+
+
+def test_a_setting_that_undoes_the_arm_is_named_with_its_remedy() -> None:
+    (line,) = contradictions(config("minihack_small/cpu", "arm=no_merge", "comprl.merge.every=4"))
+    assert line.startswith("arm=no_merge means comprl.merge.every=0, but the recipe or the command line sets 4")
+    lines = list(contradictions(config("mix3/cpu", "arm=offline", "comprl.extractor.train=true")))
+    assert [line.split(",")[0] for line in lines] == [
+        "arm=offline means comprl.extractor.train=false",
+        "arm=offline means comprl.merge.every=0",  # recipes/shared/mix_steps.yaml
+    ]
+
+
+def test_an_arm_of_the_users_own_may_set_anything() -> None:
+    changed = config("minihack_small/cpu", "arm=no_merge", "comprl.merge.every=4", "comprl.arm=rare_merges")
+    assert list(contradictions(changed)) == []

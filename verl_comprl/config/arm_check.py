@@ -1,0 +1,42 @@
+"""Checks that a run is the arm whose name it carries.
+
+An arm is applied before the recipe that a run starts from, and before the command line: both can set the same keys.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+_ARMS = Path(__file__).parent / "arm"
+
+
+def contradictions(config: DictConfig) -> Iterator[str]:
+    """Yield a line for each setting in which the config differs from its arm (``comprl.arm``).
+
+    A name that is not one of the arms of this package is the user's own and says nothing.
+    """
+    name = config.comprl.arm
+    file = _ARMS / f"{name}.yaml"
+    if not file.exists():
+        return
+    for key, wanted in _leaves(OmegaConf.to_container(OmegaConf.load(file))):
+        value = OmegaConf.select(config, key)
+        if value != wanted:
+            yield (
+                f"arm={name} means {key}={_shown(wanted)}, but the recipe or the command line sets {_shown(value)}; "
+                f"add {key}={_shown(wanted)}, or give your arm a name of its own with comprl.arm"
+            )
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        yield path, tree
+        return
+    for key, value in tree.items():
+        yield from _leaves(value, f"{path}.{key}" if path else key)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
