@@ -25,8 +25,8 @@ class Server:
         return TokenOutput(token_ids=[7], log_probs=[-1.0], stop_reason=self._reasons.pop(0), extra_fields=extra)
 
 
-def servers(count: int, reasons: list[str], **rollout: Any) -> LLMServerManager:
-    manager = LLMServerManager.__new__(LLMServerManager)
+def servers(count: int, reasons: list[str], **rollout: Any) -> Any:
+    manager: Any = LLMServerManager.__new__(LLMServerManager)
     rollout = {"name": "vllm", "response_length": 8, "prompt_length": 8, **rollout}
     manager.config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
     manager.rollout_config = manager.config.actor_rollout_ref.rollout
