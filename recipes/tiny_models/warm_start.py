@@ -135,7 +135,7 @@ def warm_start(
         per_device_train_batch_size=batch_size,
         learning_rate=learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=min(20, steps),
+        warmup_steps=min(20, steps // 5),
         adam_beta2=0.95,
         weight_decay=0.01,
         train_sampling_strategy="group_by_length" if similar_lengths else "random",

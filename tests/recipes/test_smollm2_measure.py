@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from foreign import make_tokenizer
+from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from recipes.smollm2.measure import Writer, measure, play
@@ -45,7 +46,7 @@ def model(tmp_path: Path) -> Path:
     [
         ((ACTION,), None, {"action": 8}),
         ((ACTION,), "Title\nContent.", {"action": 8}),
-        ((CALL, ACTION), "Title\nContent.", {"question": 1, "action": 4, "malformed": 3}),  # one question per episode
+        ((CALL, ACTION), "Title\nContent.", {"question": 1, "action": 4, "malformed": 4}),  # one question per episode
         ((CALL,), None, {"malformed": 8}),
         (("I go up.",), None, {"malformed": 8}),
         (("<action>north</action>",), None, {"malformed": 8}),
@@ -77,7 +78,12 @@ def test_what_a_writer_has_read_before_changes_nothing(model: Path) -> None:
     assert continued == writer.write(read, max_tokens=5, top_p=0.95) and 1 <= len(continued) <= 5
 
 
-def test_a_model_that_knows_nothing_is_measured_to_the_end(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_knows_nothing_is_measured_to_the_end(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = OmegaConf.load(Path(__file__).parents[2] / "recipes/smollm2/cpu.yaml")
+    config.extractor.rollout.prompt_length = 10_000  # a token is a byte
+    monkeypatch.setattr(OmegaConf, "load", lambda _: config)
     measure(model, turns=9, calls=4)
     *_, actor, extractor, seconds = capsys.readouterr().out.splitlines()
     assert actor.startswith("actor: 0 of 16 turns well-formed")

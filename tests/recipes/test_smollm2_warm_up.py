@@ -77,8 +77,8 @@ async def test_an_encoded_episode_is_the_stream_of_a_run(played: list[Demonstrat
 
 @pytest.mark.parametrize("template", TEMPLATES)
 async def test_an_encoded_answer_is_the_extractors_call(template: str) -> None:
-    tokenizer, rng = make_tokenizer(template), random.Random(0)
-    (call,) = answers(rng, 1, [LAKE])
+    tokenizer: Any = make_tokenizer(template)
+    (call,) = answers(random.Random(0), 1, [LAKE])
     lesson = LAKE.draw(random.Random(1)).text
     written = [*tokenizer.encode(call[-1]["content"]), tokenizer.eos_token_id]
 
@@ -107,7 +107,7 @@ def test_a_template_that_a_stream_cannot_be_made_with_is_refused(played: list[De
 
 
 def test_everything_with_loss_is_well_formed() -> None:
-    tokenizer = make_tokenizer()
+    tokenizer: Any = make_tokenizer()
     examples = warm_up.make_examples(tokenizer, 60, seed=5)
     assert len(examples) == 60 and examples == warm_up.make_examples(tokenizer, 60, seed=5)
     kinds: dict[str, int] = dict.fromkeys(("action", "question", "distill", "merge", "answer"), 0)
@@ -128,8 +128,8 @@ def test_everything_with_loss_is_well_formed() -> None:
                 kinds["merge"] += not parse_merge(text, listed=4).errors
             else:
                 kinds["answer"] += parse_answer(text) is not None
-    assert [kinds[kind] for kind in ("distill", "merge", "answer")] == [18, 9, 9]
-    assert kinds["question"] > 0 and kinds["action"] > 40
+    assert [kinds[kind] for kind in ("distill", "merge", "answer")] == [27, 9, 6]
+    assert kinds["question"] > 0 and kinds["action"] > 20
 
 
 def test_actions_and_lessons_do_not_depend_on_what_is_good() -> None:
@@ -145,8 +145,8 @@ def test_teaching_changes_the_upper_layers_only(
     tokenizer = make_tokenizer(pad="<|im_end|>")
     tokenizer.save_pretrained(tmp_path)
     sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    sizes |= {"vocab_size": len(tokenizer), "num_hidden_layers": 2}
-    config = LlamaConfig(tie_word_embeddings=True, pad_token_id=tokenizer.pad_token_id, **sizes)
+    sizes |= {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "pad_token_id": tokenizer.pad_token_id}
+    config = LlamaConfig(tie_word_embeddings=True, **sizes)
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     before = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
     monkeypatch.setattr(warm_up, "STEPS", 20)
