@@ -5,7 +5,7 @@ What is worth writing is for training to find out: the lessons do not depend on 
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from recipes.mix_models.demonstrations import Demonstration
@@ -25,11 +25,24 @@ _MAX_MERGED = 4
 """Two chunks of ``comprl.merge.chunk`` in recipes/shared/cpu.yaml."""
 
 
-def distillations(rng: random.Random, episodes: Iterable[Demonstration]) -> Iterator[list[Message]]:
-    """Yield the call on each episode with an add, or an update of a listed entry."""
+def distillations(
+    rng: random.Random,
+    episodes: Iterable[Demonstration],
+    families: Sequence[Family] = FAMILIES,
+    *,
+    max_similar: int = _MAX_SIMILAR,
+) -> Iterator[list[Message]]:
+    """Yield the call on each episode with an add, or an update of a listed entry.
+
+    Args:
+        rng: Draws all that is random.
+        episodes: Played episodes.
+        families: Families whose lessons are listed as other experience.
+        max_similar: Most lessons listed so.
+    """
     for episode in episodes:
         read = [episode.lesson.text] if episode.lesson else []
-        similar = [rng.choice(FAMILIES).draw(rng).text for _ in range(rng.randint(0, _MAX_SIMILAR))]
+        similar = [rng.choice(families).draw(rng).text for _ in range(rng.randint(0, max_similar))]
         trajectory = render_trajectory(episode.turns, episode.final_observation)
         messages = distill_messages(
             episode.instructions, episode.goal, read, trajectory, episode.success, similar=similar
@@ -41,12 +54,12 @@ def distillations(rng: random.Random, episodes: Iterable[Demonstration]) -> Iter
         yield _answered(messages, [operation | _text(episode.family.draw(rng))])
 
 
-def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
+def merges(rng: random.Random, count: int, families: Sequence[Family] = FAMILIES) -> Iterator[list[Message]]:
     """Yield calls on 2 to 4 entries: two neighbours are merged or one entry is discarded, the others are retained."""
     for _ in range(count):
-        families = [rng.choice(FAMILIES) for _ in range(rng.randint(2, _MAX_MERGED))]
-        lessons = [family.draw(rng) for family in families]
-        entries = [_with_record(family, lesson, rng) for family, lesson in zip(families, lessons, strict=True)]
+        drawn = [rng.choice(families) for _ in range(rng.randint(2, _MAX_MERGED))]
+        lessons = [family.draw(rng) for family in drawn]
+        entries = [_with_record(family, lesson, rng) for family, lesson in zip(drawn, lessons, strict=True)]
         ids = list(range(1, len(lessons) + 1))
         operations: list[dict[str, Any]] = []
         if rng.random() < 0.5:
@@ -60,10 +73,10 @@ def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
         yield _answered(merge_messages(entries), operations)
 
 
-def answers(rng: random.Random, count: int) -> Iterator[list[Message]]:
+def answers(rng: random.Random, count: int, families: Sequence[Family] = FAMILIES) -> Iterator[list[Message]]:
     """Yield ``search_and_ask`` calls, answered with the entry's content."""
     for _ in range(count):
-        family = rng.choice(FAMILIES)
+        family = rng.choice(families)
         lesson = family.draw(rng)
         answer = {"role": "assistant", "content": f"<answer>{lesson.content}</answer>"}
         yield [*answer_messages(lesson.text, family.query), answer]

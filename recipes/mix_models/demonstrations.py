@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,18 +41,23 @@ class Demonstration:
         return [SEARCH_AND_ASK_SCHEMA] if self.lesson else []
 
 
-def demonstrate(count: int, *, seed: int) -> Iterator[Demonstration]:
-    """Play ``count`` episodes of each family on training seeds, family by family.
+def demonstrate(
+    count: int, *, seed: int, families: Sequence[Family] = FAMILIES, max_turns: int = MAX_TURNS, split: str = "train"
+) -> Iterator[Demonstration]:
+    """Play ``count`` episodes of each family, family by family.
 
     Args:
         count: Episodes per family.
         seed: Chooses the episodes and all that is random in them; equal arguments give equal episodes.
+        families: Families to play.
+        max_turns: Turn limit of an episode; it is part of the prompt.
+        split: ``train`` or ``val``.
     """
-    for family in FAMILIES:
+    for family in families:
         rng = random.Random(f"{family.task} {seed}")
-        environment = env_adapters.make(family.environment, max_turns=MAX_TURNS, **family.options)
+        environment = env_adapters.make(family.environment, max_turns=max_turns, **family.options)
         try:
-            for number in split_seeds("train", count, seed=seed):
+            for number in split_seeds(split, count, seed=seed):
                 yield _play(environment, family, number, rng)
         finally:
             environment.close()

@@ -1,4 +1,4 @@
-"""Converts SmolLM2-135M-Instruct for transformers and vLLM: ``python -m recipes.smollm2.prepare --output DIR``.
+"""Converts SmolLM2-135M-Instruct and teaches it the formats: ``python -m recipes.smollm2.prepare --output DIR``.
 
 The model comes from a package (``requirements.txt``) as a quantised GGUF file. The result is a Hugging Face folder in
 float32, from which actor and extractor both start; it is cached, and a second call returns immediately.
@@ -15,7 +15,7 @@ from typing import Any
 from recipes.tiny_models.build import STAMP, fingerprint, main
 from verl_comprl.display.quiet import quiet_libraries
 
-SOURCES = ("recipes/smollm2",)
+SOURCES = ("recipes/smollm2", "recipes/mix_models", "env_adapters/frozenlake", "verl_comprl/rollout/chat_template.py")
 TURN_END = "<|im_end|>"
 _REQUIREMENTS = "recipes/smollm2/requirements.txt"
 
@@ -34,11 +34,20 @@ def prepare(output: Path) -> bool:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     convert(file, temporary)
+    print("Model: teaching it the formats of actor and extractor (once, some minutes)", flush=True)
+    teach(temporary)
     (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
     print(f"  ready, in {output}", flush=True)
     return True
+
+
+def teach(folder: Path) -> None:
+    """Train the model of ``folder`` on examples of the formats, in place."""
+    from recipes.smollm2 import warm_up  # imports torch
+
+    warm_up.teach(folder)
 
 
 def gguf_file() -> Path:
@@ -83,4 +92,4 @@ def convert(file: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(prepare, "Convert SmolLM2-135M-Instruct for training."))
+    sys.exit(main(prepare, "Convert SmolLM2-135M-Instruct, and teach it the formats."))

@@ -4,7 +4,7 @@ Uses transformers' ``Trainer`` instead of verl's SFT trainer, which gives the sa
 for each of the four short phases and renders every conversation twice each time it is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     PrinterCallback,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
 )
 
@@ -89,6 +90,15 @@ class _AnswerTrainer(Trainer):
         return cross_entropy(model.lm_head(hidden[labelled]), targets[labelled])
 
 
+class _Progress(TrainerCallback):
+    def __init__(self, report: Callable[[int, float], None]) -> None:
+        self._report = report
+
+    def on_log(self, _: Any, state: Any, __: Any, logs: dict[str, float], **___: Any) -> None:
+        if "loss" in logs:
+            self._report(state.global_step, logs["loss"])
+
+
 def warm_start(
     model: PreTrainedModel,
     examples: Sequence[Example],
@@ -99,6 +109,7 @@ def warm_start(
     learning_rate: float,
     seed: int,
     similar_lengths: bool = True,
+    progress: Callable[[int, float], None] | None = None,
 ) -> float:
     """Train ``model`` in place.
 
@@ -112,6 +123,7 @@ def warm_start(
         seed: Chooses the order of the examples.
         similar_lengths: Whether a batch has examples of similar lengths, which saves padding. Where the length says
             much about the answer, such batches teach copying much more slowly.
+        progress: Is told every tenth of the steps how many are done, and their mean loss per token.
 
     Returns:
         Mean loss per token over the last tenth of the steps, in nats.
@@ -123,7 +135,7 @@ def warm_start(
         per_device_train_batch_size=batch_size,
         learning_rate=learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=min(20, steps),
+        warmup_steps=min(20, steps // 5),
         adam_beta2=0.95,
         weight_decay=0.01,
         train_sampling_strategy="group_by_length" if similar_lengths else "random",
@@ -142,5 +154,7 @@ def warm_start(
         data_collator=_Collator(model.config.pad_token_id),
     )
     trainer.remove_callback(PrinterCallback)
+    if progress:
+        trainer.add_callback(_Progress(progress))
     trainer.train()
     return next(entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry)

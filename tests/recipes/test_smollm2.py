@@ -77,8 +77,13 @@ def test_a_model_is_replaced_only_by_a_finished_one(tmp_path: Path, monkeypatch:
     with pytest.raises(ZeroDivisionError):
         module.prepare(output)
     assert (output / STAMP).exists()
-    monkeypatch.setattr(module, "convert", lambda file, folder: (folder / "config.json").write_text("{}"))
-    assert module.prepare(output) and (output / "config.json").exists()
+    monkeypatch.setattr(module, "convert", lambda file, folder: (folder / "config.json").write_text("plain"))
+    monkeypatch.setattr(module, "teach", lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        module.prepare(output)
+    assert not (output / "config.json").exists()
+    monkeypatch.setattr(module, "teach", lambda folder: (folder / "config.json").write_text("taught"))
+    assert module.prepare(output) and (output / "config.json").read_text() == "taught"
     assert [path.name for path in tmp_path.iterdir()] == ["model"] and not module.prepare(output)
 
 

@@ -23,6 +23,7 @@ from verl_comprl.extractor.credit import Credit
 from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.manager.format_watch import FormatWatch
 from verl_comprl.manager.guides import Guides
 from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.merging import MergePass
@@ -67,6 +68,7 @@ class ExperienceManager:
         )
         self._credit = Credit(self._buffer, relative=learning.utility == "relative")
         self._totals = Totals()
+        self._format_watch = FormatWatch()
         self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
         self._reported: dict[str, int] = {}
         self._free_outcomes: dict[str, deque[bool]] = {}
@@ -265,6 +267,7 @@ class ExperienceManager:
         Without training nothing would ever take samples out of the buffer, and each keeps its record: a long run would
         run out of memory. So nothing is kept then; outcomes of unknown records are no samples.
         """
+        self._format_watch.note(format_ok=format_ok)
         if not self._config.extractor.train:
             return
         if format_ok:
