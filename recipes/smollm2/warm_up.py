@@ -1,6 +1,6 @@
-"""Teaches a model the formats of actor and extractor in FrozenLake, and nothing of what is good play.
+"""Supervised warm-up of a model in the formats of actor and extractor in FrozenLake, without teaching it to play well.
 
-Actions are random, and lessons do not depend on the outcome: what helps is for the run to find out.
+Actions are random and lessons do not depend on the outcome; the run finds out which of them help.
 """
 
 import random

@@ -1,6 +1,6 @@
 """Cached build of a recipe's actor and extractor: trains both once and keeps them until a source file changes.
 
-Owns the cache and the two training processes; what the models are trained on is the recipe's.
+Owns the cache and the two training processes; the examples are the recipe's.
 """
 
 import argparse

@@ -40,6 +40,13 @@ def test_a_setting_that_undoes_the_arm_is_named_with_its_remedy() -> None:
     ]
 
 
+def test_an_evaluation_may_give_a_baseline_a_bank() -> None:
+    changed = config("minihack_small/cpu", "arm=baseline", "comprl.experience=true", "algorithm.adv_estimator=grpo")
+    assert [line.split(",")[0] for line in contradictions(changed)] == ["arm=baseline means comprl.experience=false"]
+    changed.trainer.val_only = True
+    assert list(contradictions(changed)) == []
+
+
 def test_an_arm_of_the_users_own_may_set_anything() -> None:
     changed = config("minihack_small/cpu", "arm=no_merge", "comprl.merge.every=4", "comprl.arm=rare_merges")
     assert list(contradictions(changed)) == []

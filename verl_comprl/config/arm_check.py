@@ -9,33 +9,31 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.reading import leaves
+
 _ARMS = Path(__file__).parent / "arm"
 
 
 def contradictions(config: DictConfig) -> Iterator[str]:
     """Yield a line for each setting in which the config differs from its arm (``comprl.arm``).
 
-    A name that is not one of the arms of this package is the user's own and says nothing.
+    A name that is not one of the arms of this package is the user's own and says nothing. An evaluation may differ from
+    the run that it evaluates: a baseline can be given a bank.
     """
     name = config.comprl.arm
     file = _ARMS / f"{name}.yaml"
-    if not file.exists():
+    if config.trainer.val_only or not file.exists():
         return
-    for key, wanted in _leaves(OmegaConf.to_container(OmegaConf.load(file))):
-        value = OmegaConf.select(config, key)
-        if value != wanted:
+    arm: Any = OmegaConf.to_container(OmegaConf.load(file))
+    for subtree, settings in arm.items():
+        for key, wanted in leaves(subtree, settings):
+            value = OmegaConf.select(config, key)
+            if value == wanted:
+                continue
             yield (
                 f"arm={name} means {key}={_shown(wanted)}, but the recipe or the command line sets {_shown(value)}; "
                 f"add {key}={_shown(wanted)}, or give your arm a name of its own with comprl.arm"
             )
-
-
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(tree, dict):
-        yield path, tree
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, f"{path}.{key}" if path else key)
 
 
 def _shown(value: Any) -> str:

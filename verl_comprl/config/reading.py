@@ -1,6 +1,6 @@
 """Reads Hydra's untyped config group ``comprl`` as typed settings, and names every mistake in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -86,3 +86,12 @@ def _remove(values: Any, path: Sequence[Any]) -> None:
         values = values.get(name)
     if isinstance(values, dict) and path:
         values.pop(path[-1], None)
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield dotted names and values of the settings below ``name``; an empty mapping is a value."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from leaves(f"{name}.{key}", inner)
+    else:
+        yield name, value

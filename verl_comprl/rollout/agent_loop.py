@@ -36,7 +36,7 @@ from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
 failure_reporter = cache(FailureReporter)
-relieve_garbage_collector_once = cache(relieve_garbage_collector)
+relieve_garbage_collector_once = cache(relieve_garbage_collector)  # when all libraries have been loaded
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Checks of all runs of a sweep before anything is started, and the records of those that have finished."""
+"""Start-up checks of all runs of a sweep, and the stored records of finished runs."""
 
 import json
 from collections.abc import Sequence

@@ -1,9 +1,11 @@
-"""Which settings the engines fix when they start: they must be the same in all runs of a sweep."""
+"""The settings that engines fix when they start, which must be the same in all runs of a sweep."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.config.reading import leaves
 
 _ACTOR = (
     # The trainer reads these in every step.
@@ -103,21 +105,13 @@ def _fixed_settings(config: DictConfig, subtrees: list[str]) -> dict[str, Any]:
     return {
         key: value
         for subtree in subtrees
-        for key, value in _leaves(subtree, _plain(OmegaConf.select(config, subtree)))
+        for key, value in leaves(subtree, _plain(OmegaConf.select(config, subtree)))
         if not _is_free(key, uses_reference=uses_reference)
     }
 
 
 def _plain(value: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
-    else:
-        yield name, value
 
 
 def _is_free(key: str, *, uses_reference: bool) -> bool:

@@ -1,7 +1,7 @@
 """Clients for a model with a single server, which send their requests to it directly.
 
 verl asks an actor before every request which server to take, and tells it afterwards that the request has ended. With
-one server there is nothing to balance, and in episodes of short turns these calls are a tenth of the rollouts' cost.
+one server there is nothing to balance; in the miniature's short turns that actor alone took 5 % of all processor time.
 """
 
 from typing import Any
