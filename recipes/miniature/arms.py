@@ -15,8 +15,10 @@ ARMS: dict[str, tuple[str, ...]] = {
     "no_merge": ("arm=no_merge",),
     "no_search_and_ask": ("arm=no_search_and_ask",),
 }
-"""``self_imitation`` is a baseline that imitates its own successes: the control of ``self_distillation``. The last two
-differ from ``complementary`` in the setting ``full`` only."""
+"""``self_imitation`` is a baseline that imitates its own successes: the control of ``self_distillation``."""
+
+MECHANISM_ARMS = ("no_merge", "no_search_and_ask")
+"""Arms that differ from ``complementary`` only where models merge and ask."""
 
 FILLING_STEPS = 12
 """Steps in which the warm-started pair fills the bank of ``offline``, without learning."""

@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.task import observation as show_lamps
 from recipes.miniature.demonstrations import (
     Demonstration,
@@ -21,6 +19,7 @@ from recipes.miniature.demonstrations import (
     distillation_prompt,
     draw_entry,
     episodes,
+    prompt,
 )
 from recipes.miniature.entries import STYLES, WORKED, moves_content, moves_of, style_of, title
 from recipes.miniature.sampler import Sampler
@@ -59,7 +58,7 @@ def play(
     entries = [draw_entry(rng, environment.vault, kind) for environment in environments]
     observations = [show_lamps(0)] * count
     conversations = [
-        initial_messages(_prompt(environment), observation, entry.text if entry else None)
+        initial_messages(prompt(environment), observation, entry.text if entry else None)
         for environment, observation, entry in zip(environments, observations, entries, strict=True)
     ]
     played = [
@@ -89,13 +88,6 @@ def play(
             if terminated or truncated:
                 running.remove(index)
     return played, sum(valid) / len(valid)
-
-
-def _prompt(environment: VaultsEnvironment) -> list[dict[str, Any]]:
-    return [
-        {"role": "system", "content": environment.instructions},
-        {"role": "user", "content": environment.goal},
-    ]
 
 
 def check(models: Path, *, count: int = 300, seed: int = 5) -> dict[str, float]:
@@ -147,12 +139,12 @@ def _notes(sampler: Sampler, finished: Sequence[Demonstration]) -> dict[str, flo
     }
 
 
-def problems(figures: dict[str, float], expected: Mapping[str, tuple[float, float]] = EXPECTED) -> list[str]:
-    """Return a line for each figure outside its range; a figure that was not measured has none."""
+def problems(figures: Mapping[str, float], expected: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return a line for each figure outside its expected range."""
     return [
         f"{name} is {figures[name]:.2f}, expected {low:.2f} to {high:.2f}"
         for name, (low, high) in expected.items()
-        if name in figures and not low <= figures[name] <= high
+        if not low <= figures[name] <= high
     ]
 
 

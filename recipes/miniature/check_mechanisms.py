@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
+from env_adapters.vaults.task import observation as show_lamps
 from recipes.miniature.check import play
-from recipes.miniature.demonstrations import draw_entry, episodes
+from recipes.miniature.demonstrations import draw_entry, episodes, prompt
 from recipes.miniature.entries import style_of
 from recipes.miniature.mechanisms import answers, merges
 from recipes.miniature.sampler import Sampler
@@ -59,12 +60,8 @@ def _questions(actor: Sampler, rng: random.Random, count: int) -> dict[str, floa
     goals, conversations = [], []
     for environment in episodes(rng, count):
         entry = draw_entry(rng, environment.vault, "wrong")
-        prompt = [
-            {"role": "system", "content": environment.instructions},
-            {"role": "user", "content": environment.goal},
-        ]
         goals.append(environment.goal)
-        conversations.append(initial_messages(prompt, "Lamps lit: 0.", entry.text if entry else None))
+        conversations.append(initial_messages(prompt(environment), show_lamps(0), entry.text if entry else None))
     calls = [
         (goal, text)
         for goal, text in zip(goals, actor.answers(conversations, [SEARCH_AND_ASK_SCHEMA]), strict=True)

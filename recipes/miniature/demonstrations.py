@@ -105,6 +105,14 @@ def demonstrate(
         yield _play(rng, environment, draw_entry(rng, environment.vault, kind), rng.choice(obeys), asks)
 
 
+def prompt(environment: VaultsEnvironment) -> list[Message]:
+    """Return instructions and goal of an episode as messages."""
+    return [
+        {"role": "system", "content": environment.instructions},
+        {"role": "user", "content": environment.goal},
+    ]
+
+
 def _play(
     rng: random.Random, environment: VaultsEnvironment, entry: Entry | None, obeys: float, asks: float
 ) -> Demonstration:
@@ -112,11 +120,7 @@ def _play(
     offered = entry is not None and asks > 0
     tools = (SEARCH_AND_ASK_SCHEMA,) if offered else ()
     observation = show_lamps(0)
-    prompt = [
-        {"role": "system", "content": environment.instructions},
-        {"role": "user", "content": environment.goal},
-    ]
-    messages = initial_messages(prompt, observation, entry.text if entry else None)
+    messages = initial_messages(prompt(environment), observation, entry.text if entry else None)
     turns: list[Turn] = []
     moves: list[tuple[str, bool]] = []
     failed: set[str] = set()

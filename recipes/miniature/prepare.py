@@ -7,11 +7,11 @@ import argparse
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recipes.miniature.settings import NAMES, SETTINGS, Name, Setting
 from recipes.tiny_models.build import build, save
 from verl_comprl.rollout.messages import Message
 
@@ -19,6 +19,7 @@ SOURCES = (
     "recipes/miniature/entries.py",
     "recipes/miniature/demonstrations.py",
     "recipes/miniature/mechanisms.py",
+    "recipes/miniature/settings.py",
     "recipes/miniature/tokenizer.py",
     "recipes/miniature/prepare.py",
     "env_adapters/vaults",
@@ -26,7 +27,6 @@ SOURCES = (
 
 BATCH = 32
 ROPE_THETA = 1000.0
-ASKS = 0.2
 
 Conversation = tuple[list[Message], Sequence[dict[str, Any]]]
 """Messages, and the tools shown."""
@@ -35,24 +35,7 @@ Phase = tuple[Iterable[Conversation], int, float]
 """Conversations, optimizer steps and learning rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A pair of models: attention heads, whether they know ``search_and_ask`` and merges, and tokens."""
-
-    actor_heads: int = 3
-    extractor_heads: int = 4
-    mechanisms: bool = False
-    vocabulary: int = 1000
-
-
-SETTINGS = {
-    "plain": Setting(),
-    "wide": Setting(extractor_heads=6),
-    "full": Setting(4, 4, mechanisms=True, vocabulary=1600),
-}
-
-
-def prepare(output: Path, setting: str = "plain") -> None:
+def prepare(output: Path, setting: Name = "plain") -> None:
     """Build ``output/actor`` and ``output/extractor`` unless they are up to date."""
     chosen = SETTINGS[setting]
     build(
@@ -72,8 +55,7 @@ def _train_tokenizer(setting: Setting, folder: Path) -> None:
     from recipes.tiny_models.tokenizer import train_tokenizer
 
     rng = random.Random("tokenizer")
-    asks = ASKS if setting.mechanisms else 0.0
-    episodes = list(demonstrate(rng, 800, obeys=(0.2, 0.6, 0.9), kinds=HEEDING, asks=asks))
+    episodes = list(demonstrate(rng, 800, obeys=(0.2, 0.6, 0.9), kinds=HEEDING, asks=setting.asks))
     written = list(distillations(rng, iter(episodes), contents={WORKED: 1, TRIED: 1, SEEN: 1}))
     if setting.mechanisms:
         written += [*answers(rng, 200), *merges(rng, 400)]
@@ -92,13 +74,12 @@ def _train_actor(setting: Setting, folder: Path) -> None:
     torch.set_num_threads(1)  # the other model trains at the same time
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=1, heads=setting.actor_heads, rope_theta=ROPE_THETA)
-    asks = ASKS if setting.mechanisms else 0.0
 
     def played(number: int, count: int, obeys: Sequence[float], kinds: dict[str, float]) -> Iterator[Conversation]:
         rng = random.Random(f"actor/{number}")
         return (
             (episode.messages, episode.tools)
-            for episode in demonstrate(rng, count, obeys=obeys, kinds=kinds, asks=asks)
+            for episode in demonstrate(rng, count, obeys=obeys, kinds=kinds, asks=setting.asks)
         )
 
     drills = [(messages, ()) for messages in reading_drills(random.Random("drills"), 400 * BATCH)]
@@ -124,11 +105,10 @@ def _train_extractor(setting: Setting, folder: Path) -> None:
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     model = build_model(tokenizer, seed=2, heads=setting.extractor_heads, rope_theta=ROPE_THETA)
-    asks = ASKS if setting.mechanisms else 0.0
 
     def played(number: int, count: int, kinds: dict[str, float]) -> Iterator[Demonstration]:
         rng = random.Random(f"extractor/{number}")
-        return demonstrate(rng, count, obeys=(0.2, 0.6, 0.9), kinds=kinds, asks=asks)
+        return demonstrate(rng, count, obeys=(0.2, 0.6, 0.9), kinds=kinds, asks=setting.asks)
 
     rng = random.Random("answers")
     styles = {WORKED: 2, TRIED: 1, SEEN: 1}
@@ -173,7 +153,7 @@ def main() -> int:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Build and warm-start the two models of the miniature.")
     parser.add_argument("--output", type=Path, required=True, help="folder for the models")
-    parser.add_argument("--setting", choices=list(SETTINGS), default="plain", help="default: plain")
+    parser.add_argument("--setting", choices=NAMES, default="plain", help="default: plain")
     options = parser.parse_args()
     prepare(options.output.resolve(), options.setting)
     return 0

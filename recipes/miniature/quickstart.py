@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.miniature.run import ROOT, set_environment, settings
+from recipes.miniature.run import ROOT, set_environment, shared_overrides
+from recipes.miniature.settings import SETTINGS
 
 FAMILIES, SEED, STEPS, EVERY = 3, 1, 30, 15
 
@@ -24,12 +25,12 @@ def main(overrides: Sequence[str] | None = None) -> int:
     overrides = sys.argv[1:] if overrides is None else list(overrides)
     output = Path(os.environ.get("COMPRL_MINIATURE", ROOT / "outputs/miniature")).resolve()
     set_environment(output)
-    shared = settings(output / "data", families=FAMILIES, seed=SEED, steps=STEPS, every=EVERY)
+    shared = shared_overrides(output / "data", families=FAMILIES, seed=SEED, steps=STEPS, every=EVERY)
     print("Tasks: 288 locked things for training and 96 others for evaluation; what opens one is hidden", flush=True)
     run = output / "quickstart"
     _set_aside(run)
     command = [sys.executable, "-m", "verl_comprl.train", "--config-dir", str(ROOT / "recipes")]
-    command += ["--config-name", "miniature/plain", *shared, f"trainer.default_local_dir={run}"]
+    command += ["--config-name", SETTINGS["plain"].config, *shared, f"trainer.default_local_dir={run}"]
     code = subprocess.call([*command, "trainer.experiment_name=quickstart", *overrides], cwd=ROOT)
     if code == 0:
         from recipes.miniature.worth import draw, worth

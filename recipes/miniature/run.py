@@ -13,19 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.miniature.arms import ARMS, filling, initial_bank
+from recipes.miniature.arms import ARMS, MECHANISM_ARMS, filling, initial_bank
 from recipes.miniature.data import make_data
+from recipes.miniature.settings import NAMES, SETTINGS, Setting
 from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "recipes/miniature/models"
 """For each setting actor and extractor as ``prepare`` made them, with which the published numbers were measured."""
-SETTINGS = {"plain": "miniature/plain", "wide": "miniature/plain", "full": "miniature/full"}
-"""Config of each setting: a wider extractor, and models that know merges and ``search_and_ask``."""
-
 PROMPTS_PER_FAMILY = 4
-PROMPTS, ROLLOUTS = 12, 8
-"""Prompts of a step and rollouts of a prompt in miniature.yaml."""
+ROLLOUTS = 8
+"""Rollouts of a prompt: verl_comprl's default."""
 ENTRIES_PER_RULE = 12
 RULES_PER_FAMILY = 8
 
@@ -45,7 +43,9 @@ def run_name(arm: str, families: int, seed: int, prompts: int | None = None) -> 
     return f"{arm}-{batch}-{seed}"
 
 
-def settings(data: Path, *, families: int, seed: int, steps: int, every: int, prompts: int | None = None) -> list[str]:
+def shared_overrides(
+    data: Path, *, families: int, seed: int, steps: int, every: int, prompts: int | None = None
+) -> list[str]:
     """Return the overrides that all arms share.
 
     Args:
@@ -63,22 +63,13 @@ def settings(data: Path, *, families: int, seed: int, steps: int, every: int, pr
         f"data.val_files={held_out}",
         f"data.seed={seed}",
         f"data.train_batch_size={batch}",
-        *_micro_batches(batch),
+        # A step's episodes are computed at once.
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={batch * ROLLOUTS}",
+        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={batch * ROLLOUTS}",
         f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
         f"trainer.total_training_steps={steps}",
         f"trainer.test_freq={every}",
         f"trainer.save_freq={every}",
-    ]
-
-
-def _micro_batches(prompts: int) -> list[str]:
-    """Return the overrides by which a batch of other than the recipe's size is still computed at once."""
-    if prompts == PROMPTS:
-        return []
-    rollouts = prompts * ROLLOUTS
-    return [
-        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={rollouts}",
-        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={rollouts}",
     ]
 
 
@@ -98,54 +89,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
     parser.add_argument("--every", type=int, default=30, help="steps between evaluations (default: 30)")
     parser.add_argument("--prompts", type=int, help="prompts per step (default: 4 of each family)")
-    parser.add_argument("--setting", choices=list(SETTINGS), default="plain", help="models and mechanisms")
+    parser.add_argument("--setting", choices=NAMES, default="plain", help="models and mechanisms")
     parser.add_argument("--models", type=Path, help="folder of other models than the setting's")
     parser.add_argument("--output", type=Path, help="folder of all files (default: outputs/miniature, -wide or -full)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of all runs")
     options = parser.parse_intermixed_args(arguments)
+    setting = SETTINGS[options.setting]
+    if not setting.mechanisms and (absent := [arm for arm in options.arms if arm in MECHANISM_ARMS]):
+        parser.error(f"{' and '.join(absent)} would be complementary: only --setting full merges and asks")
     suffix = "" if options.setting == "plain" else f"-{options.setting}"
     output: Path = (options.output or ROOT / f"outputs/miniature{suffix}").resolve()
     models: Path = options.models or MODELS / options.setting
     set_environment(output, models)
-    if not prepare_environment() or not _checked(models, output, mechanisms=options.setting == "full"):
+    if not prepare_environment() or not _checked(models, output, setting):
         return 1
-    failed = _train(options, output)
+    failed = _train(options, setting, output)
     from recipes.miniature.report import report
 
     report(output)
     return 1 if failed else 0
 
 
-def _checked(models: Path, output: Path, *, mechanisms: bool) -> bool:
+def _checked(models: Path, output: Path, setting: Setting) -> bool:
     """Check the models, once for an output folder, and return whether they may be trained."""
-    from recipes.miniature import check_mechanisms
-    from recipes.miniature.check import EXPECTED, check, problems, show
+    from recipes.miniature import check, check_mechanisms
 
     files = [models / name / "model.safetensors" for name in ("actor", "extractor")]
     missing = [str(file) for file in files if not file.exists()]
     if missing:
         print(f"error: there is no {missing[0]}; make it with python -m recipes.miniature.prepare", file=sys.stderr)
         return False
+    expected = check.EXPECTED | (check_mechanisms.EXPECTED if setting.mechanisms else {})
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     stored = output / "check.json"
-    checked = json.loads(stored.read_text()) if stored.exists() else {}
-    if checked.get("models") != digest:
+    checked = json.loads(stored.read_text()) if stored.exists() else {"models": "", "figures": {}}
+    if checked["models"] != digest or not expected.keys() <= checked["figures"].keys():
         print("Checking the warm-started models …", flush=True)
-        measured = check(models)
-        if mechanisms:
+        measured = check.check(models)
+        if setting.mechanisms:
             measured |= check_mechanisms.check_mechanisms(models)
         checked = {"models": digest, "figures": measured}
         stored.parent.mkdir(parents=True, exist_ok=True)
         stored.write_text(json.dumps(checked))
     figures = checked["figures"]
-    print(f"Warm-started models, in unseen worlds:\n{show(figures)}", flush=True)
-    wrong = problems(figures, EXPECTED | check_mechanisms.EXPECTED)
+    print(f"Warm-started models, in unseen worlds:\n{check.show(figures)}", flush=True)
+    wrong = check.problems(figures, expected)
     if wrong:
         print("error: the models are not where the miniature has to begin:\n  " + "\n  ".join(wrong), file=sys.stderr)
     return not wrong
 
 
-def _train(options: argparse.Namespace, output: Path) -> bool:
+def _train(options: argparse.Namespace, setting: Setting, output: Path) -> bool:
     """Train what has not finished; returns whether a run failed."""
     from verl_comprl.sweep import Run
 
@@ -153,7 +147,7 @@ def _train(options: argparse.Namespace, output: Path) -> bool:
     fillings: list[Run] = []
     for seed in options.seeds:
         for families in options.families:
-            shared = settings(
+            shared = shared_overrides(
                 output / "data",
                 families=families,
                 seed=seed,
@@ -168,7 +162,7 @@ def _train(options: argparse.Namespace, output: Path) -> bool:
                     fillings.append(Run(name, (*shared, *filling())))
                     overrides.append(initial_bank(output / "runs" / name))
                 runs.append(Run(run_name(arm, families, seed, options.prompts), (*overrides, *options.overrides)))
-    return any(_sweep(part, output, SETTINGS[options.setting]) for part in (fillings, runs) if part)
+    return any(_sweep(part, output, setting.config) for part in (fillings, runs) if part)
 
 
 def _sweep(runs: Sequence[Any], output: Path, config: str) -> bool:

@@ -133,8 +133,10 @@ def test_a_world_has_every_training_instance_once_and_as_many_held_out_episodes_
 
 def test_the_check_names_what_is_off() -> None:
     fine = {name: (low + high) / 2 for name, (low, high) in EXPECTED.items()}
-    assert problems(fine) == []
-    assert problems(fine | {"success_right_entry": 0.5}) == ["success_right_entry is 0.50, expected 0.75 to 1.00"]
+    assert problems(fine, EXPECTED) == []
+    assert problems(fine | {"success_right_entry": 0.5}, EXPECTED) == [
+        "success_right_entry is 0.50, expected 0.75 to 1.00"
+    ]
 
 
 def test_the_interval_is_student_s() -> None:

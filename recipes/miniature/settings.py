@@ -1,0 +1,33 @@
+"""The settings of the miniature: its config, and the pair of models that it starts with."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Name = Literal["plain", "wide", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variant of the miniature."""
+
+    config: str
+    """Hydra config in ``recipes``."""
+    actor_heads: int = 3
+    extractor_heads: int = 4
+    """Attention heads; a head has as many dimensions in every setting."""
+    vocabulary: int = 1000
+    mechanisms: bool = False
+    """Whether the models know ``search_and_ask`` and merges."""
+
+    @property
+    def asks(self) -> float:
+        """Probability, per turn, that a demonstrator asks for advice."""
+        return 0.2 if self.mechanisms else 0.0
+
+
+SETTINGS: dict[Name, Setting] = {
+    "plain": Setting("miniature/plain"),
+    "wide": Setting("miniature/plain", extractor_heads=6),
+    "full": Setting("miniature/full", actor_heads=4, vocabulary=1600, mechanisms=True),
+}
+NAMES: tuple[Name, ...] = get_args(Name)
