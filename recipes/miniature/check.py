@@ -43,7 +43,7 @@ EXPECTED = {
 
 
 def play(
-    sampler: Sampler, rng: random.Random, count: int, kind: str, *, advised: bool = False
+    sampler: Sampler, rng: random.Random, count: int, kind: str, *, asks: bool = False, advised: bool = False
 ) -> tuple[list[Demonstration], float]:
     """Let the actor play ``count`` episodes with entries of a kind; returns them and the share of valid moves.
 
@@ -52,6 +52,7 @@ def play(
         rng: All randomness but the actor's.
         count: Number of episodes.
         kind: A key of ``demonstrations.HEEDING``.
+        asks: Whether an actor with an entry may ask, once an episode; it is answered with the content of its entry.
         advised: Whether a question with the right answer precedes the first turn.
     """
     environments = list(episodes(rng, count))
@@ -65,14 +66,21 @@ def play(
         Demonstration(environment.vault, entry, [], (), (), "", environment.instructions, environment.goal, False)
         for environment, entry in zip(environments, entries, strict=True)
     ]
-    tools = (SEARCH_AND_ASK_SCHEMA,) if advised else ()
     for conversation, environment in zip(conversations if advised else (), environments, strict=advised):
         answer = moves_content(environment.vault.code, WORKED)
         conversation += consultation(Question(query=title(environment.vault, STYLES[-1]), answer=answer))
+    may_ask = {index for index, entry in enumerate(entries) if entry and asks and not advised}
+    tools = (SEARCH_AND_ASK_SCHEMA,) if kind != "none" and asks else ()
     running, valid = list(range(count)), []
     while running:
         answers = sampler.answers([conversations[index] for index in running], tools)
         for index, answer in zip(list(running), answers, strict=True):
+            conversations[index].append({"role": "assistant", "content": answer})
+            entry = entries[index]
+            if entry and index in may_ask and "<tool_call>" in answer:
+                may_ask.remove(index)
+                conversations[index].append({"role": "tool", "content": entry.content})
+                continue
             before = observations[index]
             observations[index], _, terminated, truncated, info = environments[index].step(answer)
             valid.append(info["action_valid"])
@@ -84,28 +92,29 @@ def play(
                 final_observation=observations[index],
                 success=info["success"],
             )
-            conversations[index] += [{"role": "assistant", "content": answer}, observation_message(observations[index])]
+            conversations[index].append(observation_message(observations[index]))
             if terminated or truncated:
                 running.remove(index)
     return played, sum(valid) / len(valid)
 
 
-def check(models: Path, *, count: int = 300, seed: int = 5) -> dict[str, float]:
+def check(models: Path, *, asks: bool = False, count: int = 300, seed: int = 5) -> dict[str, float]:
     """Return the figures of ``EXPECTED`` for the models in a folder.
 
     Args:
         models: Folder with ``actor`` and ``extractor``.
+        asks: Whether an actor with an entry is offered ``search_and_ask``, as in its warm start.
         count: Episodes of each kind.
         seed: Chooses episodes and samples.
     """
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    actor = Sampler(models / "actor", max_new_tokens=8)
+    actor = Sampler(models / "actor", max_new_tokens=16 if asks else 8)
     figures: dict[str, float] = {}
     finished: list[Demonstration] = []
     valid = []
     for kind, name in (("none", "free"), ("right", "right_entry"), ("wrong", "wrong_entry")):
-        played, share = play(actor, rng, count, kind)
+        played, share = play(actor, rng, count, kind, asks=asks)
         figures[f"success_{name}"] = sum(episode.success for episode in played) / count
         finished += played
         valid.append(share)

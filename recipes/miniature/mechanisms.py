@@ -9,10 +9,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from env_adapters.vaults.task import observation
 from env_adapters.vaults.world import Vault
 from recipes.miniature.demonstrations import HEEDING, consultation, draw_entry, draw_question, episodes
-from recipes.miniature.entries import Entry
-from verl_comprl.experience.schema import Experience, TaskUsage
+from recipes.miniature.entries import WORKED, Entry, moves_content
+from verl_comprl.experience.schema import Experience, Question, TaskUsage
 from verl_comprl.extractor.prompts import answer_messages, merge_messages, render_entry
 from verl_comprl.rollout.messages import Message
 
@@ -23,10 +24,20 @@ _SAME_RULE = 0.7
 
 
 def asking_drills(rng: random.Random, count: int) -> Iterator[list[Message]]:
-    """Yield single turns: a goal, and a question in its words; as ``demonstrations.reading_drills``."""
+    """Yield single turns with an entry, a question in the words of the goal, its answer, and the answer's next move.
+
+    As ``demonstrations.reading_drills``; that an answer counts more than the entry is learned here.
+    """
     for environment in episodes(rng, count):
-        call, _ = consultation(draw_question(rng, environment.vault))
-        yield [{"role": "user", "content": environment.goal}, call]
+        code = environment.vault.code
+        entry = _draw(rng, environment.vault)
+        lit = rng.randrange(len(code))
+        question = Question(query=draw_question(rng, environment.vault).query, answer=moves_content(code, WORKED))
+        yield [
+            {"role": "user", "content": f"{environment.goal}\n{entry.text}\n{observation(lit)}"},
+            *consultation(question),
+            {"role": "assistant", "content": f"<action>{code[lit]}</action>"},
+        ]
 
 
 def answers(rng: random.Random, count: int) -> Iterator[list[Message]]:

@@ -83,11 +83,14 @@ def _train_actor(setting: Setting, folder: Path) -> None:
         )
 
     drills = [(messages, ()) for messages in reading_drills(random.Random("drills"), 400 * BATCH)]
+    phases: list[Phase] = [(drills, 400, 4e-3)]
     if setting.mechanisms:
-        drills += [(messages, ()) for messages in asking_drills(random.Random("questions"), 400 * BATCH)]
-    phases = [
-        (drills, len(drills) // BATCH, 4e-3),
-        (played(1, 500 * BATCH, (0.3, 0.8), READING), 500, 3e-3),
+        asked = [(messages, ()) for messages in asking_drills(random.Random("questions"), 400 * BATCH)]
+        phases.append(([*drills, *asked], 800, 4e-3))
+    # The tool's schema stands before the entry, and reading past it takes longer to learn.
+    steps = 800 if setting.mechanisms else 500
+    phases += [
+        (played(1, steps * BATCH, (0.3, 0.8), READING), steps, 3e-3),
         (played(2, 250 * BATCH, (0.7,), HEEDING), 250, 2e-3),
     ]
     _train(model, tokenizer, folder / "actor", phases)
@@ -118,12 +121,14 @@ def _train_extractor(setting: Setting, folder: Path) -> None:
         (distillations(rng, played(2, 400 * BATCH, HEEDING), contents=styles), 400, 4e-3),
     ]
     if setting.mechanisms:
-        (drills, steps, rate), (copies, more, _), (last, final, _) = calls
+        drills, copies, last = calls
         others = random.Random("mechanisms")
+        more = distillations(rng, played(3, 650 * BATCH, HEEDING), contents={WORKED: 1})
         calls = [
-            ([*drills, *answers(others, 100 * BATCH)], steps + 100, rate),
-            ([*copies, *answers(others, 50 * BATCH), *merges(others, 250 * BATCH)], more + 300, rate),
-            ([*last, *answers(others, 50 * BATCH), *merges(others, 100 * BATCH)], final + 150, rate),
+            drills,
+            copies,
+            ([*more, *answers(others, 100 * BATCH), *merges(others, 250 * BATCH)], 850, 4e-3),
+            ([*last[0], *answers(others, 50 * BATCH), *merges(others, 100 * BATCH)], 550, 4e-3),
         ]
     phases = [(((messages, ()) for messages in written), steps, rate) for written, steps, rate in calls]
     _train(model, tokenizer, folder / "extractor", phases)

@@ -125,7 +125,7 @@ def _checked(models: Path, output: Path, setting: Setting) -> bool:
     checked = json.loads(stored.read_text()) if stored.exists() else {"models": "", "figures": {}}
     if checked["models"] != digest or not expected.keys() <= checked["figures"].keys():
         print("Checking the warm-started models …", flush=True)
-        measured = check.check(models)
+        measured = check.check(models, asks=setting.mechanisms)
         if setting.mechanisms:
             measured |= check_mechanisms.check_mechanisms(models)
         checked = {"models": digest, "figures": measured}

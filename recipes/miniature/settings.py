@@ -22,7 +22,7 @@ class Setting:
     @property
     def asks(self) -> float:
         """Probability, per turn, that a demonstrator asks for advice."""
-        return 0.2 if self.mechanisms else 0.0
+        return 0.1 if self.mechanisms else 0.0
 
 
 SETTINGS: dict[Name, Setting] = {

@@ -39,11 +39,13 @@ def test_advice_is_obeyed_instead_of_the_entry() -> None:
 
 def test_a_question_is_in_the_words_of_its_goal() -> None:
     styles = Counter()
-    for user, call in asking_drills(random.Random(3), 300):
+    for user, call, advice, move in asking_drills(random.Random(3), 300):
         body = call["content"].removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
         query = json.loads(body)["arguments"]["query"]
         assert all(word in user["content"] for word in query.split())
         styles[style_of(query)] += 1
+        lit = int(user["content"][-2])
+        assert move["content"] == f"<action>{(moves_of(advice['content']) or ())[lit]}</action>"
     assert set(styles) == set(STYLES) and min(styles.values()) > 60
 
 
