@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.miniature.report import interval
 from recipes.miniature.rows import Row
+from recipes.miniature.tables import interval
 
 COLOURS = {
     "complementary": "#0b6e4f",

@@ -14,8 +14,8 @@ from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
 
 Row = dict[str, Any]
-"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed, seconds,
-``evaluations`` by step and ``journal`` by window of steps."""
+"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed,
+``step_seconds`` and ``evaluation_seconds``, ``evaluations`` by step and ``journal`` by window of steps."""
 
 WINDOW = 15
 """Steps over which what was written and read is averaged."""
@@ -42,7 +42,7 @@ def read_rows(runs: Path) -> list[Row]:
                 "arm": arm,
                 "batch": batch,
                 "seed": int(seed),
-                "seconds": json.loads(finished.read_text())["seconds"],
+                **read_seconds(finished.parent / "metrics.jsonl"),
                 "evaluations": evaluations,
                 "journal": merged(
                     read_journal(finished.parent / "experience.jsonl", world=int(seed)),
@@ -101,6 +101,17 @@ def read_rewards(metrics: Path) -> Windows:
         {last: {"extractor_reward": sum(values) / len(values)} for last, values in rewards.items()},
         {last: {"unreadable": bad / total} for last, (bad, total) in answers.items() if total},
     )
+
+
+def read_seconds(metrics: Path) -> dict[str, float]:
+    """Return the mean seconds of a step and of an evaluation."""
+    steps = [data for _, data in _steps(metrics)]
+    evaluations = [data["timing_s/testing"] for data in steps if "timing_s/testing" in data]
+    return {
+        # Saving is part of a step; evaluating is not.
+        "step_seconds": sum(data["timing_s/step"] for data in steps) / len(steps),
+        "evaluation_seconds": sum(evaluations) / max(1, len(evaluations)),
+    }
 
 
 def merged(one: Windows, two: Windows) -> Windows:

@@ -33,8 +33,8 @@ from recipes.miniature.entries import (
     style_of,
     title,
 )
-from recipes.miniature.report import interval, paired_table, success_table
 from recipes.miniature.rows import merged, read_journal, read_rewards
+from recipes.miniature.tables import interval, journal_table, paired_table, success_table, time_table
 from recipes.miniature.tokenizer import PIECES
 from recipes.tiny_models.tokenizer import train_tokenizer
 from verl_comprl.experience.schema import Add, Update
@@ -151,7 +151,8 @@ def row(arm: str, seed: int, **last: float) -> dict:
         "arm": arm,
         "batch": "3",
         "seed": seed,
-        "seconds": 60,
+        "step_seconds": 6.0 + seed,
+        "evaluation_seconds": 20.0,
         "journal": {},
         "evaluations": {"0": first, "60": last},
     }
@@ -165,13 +166,24 @@ def test_tables_compare_the_same_seeds() -> None:
         row("baseline", 2, without=0.4),
         row("baseline", 3, without=0.0),
     ]
+    rows[1]["evaluations"]["120"] = {"with": 1.0, "without": 0.5}
     lines = success_table(rows).splitlines()
-    assert "| 3 | complementary | with | 0.10 ± 0.00 | 0.80 ± 0.14 | .90 .70 |" in lines
+    assert "| 3 | complementary | with | .10 ± .00 | .80 ± .14 | 1.00 (1) | .90 1.00 |" in lines
     pairs = paired_table(rows).splitlines()
     # Differences .5 and .3: mean .4, standard deviation .1414, half interval 12.71 · .1414 / √2 = 1.27.
-    assert "| 3 | complementary (with) − baseline (without) | 60 | +0.40 ± 1.27 | 2 of 2 |" in pairs
-    assert "| 3 | complementary (without) − baseline (without) | 60 | -0.15 ± 0.64 | 0 of 2 |" in pairs
+    assert "| 3 | complementary (with) − baseline (without) | +.40 ± 1.27 (2 of 2) | - |" in pairs
+    assert "| 3 | complementary (without) − baseline (without) | -.15 ± .64 (0 of 2) | - |" in pairs
     assert not any("static_online" in line for line in pairs)
+    assert "| 3 | baseline | 8.0 (7.0 to 9.0) | 20 |" in time_table(rows).splitlines()
+
+
+def test_what_was_learned_is_shown_by_seed() -> None:
+    rows = [row("complementary", 1, without=0.1), row("complementary", 2, without=0.1)]
+    rows[0]["journal"] = {"15": {"right": 0.1, "extractor_reward": -0.5}, "120": {"right": 0.8}, "30": {"right": 0.3}}
+    rows[1]["journal"] = {"15": {"right": 0.2}, "30": {"right": 0.5}}
+    lines = journal_table(rows).splitlines()
+    assert "| 3 | complementary | right | .15 .40 .80 | .10 → .80, .20 → .50 |" in lines
+    assert "| 3 | complementary | extractor_reward | -.50 | -.50 → -.50 |" in lines
 
 
 def test_the_journal_is_judged_by_the_codes_of_its_world(tmp_path: Path) -> None:
