@@ -8,6 +8,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from scipy.stats import t
+
 from recipes.miniature.rows import Row
 
 COMPARISONS = (
@@ -37,9 +39,6 @@ SHARES = {
 }
 """Figures of the journal, with what they say."""
 
-_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom."""
-
 BySeed = dict[int, float]
 
 
@@ -47,8 +46,7 @@ def interval(values: Sequence[float]) -> float:
     """Return half the width of the 95 % t-interval of a mean; NaN for fewer than two values."""
     if len(values) < 2:
         return math.nan
-    quantile = _T95[len(values) - 2] if len(values) - 2 < len(_T95) else 1.96
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def success_table(rows: Iterable[Row]) -> str:

@@ -140,8 +140,8 @@ def test_the_check_names_what_is_off() -> None:
 
 
 def test_the_interval_is_student_s() -> None:
-    # scipy.stats.t.ppf(.975, 4) = 2.776; the standard deviation of 1..5 is 1.5811.
-    assert interval([1, 2, 3, 4, 5]) == pytest.approx(2.78 * 1.5811 / math.sqrt(5), rel=1e-3)
+    # A table of Student's t has 2.776 for 4 degrees of freedom; the standard deviation of 1..5 is 1.5811.
+    assert interval([1, 2, 3, 4, 5]) == pytest.approx(2.776 * 1.5811 / math.sqrt(5), rel=1e-3)
     assert math.isnan(interval([1.0]))
 
 
