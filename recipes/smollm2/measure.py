@@ -1,7 +1,8 @@
 """Share of well-formed turns and answers of a model: ``python -m recipes.smollm2.measure --model DIR``.
 
 Plays FrozenLake on maps that the warm-up has not seen, and asks for the extractor's answers, with plain transformers in
-the place of the servers; temperature, ``top_p`` and lengths are those of cpu.yaml.
+the place of the servers. The extractor's ``top_p`` and the lengths, in tokens, are read from cpu.yaml. The temperature
+is always 1, and the actor draws from the whole distribution (``top_p`` 1).
 """
 
 import argparse
