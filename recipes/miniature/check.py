@@ -15,7 +15,6 @@ import torch
 from env_adapters.vaults.task import observation as show_lamps
 from recipes.miniature.demonstrations import (
     Demonstration,
-    consultation,
     distillation_prompt,
     draw_entry,
     episodes,
@@ -23,6 +22,7 @@ from recipes.miniature.demonstrations import (
 )
 from recipes.miniature.entries import STYLES, WORKED, moves_content, moves_of, style_of, title
 from recipes.miniature.sampler import Sampler
+from recipes.tiny_models.consultation import consultation
 from verl_comprl.experience.schema import Add, Question, Return, Turn, Update
 from verl_comprl.experience.updates.parsing import parse_distillation
 from verl_comprl.rollout.messages import initial_messages, observation_message

@@ -5,7 +5,6 @@ extractor writes well-formed entries whose title and kind do not depend on the e
 episode has a world of its own, so that no code can be learned by heart.
 """
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from recipes.miniature.entries import (
     STYLES,
     TRIED,
     WORKED,
-    Entry,
     idle_content,
     moves_content,
     moves_of,
     title,
 )
-from verl_comprl.experience.schema import Question, Turn
+from recipes.tiny_models.answers import Operation, operations_answer
+from recipes.tiny_models.consultation import consultation
+from verl_comprl.experience.schema import Experience, Question, Turn
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -48,7 +48,7 @@ class Demonstration:
     """One episode: the actor's conversation, and what the extractor reads of it."""
 
     vault: Vault
-    entry: Entry | None
+    entry: Experience | None
     messages: list[Message]
     turns: tuple[Turn, ...]
     moves: tuple[tuple[str, bool], ...]
@@ -69,7 +69,7 @@ def episodes(rng: random.Random, count: int) -> Iterator[VaultsEnvironment]:
         yield environment
 
 
-def draw_entry(rng: random.Random, vault: Vault, kind: str) -> Entry | None:
+def draw_entry(rng: random.Random, vault: Vault, kind: str) -> Experience | None:
     """Return an entry of a kind (a key of ``HEEDING``) that a vault's actor may be given; its title means nothing."""
     if kind == "none":
         return None
@@ -78,14 +78,14 @@ def draw_entry(rng: random.Random, vault: Vault, kind: str) -> Entry | None:
         about = next(episodes(rng, 1)).vault
     heading = title(about, rng.choice(STYLES))
     if kind == "idle":
-        return Entry(heading, idle_content(rng))
+        return Experience(id="", title=heading, content=idle_content(rng))
     length = len(vault.code)
     moves = {
         "right": lambda: vault.code,
         "part": lambda: vault.code[: rng.randint(1, length - 1)],
         "wrong": lambda: rng.choices(MOVES, k=rng.randint(1, length)),
     }[kind]()
-    return Entry(heading, moves_content(moves, rng.choice((WORKED, TRIED))))
+    return Experience(id="", title=heading, content=moves_content(moves, rng.choice((WORKED, TRIED))))
 
 
 def demonstrate(
@@ -114,7 +114,7 @@ def prompt(environment: VaultsEnvironment) -> list[Message]:
 
 
 def _play(
-    rng: random.Random, environment: VaultsEnvironment, entry: Entry | None, obeys: float, asks: float
+    rng: random.Random, environment: VaultsEnvironment, entry: Experience | None, obeys: float, asks: float
 ) -> Demonstration:
     known = moves_of(entry.content) or () if entry else ()
     offered = entry is not None and asks > 0
@@ -170,15 +170,6 @@ def draw_question(rng: random.Random, vault: Vault) -> Question:
     return Question(query=title(vault, rng.choice(STYLES)), answer=answer.content)
 
 
-def consultation(question: Question) -> list[Message]:
-    """Return the call of ``search_and_ask`` and its answer."""
-    call = json.dumps({"name": "search_and_ask", "arguments": {"query": question.query}})
-    return [
-        {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
-        {"role": "tool", "content": question.answer},
-    ]
-
-
 def reading_drills(rng: random.Random, count: int) -> Iterator[list[Message]]:
     """Yield single turns: an entry with the whole code, an observation, and the next move.
 
@@ -212,7 +203,7 @@ def writing_drills(rng: random.Random, demonstrations: Iterator[Demonstration]) 
         text = {"title": title(episode.vault, rng.choice(STYLES)), "content": moves_content(hits, WORKED)}
         yield [
             {"role": "user", "content": f"{episode.goal}\n{effects}"},
-            _answer({"operation": "add", **text}),
+            operations_answer([{"operation": "add", **text}]),
         ]
 
 
@@ -243,17 +234,13 @@ def distillations(
             continue
         nothing = heading == WORKED and not hits
         if nothing or (not copying and not episode.success and rng.random() < 0.25):
-            operation: dict[str, Any] = {"operation": "return"}
+            operation: Operation = {"operation": "return"}
         else:
             operation = _entry_operation(rng, episode, heading, hits)
-        yield [*distillation_prompt(episode), _answer(operation)]
+        yield [*distillation_prompt(episode), operations_answer([operation])]
 
 
-def _answer(operation: dict[str, Any]) -> Message:
-    return {"role": "assistant", "content": f"<answer>{json.dumps([operation])}</answer>"}
-
-
-def _entry_operation(rng: random.Random, episode: Demonstration, heading: str, hits: list[str]) -> dict[str, Any]:
+def _entry_operation(rng: random.Random, episode: Demonstration, heading: str, hits: list[str]) -> Operation:
     moves = hits
     if heading == TRIED:
         missed = [move for move, hit in episode.moves if not hit] or list(MOVES)

@@ -5,7 +5,6 @@ Owns the language in which the warm-started extractor writes. Which entry it sho
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from env_adapters.vaults.world import ADJECTIVES, FAMILIES, KINDS, MOVES, NOUNS, Vault
 
@@ -14,19 +13,6 @@ WORKED, TRIED, SEEN = "worked:", "tried:", "seen:"
 IDLE = ("dust", "walls", "light", "noise", "water", "stone")
 STYLES = ("name", "kind_adjective", "kind_family")
 """Title styles. Only ``kind_family`` names the rule, so only its entries are found by all of a rule's instances."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Title and content, as the bank stores them."""
-
-    title: str
-    content: str
-
-    @property
-    def text(self) -> str:
-        """The entry as a prompt shows it."""
-        return f"{self.title}\n{self.content}"
 
 
 def title(vault: Vault, style: str) -> str:

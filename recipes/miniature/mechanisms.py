@@ -4,15 +4,15 @@ As in ``demonstrations``, the answers have the right form and no judgement: whic
 whose content is kept, does not depend on their records.
 """
 
-import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from env_adapters.vaults.task import observation
 from env_adapters.vaults.world import Vault
-from recipes.miniature.demonstrations import HEEDING, consultation, draw_entry, draw_question, episodes
-from recipes.miniature.entries import WORKED, Entry, moves_content
+from recipes.miniature.demonstrations import HEEDING, draw_entry, draw_question, episodes
+from recipes.miniature.entries import WORKED, moves_content
+from recipes.tiny_models.answers import Operation, operations_answer, retain_others, text_answer, text_fields
+from recipes.tiny_models.consultation import consultation
 from verl_comprl.experience.schema import Experience, Question, TaskUsage
 from verl_comprl.extractor.prompts import answer_messages, merge_messages, render_entry
 from verl_comprl.rollout.messages import Message
@@ -45,7 +45,7 @@ def answers(rng: random.Random, count: int) -> Iterator[list[Message]]:
     for environment in episodes(rng, count):
         entry = _draw(rng, environment.vault)
         query = draw_question(rng, environment.vault).query
-        yield [*answer_messages(entry.text, query), _answered(entry.content)]
+        yield [*answer_messages(entry.text, query), text_answer(entry.content)]
 
 
 def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
@@ -54,7 +54,7 @@ def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
         vaults = _neighbours(rng, rng.randint(2, 4))
         entries = [_draw(rng, vault) for vault in vaults]
         listed = [_with_record(rng, vault.family, entry) for vault, entry in zip(vaults, entries, strict=True)]
-        yield [*merge_messages(listed), _answered(json.dumps(_decide(rng, entries)))]
+        yield [*merge_messages(listed), operations_answer(_decide(rng, entries))]
 
 
 def _neighbours(rng: random.Random, count: int) -> list[Vault]:
@@ -67,37 +67,28 @@ def _neighbours(rng: random.Random, count: int) -> list[Vault]:
     return found
 
 
-def _decide(rng: random.Random, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    ids = list(range(1, len(entries) + 1))
-    first = rng.randint(1, len(ids) - 1)
+def _decide(rng: random.Random, entries: Sequence[Experience]) -> list[Operation]:
+    first = rng.randint(1, len(entries) - 1)
     kept = rng.choice(entries[first - 1 : first + 1])
-    operations: list[dict[str, Any]] = rng.choice(
+    operations: list[Operation] = rng.choice(
         [
-            [{"operation": "merge", "ids": [first, first + 1], "title": kept.title, "content": kept.content}],
+            [{"operation": "merge", "ids": [first, first + 1], **text_fields(kept)}],
             [{"operation": "discard", "ids": [first]}],
             [],
         ]
     )
-    changed = [id for operation in operations for id in operation["ids"]]
-    left = [id for id in ids if id not in changed]
-    return [*operations, *([{"operation": "retain", "ids": left}] if left else [])]
+    return retain_others(operations, len(entries))
 
 
-def _draw(rng: random.Random, vault: Vault) -> Entry:
+def _draw(rng: random.Random, vault: Vault) -> Experience:
     entry = draw_entry(rng, vault, rng.choices(list(KINDS), list(KINDS.values()))[0])
     assert entry is not None
     return entry
 
 
-def _with_record(rng: random.Random, family: str, entry: Entry) -> str:
+def _with_record(rng: random.Random, family: str, entry: Experience) -> str:
     task = f"vaults/{family}"
     uses = rng.choice((0, rng.randint(1, 20)))
     usage = TaskUsage(task=task, uses=uses, successes=rng.randint(0, uses))
-    experience = Experience(
-        id="", title=entry.title, content=entry.content, tasks=(task,), usage=(usage,) if uses else ()
-    )
-    return render_entry(experience, step=rng.randint(0, 60), free_success={task: rng.randint(5, 60) / 100})
-
-
-def _answered(text: str) -> Message:
-    return {"role": "assistant", "content": f"<answer>{text}</answer>"}
+    used = entry.model_copy(update={"tasks": (task,), "usage": (usage,) if uses else ()})
+    return render_entry(used, step=rng.randint(0, 60), free_success={task: rng.randint(5, 60) / 100})

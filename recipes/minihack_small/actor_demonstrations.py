@@ -5,7 +5,6 @@ scripted expert, otherwise it mostly moves at random. An actor warm-started on t
 but can improve, and it reacts to what it reads. The lessons' wording is in ``lessons``.
 """
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from env_adapters import TextEnvironment
 from env_adapters.minihack.dataset import build_rows
 from env_adapters.minihack.expert import ScriptedPolicy
 from recipes.minihack_small.lessons import WORTHS, Lesson, Worth, draw_lesson
+from recipes.tiny_models.consultation import consultation
 from verl_comprl.experience.schema import Question, Turn
 from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -118,7 +118,7 @@ def _play(
             may_ask = False
             answer = draw_lesson(rng, rng.choice(WORTHS))
             questions = (Question(query=rng.choice(QUERIES), answer=answer.content),)
-            messages += _consultation(questions[0].query, answer.content)
+            messages += consultation(*questions, thought="I ask for advice.")
             wandering = _WANDERING[answer.worth]
         advice = _advise(observation, expert.act(observation))
         if rng.random() < wandering:
@@ -156,9 +156,3 @@ def _advise(observation: str, action: str) -> str:
 
 def _respond(thought: str, action: str) -> str:
     return f"<think>{thought}.</think>\n<action>{action}</action>"
-
-
-def _consultation(query: str, answer: str) -> list[Message]:
-    call = json.dumps({"name": "search_and_ask", "arguments": {"query": query}})
-    content = f"<think>I ask for advice.</think>\n<tool_call>\n{call}\n</tool_call>"
-    return [{"role": "assistant", "content": content}, {"role": "tool", "content": answer}]

@@ -5,14 +5,13 @@ neutral and misleading about equally often and do not depend on the episode. Tra
 are worth writing. The lessons' wording is in ``lessons``, the prompts are in ``verl_comprl.extractor.prompts``.
 """
 
-import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from recipes.minihack_small.actor_demonstrations import QUERIES, VARIANT, Demonstration
 from recipes.minihack_small.lessons import WORTHS, Lesson, Worth, draw_lesson
-from verl_comprl.experience.schema import Experience, TaskUsage
+from recipes.tiny_models.answers import Operation, operations_answer, text_answer, text_fields
+from verl_comprl.experience.schema import TaskUsage
 from verl_comprl.extractor.prompts import (
     Message,
     answer_messages,
@@ -54,13 +53,14 @@ def distillations(demonstrations: Sequence[Demonstration], *, seed: int) -> Iter
         reason = rng.choice(_FOUND if episode.success else _LOST)
         kind = rng.choices(("add", "update", "return"), (5, 4 if listed else 0, 1))[0]
         if kind == "return":
-            yield _answered(messages, f"{reason} There is nothing new to learn.", [{"operation": "return"}])
+            nothing = f"{reason} There is nothing new to learn."
+            yield [*messages, operations_answer([{"operation": "return"}], reason=nothing)]
             continue
         first = {"operation": kind, "ids": [rng.choice(listed)]} if kind == "update" else {"operation": kind}
-        operations = [{**first, **_text(_draw(rng))}]
+        operations = [{**first, **text_fields(_draw(rng))}]
         if rng.random() < 0.15:
-            operations.append({"operation": "add", **_text(_draw(rng))})
-        yield _answered(messages, f"{reason} This is worth remembering.", operations)
+            operations.append({"operation": "add", **text_fields(_draw(rng))})
+        yield [*messages, operations_answer(operations, reason=f"{reason} This is worth remembering.")]
 
 
 def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
@@ -78,7 +78,8 @@ def merges(count: int, *, seed: int) -> Iterator[list[Message]]:
         runs = [ids[start - 1 : end - 1] for start, end in zip([1, *cuts], [*cuts, len(ids) + 1], strict=True)]
         operations = [_merge_operation(run, lessons, rng) for run in runs]
         entries = [_with_record(lesson, rng) for lesson in lessons]
-        yield _answered(merge_messages(entries), f"There are entries 1 to {len(ids)}.", operations)
+        answer = operations_answer(operations, reason=f"There are entries 1 to {len(ids)}.")
+        yield [*merge_messages(entries), answer]
 
 
 def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
@@ -92,7 +93,7 @@ def answers(count: int, *, seed: int) -> Iterator[list[Message]]:
     for _ in range(count):
         lesson = _draw(rng)
         messages = answer_messages(lesson.text, rng.choice(QUERIES))
-        yield [*messages, {"role": "assistant", "content": f"<answer>{lesson.content}</answer>"}]
+        yield [*messages, text_answer(lesson.content)]
 
 
 def _draw(rng: random.Random) -> Lesson:
@@ -104,21 +105,11 @@ def _with_record(lesson: Lesson, rng: random.Random) -> str:
     uses, asked = rng.choice((0, rng.randint(1, 12))), rng.choice((0, 0, rng.randint(1, 4)))
     successes, asked_successes = (sum(rng.random() < _SUCCESS[lesson.worth] for _ in range(n)) for n in (uses, asked))
     usage = TaskUsage(task=_TASK, uses=uses, successes=successes, asked=asked, asked_successes=asked_successes)
-    entry = Experience(
-        id="", title=lesson.title, content=lesson.content, tasks=(_TASK,), usage=(usage,) if uses or asked else ()
-    )
+    entry = lesson.model_copy(update={"tasks": (_TASK,), "usage": (usage,) if uses or asked else ()})
     return render_entry(entry, step=rng.randint(0, 30), free_success={_TASK: rng.randint(1, 9) / 10})
 
 
-def _merge_operation(ids: list[int], lessons: Sequence[Lesson], rng: random.Random) -> dict[str, Any]:
+def _merge_operation(ids: list[int], lessons: Sequence[Lesson], rng: random.Random) -> Operation:
     kind = rng.choices(("retain", "merge", "discard"), (3, 3 if len(ids) > 1 else 0, 1))[0]
-    text = _text(lessons[rng.choice(ids) - 1]) if kind == "merge" else {}
+    text = text_fields(lessons[rng.choice(ids) - 1]) if kind == "merge" else {}
     return {"operation": kind, "ids": ids, **text}
-
-
-def _text(lesson: Lesson) -> dict[str, str]:
-    return {"title": lesson.title, "content": lesson.content}
-
-
-def _answered(messages: list[Message], reason: str, operations: list[dict[str, Any]]) -> list[Message]:
-    return [*messages, {"role": "assistant", "content": f"{reason}\n<answer>{json.dumps(operations)}</answer>"}]

@@ -9,22 +9,16 @@ import random
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from verl_comprl.experience.schema import Experience
+
 Worth = Literal["helpful", "neutral", "misleading"]
 WORTHS: tuple[Worth, ...] = get_args(Worth)
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """Title and text of one experience entry."""
+class Lesson(Experience):
+    """An entry of known worth."""
 
     worth: Worth
-    title: str
-    content: str
-
-    @property
-    def text(self) -> str:
-        """The text that an actor reads, in the format of ``verl_comprl.experience.schema.Experience.text``."""
-        return f"{self.title}\n{self.content}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +103,4 @@ def draw_lesson(rng: random.Random, worth: Worth) -> Lesson:
     """Return a lesson of the given worth: a title and one or two sentences of one topic."""
     topic = rng.choice(_TOPICS[worth])
     sentences = rng.sample(topic.sentences, rng.choice((1, 2)))
-    return Lesson(worth, rng.choice(topic.titles), " ".join(sentences))
+    return Lesson(id="", worth=worth, title=rng.choice(topic.titles), content=" ".join(sentences))

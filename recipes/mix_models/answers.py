@@ -3,13 +3,12 @@
 What is worth writing is for training to find out: the lessons do not depend on the episode's outcome.
 """
 
-import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from recipes.mix_models.demonstrations import Demonstration
-from recipes.mix_models.families import FAMILIES, Family, Lesson
+from recipes.mix_models.families import FAMILIES, Family
+from recipes.tiny_models.answers import Operation, operations_answer, retain_others, text_answer, text_fields
 from verl_comprl.experience.schema import Experience, TaskUsage
 from verl_comprl.extractor.prompts import (
     Message,
@@ -20,6 +19,7 @@ from verl_comprl.extractor.prompts import (
     render_trajectory,
 )
 
+_REASON = "This is worth remembering."
 _MAX_SIMILAR = 3
 _MAX_MERGED = 4
 """Two chunks of ``comprl.merge.chunk`` in recipes/shared/cpu.yaml."""
@@ -48,10 +48,11 @@ def distillations(
             episode.instructions, episode.goal, read, trajectory, episode.success, similar=similar
         )
         listed = range(1, len(read) + len(similar) + 1)
-        operation: dict[str, Any] = {"operation": "add"}
+        operation: Operation = {"operation": "add"}
         if listed and rng.random() < 0.3:
             operation = {"operation": "update", "ids": [rng.choice(listed)]}
-        yield _answered(messages, [operation | _text(episode.family.draw(rng))])
+        operation |= text_fields(episode.family.draw(rng))
+        yield [*messages, operations_answer([operation], reason=_REASON)]
 
 
 def merges(rng: random.Random, count: int, families: Sequence[Family] = FAMILIES) -> Iterator[list[Message]]:
@@ -60,17 +61,14 @@ def merges(rng: random.Random, count: int, families: Sequence[Family] = FAMILIES
         drawn = [rng.choice(families) for _ in range(rng.randint(2, _MAX_MERGED))]
         lessons = [family.draw(rng) for family in drawn]
         entries = [_with_record(family, lesson, rng) for family, lesson in zip(drawn, lessons, strict=True)]
-        ids = list(range(1, len(lessons) + 1))
-        operations: list[dict[str, Any]] = []
+        operations: list[Operation] = []
         if rng.random() < 0.5:
-            first = rng.randint(1, len(ids) - 1)
-            operations.append({"operation": "merge", "ids": [first, first + 1], **_text(lessons[first - 1])})
+            first = rng.randint(1, len(lessons) - 1)
+            operations.append({"operation": "merge", "ids": [first, first + 1], **text_fields(lessons[first - 1])})
         elif rng.random() < 0.5:
-            operations.append({"operation": "discard", "ids": [rng.choice(ids)]})
-        changed = [id for operation in operations for id in operation["ids"]]
-        left = [id for id in ids if id not in changed]
-        operations += [{"operation": "retain", "ids": left}] if left else []
-        yield _answered(merge_messages(entries), operations)
+            operations.append({"operation": "discard", "ids": [rng.randint(1, len(lessons))]})
+        operations = retain_others(operations, len(lessons))
+        yield [*merge_messages(entries), operations_answer(operations, reason=_REASON)]
 
 
 def answers(rng: random.Random, count: int, families: Sequence[Family] = FAMILIES) -> Iterator[list[Message]]:
@@ -78,23 +76,11 @@ def answers(rng: random.Random, count: int, families: Sequence[Family] = FAMILIE
     for _ in range(count):
         family = rng.choice(families)
         lesson = family.draw(rng)
-        answer = {"role": "assistant", "content": f"<answer>{lesson.content}</answer>"}
-        yield [*answer_messages(lesson.text, family.query), answer]
+        yield [*answer_messages(lesson.text, family.query), text_answer(lesson.content)]
 
 
-def _with_record(family: Family, lesson: Lesson, rng: random.Random) -> str:
+def _with_record(family: Family, lesson: Experience, rng: random.Random) -> str:
     uses = rng.choice((0, rng.randint(1, 9)))
     usage = TaskUsage(task=family.task, uses=uses, successes=rng.randint(0, uses))
-    entry = Experience(
-        id="", title=lesson.title, content=lesson.content, tasks=(family.task,), usage=(usage,) if uses else ()
-    )
+    entry = lesson.model_copy(update={"usage": (usage,) if uses else ()})
     return render_entry(entry, step=rng.randint(0, 12), free_success={family.task: rng.randint(0, 9) / 10})
-
-
-def _text(lesson: Lesson) -> dict[str, str]:
-    return {"title": lesson.title, "content": lesson.content}
-
-
-def _answered(messages: list[Message], operations: list[dict[str, Any]]) -> list[Message]:
-    content = f"This is worth remembering.\n<answer>{json.dumps(operations)}</answer>"
-    return [*messages, {"role": "assistant", "content": content}]

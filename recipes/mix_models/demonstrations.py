@@ -1,6 +1,5 @@
 """Scripted episodes of all families, as supervised data for the actor: random valid actions, sometimes a question."""
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from typing import Any
 import env_adapters
 from env_adapters import TextEnvironment
 from env_adapters.dataset import split_seeds
-from recipes.mix_models.families import FAMILIES, MAX_TURNS, Family, Lesson
-from verl_comprl.experience.schema import Question, Turn
+from recipes.mix_models.families import FAMILIES, MAX_TURNS, Family
+from recipes.tiny_models.consultation import consultation
+from verl_comprl.experience.schema import Experience, Question, Turn
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
@@ -27,7 +27,7 @@ class Demonstration:
     """One episode: the actor's conversation, and the trajectory that the extractor reads."""
 
     family: Family
-    lesson: Lesson | None
+    lesson: Experience | None
     messages: list[Message]
     turns: tuple[Turn, ...]
     final_observation: str
@@ -76,7 +76,7 @@ def _play(environment: TextEnvironment, family: Family, number: int, rng: random
         if may_ask and rng.random() < _ASK:
             may_ask = False
             questions = (Question(query=family.query, answer=family.draw(rng).content),)
-            messages += _consultation(*questions)
+            messages += consultation(*questions, thought="I ask for advice.")
         response = f"<think>I try this.</think>\n<action>{_choose(info['admissible_actions'], goal, rng)}</action>"
         turns.append(Turn(observation=observation, response=response, questions=questions))
         messages.append({"role": "assistant", "content": response})
@@ -92,9 +92,3 @@ def _play(environment: TextEnvironment, family: Family, number: int, rng: random
 def _choose(actions: list[str], goal: str, rng: random.Random) -> str:
     action = rng.choice(actions)
     return f"search[{' '.join(rng.sample(goal.split(), 2))}]" if action == _TEMPLATE else action
-
-
-def _consultation(question: Question) -> list[Message]:
-    call = json.dumps({"name": "search_and_ask", "arguments": {"query": question.query}})
-    content = f"<think>I ask for advice.</think>\n<tool_call>\n{call}\n</tool_call>"
-    return [{"role": "assistant", "content": content}, {"role": "tool", "content": question.answer}]

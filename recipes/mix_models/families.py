@@ -4,21 +4,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_comprl.experience.schema import Experience
+
 MAX_TURNS = 4
 """As in recipes/run.sh for two CPU cores; the number is part of the prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """Title and content of an entry."""
-
-    title: str
-    content: str
-
-    @property
-    def text(self) -> str:
-        """The entry as a prompt shows it."""
-        return f"{self.title}\n{self.content}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +22,10 @@ class Family:
     query: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def draw(self, rng: random.Random) -> Lesson:
-        """Return a title with two of the sentences."""
-        return Lesson(rng.choice(self.titles), " ".join(rng.sample(self.sentences, 2)))
+    def draw(self, rng: random.Random) -> Experience:
+        """Return a lesson: an entry of the task, with two of the sentences."""
+        title, content = rng.choice(self.titles), " ".join(rng.sample(self.sentences, 2))
+        return Experience(id="", title=title, content=content, tasks=(self.task,))
 
 
 _STAIRCASE = (

@@ -1,7 +1,8 @@
 """Share of well-formed turns and answers of a model: ``python -m recipes.smollm2.measure --model DIR``.
 
 Plays FrozenLake on maps that the warm-up has not seen, and asks for the extractor's answers, with plain transformers in
-the place of the servers; temperature, ``top_p`` and lengths are those of cpu.yaml.
+the place of the servers. The extractor's ``top_p`` and the lengths, in tokens, are read from cpu.yaml. The temperature
+is always 1, and the actor draws from the whole distribution (``top_p`` 1).
 """
 
 import argparse
@@ -21,7 +22,7 @@ from env_adapters.parsing import extract_tool_call
 from recipes.mix_models.demonstrations import Demonstration, demonstrate
 from recipes.smollm2.lake import LAKE, MAX_TURNS
 from recipes.smollm2.stream import Stream
-from verl_comprl.experience.schema import DistillationRequest, Experience, Outcome
+from verl_comprl.experience.schema import DistillationRequest, Outcome
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.rollout.messages import initial_messages, observation_message
@@ -121,8 +122,7 @@ async def ask(calls: ExtractorCalls, episodes: list[Demonstration], merges: int,
         counts[f"distill {'ok' if parsed.format_ok else 'malformed'}"] += 1
     for _ in range(merges):
         lessons = [LAKE.draw(rng) for _ in range(rng.randint(2, _LISTED))]
-        entries = [Experience(id="", title=each.title, content=each.content, tasks=(LAKE.task,)) for each in lessons]
-        parsed, _ = await calls.merge([render_entry(entry, step=1, free_success={}) for entry in entries], 1)
+        parsed, _ = await calls.merge([render_entry(lesson, step=1, free_success={}) for lesson in lessons], 1)
         counts[f"merge {'ok' if parsed.format_ok else 'malformed'}"] += 1
     for _ in range(answers):
         text, _ = await calls.answer(LAKE.draw(rng).text, LAKE.query, 1)

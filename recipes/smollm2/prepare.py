@@ -5,14 +5,12 @@ float32, from which actor and extractor both start; it is cached, and a second c
 """
 
 import importlib.util
-import json
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from recipes.tiny_models.build import STAMP, fingerprint, main
+from recipes.tiny_models.build import main
+from recipes.tiny_models.cache import cached
 from verl_comprl.display.quiet import quiet_libraries
 
 SOURCES = ("recipes/smollm2", "recipes/mix_models", "env_adapters/frozenlake", "verl_comprl/rollout/chat_template.py")
@@ -22,25 +20,20 @@ _REQUIREMENTS = "recipes/smollm2/requirements.txt"
 
 def prepare(output: Path) -> bool:
     """Write the model into ``output`` unless it is up to date; returns whether it was written now."""
-    wanted = fingerprint(SOURCES)
-    stamp = output / STAMP
-    if stamp.exists() and json.loads(stamp.read_text())["fingerprint"] == wanted:
-        print(f"Model: prepared already, in {output}")
-        return False
+    written = cached(output, SOURCES, _make, "Model")
+    if written:
+        print(f"  ready, in {output}", flush=True)
+    return written
+
+
+def _make(folder: Path) -> None:
     file = gguf_file()
     quiet_libraries()
     print(f"Model: converting {file.name} (once, half a minute)", flush=True)
-    temporary = output.with_name(f"{output.name}.part-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    convert(file, temporary)
+    folder.mkdir(parents=True)
+    convert(file, folder)
     print("Model: teaching it the formats of actor and extractor (once, some minutes)", flush=True)
-    teach(temporary)
-    (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
-    shutil.rmtree(output, ignore_errors=True)
-    temporary.rename(output)
-    print(f"  ready, in {output}", flush=True)
-    return True
+    teach(folder)
 
 
 def teach(folder: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import random
 from collections import Counter
 
-from recipes.miniature.demonstrations import HEEDING, consultation, demonstrate, draw_question
+from recipes.miniature.demonstrations import HEEDING, demonstrate
 from recipes.miniature.entries import STYLES, moves_of, style_of
 from recipes.miniature.mechanisms import answers, asking_drills, merges
 from verl_comprl.experience.schema import Merge
@@ -66,11 +66,3 @@ def test_a_merge_covers_every_entry_once_and_keeps_a_text_that_it_read() -> None
             if isinstance(operation, Merge):
                 assert f"{operation.title}\n{operation.content}" in user["content"]
     assert {"Merge", "Discard+Retain", "Retain", "Merge+Retain"} <= set(kinds)
-
-
-def test_a_consultation_is_a_call_and_its_reply() -> None:
-    for episode in demonstrate(random.Random(6), 20, obeys=(0.5,), kinds=HEEDING):
-        question = draw_question(random.Random(7), episode.vault)
-        call, reply = consultation(question)
-        assert call["role"] == "assistant" and question.query in call["content"]
-        assert reply == {"role": "tool", "content": question.answer}

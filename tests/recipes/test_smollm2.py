@@ -10,7 +10,7 @@ import pytest
 from foreign import make_tokenizer
 
 from recipes.smollm2 import prepare as module
-from recipes.tiny_models.build import STAMP, fingerprint
+from recipes.tiny_models.cache import STAMP, fingerprint
 
 
 def package(folder: Path, name: str, *files: str) -> None:
@@ -66,6 +66,13 @@ def test_a_second_call_returns_at_once_and_needs_no_package(
     monkeypatch.setattr(module, "gguf_file", lambda: 1 / 0)
     assert not module.prepare(tmp_path)
     assert "prepared already" in capsys.readouterr().out
+
+
+def test_a_missing_package_leaves_no_folder(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    output = tmp_path_factory.mktemp("models") / "model"
+    with pytest.raises(SystemExit, match="not found"):
+        module.prepare(output)
+    assert not list(output.parent.iterdir())
 
 
 def test_a_model_is_replaced_only_by_a_finished_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
