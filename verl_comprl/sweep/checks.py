@@ -16,6 +16,8 @@ FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""
 
 _STEPS = "trainer.total_training_steps="
+_FREE = (_STEPS, "trainer.test_freq=", "trainer.save_freq=")
+"""Settings in which a run that goes on may differ from what it was before."""
 _CHECKPOINT = "latest_checkpointed_iteration.txt"
 """verl's file in the folder of a run, with the step of the latest checkpoint."""
 
@@ -104,6 +106,6 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
 
 
 def _split(overrides: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the number of steps that overrides ask for (0 if they do not), and the other overrides."""
+    """Return the number of steps that overrides ask for (0 if they do not), and those that may not differ."""
     steps = [int(override.removeprefix(_STEPS)) for override in overrides if override.startswith(_STEPS)]
-    return (steps or [0])[-1], [override for override in overrides if not override.startswith(_STEPS)]
+    return (steps or [0])[-1], [override for override in overrides if not override.startswith(_FREE)]
