@@ -40,7 +40,7 @@ def build(output: Path, *, sources: Sequence[str], tokenizer: Step, actor: Step,
 
 def _train(folder: Path, tokenizer: Step, actor: Step, extractor: Step) -> None:
     quiet_libraries()  # before they are imported; the two processes below inherit the settings
-    print("Models: building two small ones, actor and extractor (once, 2 to 4 minutes)", flush=True)
+    print("Models: building two small ones, actor and extractor (once, some minutes)", flush=True)
     print("  playing scripted example episodes …", flush=True)
     folder.mkdir(parents=True)
     tokenizer(folder / "tokenizer")
