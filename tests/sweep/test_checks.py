@@ -100,7 +100,9 @@ def test_a_finished_run_continues_with_more_steps_if_it_has_a_checkpoint(
     checkpoint.write_text("60")
     (run,) = check(longer(runs, 120), configs[1:2])
     assert run.record is None and run.stored == record
-    check([Run("full", (*longer(runs, 120)[0].overrides, "trainer.test_freq=60", "trainer.save_freq=30"))], configs[1:2])
+    check(
+        [Run("full", (*longer(runs, 120)[0].overrides, "trainer.test_freq=60", "trainer.save_freq=30"))], configs[1:2]
+    )
     assert check(longer(runs, 60), configs[1:2])[0].record == record
     for other in (longer(runs, 30), [Run("full", (*longer(runs, 120)[0].overrides, "data.seed=1"))]):
         with pytest.raises(ConfigError, match=r"has a finished run with .*; use another folder or remove it"):
