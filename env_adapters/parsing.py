@@ -29,6 +29,12 @@ def extract_action(message: str) -> str:
     return (tail.partition(_CLOSE)[0] if tag else answer).strip()
 
 
+def is_one_action(message: str) -> bool:
+    """Return whether ``message`` has at most one ``<action>`` tag after its thoughts and nothing behind that action."""
+    answer = message.rpartition("</think>")[2]
+    return answer.count(_OPEN) <= 1 and not answer.partition(_CLOSE)[2].strip()
+
+
 def match_action(action: str, allowed: list[str]) -> str | None:
     """Return the entry of ``allowed`` equal to ``action`` up to case and runs of white space, else None."""
     words = action.casefold().split()

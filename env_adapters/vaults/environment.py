@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from env_adapters.base import TextEnvironment, Transition
 from env_adapters.dataset import split_of
+from env_adapters.parsing import is_one_action
 from env_adapters.vaults.task import Task, goal, observation
 from env_adapters.vaults.world import FAMILIES, KINDS, MOVES, Vault, draw_vault
 
@@ -58,6 +59,11 @@ class VaultsEnvironment(TextEnvironment):
         self.task_id = f"{task.name}/{task.world}/{seed}"
         self._lit = 0
         return observation(0)
+
+    def _read(self, action_text: str) -> str | None:
+        # Stricter than other families, where the last action counts whatever surrounds it: trained that way, small
+        # models' answers grew until no turn ended any more, since it cost them nothing.
+        return super()._read(action_text) if is_one_action(action_text) else None
 
     def _play(self, action: str) -> Transition:
         hit = action == self.vault.code[self._lit]

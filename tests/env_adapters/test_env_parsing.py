@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_adapters.parsing import extract_action, extract_tool_call, match_action
+from env_adapters.parsing import extract_action, extract_tool_call, is_one_action, match_action
 
 ALLOWED = ["move north", "move northeast", "pickup"]
 
@@ -82,3 +82,21 @@ def test_a_tool_call_is_found(message: str, call: tuple[str, dict] | None) -> No
 @given(st.text())
 def test_extracting_a_tool_call_never_raises(text: str) -> None:
     extract_tool_call(f"<tool_call>{text}")
+
+
+@pytest.mark.parametrize(
+    ("message", "only"),
+    [
+        ("<action>left</action>", True),
+        ("I go.\n<action>left</action>\n", True),
+        ("<action>left", True),
+        ("left", True),
+        ("<action>up</action> or so</think><action>left</action>", True),
+        ("<action>left</action><action>left</action>", False),
+        ("<action>left</action><action>", False),
+        ("<action>left</action></action>", False),
+        ("<action>left</action> and then up", False),
+    ],
+)
+def test_an_action_may_have_to_be_the_last_thing_said(message: str, only: bool) -> None:
+    assert is_one_action(message) == only

@@ -220,10 +220,20 @@ async def test_a_turn_that_is_cut_off_is_closed_without_loss(make_loop, tokenize
     assert output.response_mask[: first + 1] == [1] * first + [0]
 
 
+async def test_turns_that_reach_their_limit_are_counted(make_loop, tokenizer):
+    turn = len(tokenizer.encode(MOVE_TURN, add_special_tokens=False))
+    for limit, cut in ((turn, 3.0), (turn + 1, 0.0)):
+        loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 3), ScriptedManager(GUIDE))
+        loop._settings = loop._settings.model_copy(update={"max_turn_tokens": limit})
+        details = (await play(loop, **row(2))).extra_fields["reward_extra_info"]
+        assert (details["cut_turns"], details["cut_off"]) == (cut, 0.0)
+
+
 async def test_an_episode_that_no_longer_fits_ends_with_a_generated_token(make_loop, tokenizer):
     server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
     loop = make_loop(server, ScriptedManager(GUIDE), response_length=40)
     output = await play(loop, **row(2))
+    assert output.extra_fields["reward_extra_info"]["cut_off"] == 1.0
     assert len(output.response_ids) <= 40
     assert output.response_mask[-1] == 1
 

@@ -28,7 +28,13 @@ def test_an_empty_half_has_no_metrics() -> None:
 
 def episode(guided: bool, success: float, actions: float = 4.0) -> dict[str, float]:
     numbers = {"guided": float(guided), "success": success, "actions": actions}
-    return numbers | {"invalid_actions": 1.0, "tool_calls": 2.0 * guided, "degraded": 0.0}
+    return numbers | {
+        "invalid_actions": 1.0,
+        "cut_turns": 3.0 * guided,
+        "cut_off": success,
+        "tool_calls": 2.0 * guided,
+        "degraded": 0.0,
+    }
 
 
 def test_metrics_of_halves_over_all_tasks_and_per_task() -> None:
@@ -37,6 +43,7 @@ def test_metrics_of_halves_over_all_tasks_and_per_task() -> None:
     metrics = rollout_metrics(rows, tasks)
     assert (metrics["comprl/guided/success"], metrics["comprl/free/success"], metrics["comprl/gap"]) == (0.5, 0.5, 0.0)
     assert metrics["comprl/guided/actions"] == 6.0
+    assert metrics["comprl/guided/cut_turns"] == 3.0 and metrics["comprl/free/cut_off"] == 0.5
     assert (metrics["comprl/task/shop/gap"], metrics["comprl/task/shop/guided/tool_calls"]) == (1.0, 2.0)
     assert metrics["comprl/task/room/guided/actions"] == 8.0
     assert metrics["comprl/task/room/free/rollouts"] == 0.0 and "comprl/task/room/gap" not in metrics

@@ -216,6 +216,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         while fits:
             with simple_timer("generate_sequences", episode.timing):
                 text = await conversation.generate(sampling_params, self._settings.max_turn_tokens)
+            episode.cut_turns += conversation.last_turn_cut
             call = await self._tool_call(episode, conversation, text, environment)
             if call is not None:
                 with simple_timer("tool_calls", episode.timing):

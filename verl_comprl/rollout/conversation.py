@@ -40,6 +40,8 @@ class Conversation:
         self.log_probs: list[float] = []
         self.last_turn_ids: list[int] = []
         self.last_turn_log_probs: list[float] | None = None
+        self.last_turn_cut = False
+        """Whether the model was still writing at the turn's limit."""
         self.weight_versions: list[int] = []
 
     @property
@@ -63,6 +65,8 @@ class Conversation:
                 sampling_params={**sampling_params, "max_tokens": budget},
             )
         await self.put(output.token_ids, output.log_probs)
+        ended = output.token_ids and output.token_ids[-1] == self._loop.tokenizer.eos_token_id
+        self.last_turn_cut = len(output.token_ids) >= budget and not ended
         versions = (output.extra_fields.get(key) for key in ("min_global_steps", "max_global_steps"))
         self.weight_versions += [version for version in versions if version is not None]
         text = self._loop.tokenizer.decode(output.token_ids, skip_special_tokens=True)

@@ -57,6 +57,8 @@ class Episode:
     """Entries that answers to questions rested on: their texts by id, without the one that guides the episode."""
     tool_calls: int = 0
     invalid_actions: int = 0
+    cut_turns: int = 0
+    """Turns, calls of a tool included, that reached their limit of tokens before they ended."""
     reward: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
     """The environment's latest info."""
@@ -148,6 +150,8 @@ class Episode:
             "score": float(self.info["score"]),
             "actions": float(len(self.turns)),
             "invalid_actions": float(self.invalid_actions),
+            "cut_turns": float(self.cut_turns),
+            "cut_off": float(self.unfinished is not None),
             "tool_calls": float(self.tool_calls),
             "degraded": float(self.guide.status == "degraded"),
         }

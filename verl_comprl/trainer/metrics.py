@@ -30,6 +30,9 @@ def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[st
     return result
 
 
+_OF_AN_EPISODE = ("success", "actions", "invalid_actions", "cut_turns", "cut_off")
+
+
 def _half_metrics(details: Sequence[Details], prefix: str) -> dict[str, float]:
     halves = {
         "guided": [row for row in details if row["guided"]],
@@ -39,7 +42,7 @@ def _half_metrics(details: Sequence[Details], prefix: str) -> dict[str, float]:
     for half, rows in halves.items():
         result[f"{prefix}/{half}/rollouts"] = float(len(rows))
         if rows:
-            result |= {f"{prefix}/{half}/{key}": _mean(rows, key) for key in ("success", "actions", "invalid_actions")}
+            result |= {f"{prefix}/{half}/{key}": _mean(rows, key) for key in _OF_AN_EPISODE}
     if halves["guided"]:
         result[f"{prefix}/guided/tool_calls"] = _mean(halves["guided"], "tool_calls")
     if halves["guided"] and halves["free"]:

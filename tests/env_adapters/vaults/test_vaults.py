@@ -63,6 +63,15 @@ def test_no_instance_of_evaluation_occurs_in_training() -> None:
     assert {tuple(goal.split()[2:4]) for goal in goals["train"]} == {tuple(goal.split()[2:4]) for goal in goals["val"]}
 
 
+def test_an_answer_that_goes_on_after_its_action_is_invalid() -> None:
+    environment = VaultsEnvironment(world=1)
+    environment.reset(seed=4)
+    (move, *_) = environment.vault.code
+    for answer in (f"<action>up</action><action>{move}</action>", f"<action>{move}</action></action>"):
+        assert not environment.step(answer)[4]["action_valid"]
+    assert environment.step(f"<think>Why not <action>?</think><action>{move}</action>")[4]["action_effective"]
+
+
 def test_an_episode_as_text() -> None:
     environment = VaultsEnvironment(world=1, max_turns=6)
     observation, info = environment.reset(seed=4)
