@@ -24,11 +24,15 @@ FILLING_STEPS = 12
 """Steps in which the warm-started pair fills the bank of ``offline``, without learning."""
 
 
-def filling(steps: int = FILLING_STEPS) -> tuple[str, ...]:
+def filling() -> tuple[str, ...]:
     """Return the overrides of the run that fills the bank of ``offline``."""
-    return ("arm=static_online", "actor_rollout_ref.actor.optim.lr=0.0", f"trainer.total_training_steps={steps}")
+    return (
+        "arm=static_online",
+        "actor_rollout_ref.actor.optim.lr=0.0",
+        f"trainer.total_training_steps={FILLING_STEPS}",
+    )
 
 
 def initial_bank(folder: Path) -> str:
     """Return the override by which ``offline`` starts with the bank of a run that ``filling`` describes."""
-    return f"comprl.initial_bank={folder}"
+    return f"comprl.initial_bank={folder}/global_step_{FILLING_STEPS}/comprl/bank"

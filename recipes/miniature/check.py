@@ -30,14 +30,14 @@ from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 EXPECTED = {
     "success_free": (0.10, 0.24),
-    "success_right_entry": (0.75, 1.0),
-    "success_wrong_entry": (0.0, 0.16),
+    "success_right_entry": (0.80, 1.0),
+    "success_wrong_entry": (0.0, 0.12),
     "valid_moves": (0.98, 1.0),
-    "right_contents": (0.28, 0.50),
-    "title_name": (0.20, 0.46),
-    "title_kind_adjective": (0.20, 0.46),
-    "title_kind_family": (0.20, 0.46),
-    "unparsable": (0.0, 0.05),
+    "right_contents": (0.33, 0.55),
+    "title_name": (0.22, 0.42),
+    "title_kind_adjective": (0.22, 0.42),
+    "title_kind_family": (0.22, 0.42),
+    "unparsable": (0.0, 0.03),
 }
 """Allowed range of each figure."""
 

@@ -1,5 +1,6 @@
 """Makes the dataset files of one world: training and held-out instances of the first families."""
 
+import os
 from pathlib import Path
 
 from env_adapters.vaults.dataset import build_rows
@@ -10,7 +11,7 @@ EVALUATED = 192
 
 
 def make_data(folder: Path, *, world: int, families: int) -> tuple[Path, Path]:
-    """Write the rows of the first ``families`` families of a world, unless they are there.
+    """Write the rows of the first ``families`` families of a world.
 
     Args:
         folder: Folder of all worlds.
@@ -29,11 +30,11 @@ def make_data(folder: Path, *, world: int, families: int) -> tuple[Path, Path]:
         ("val", EVALUATED // families),
     ):
         path = folder / f"world-{world}" / f"{split}-{families}.parquet"
-        if not path.exists():
-            rows = [
-                row for family in FAMILIES[:families] for row in build_rows(split, count, world=world, family=family)
-            ]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pandas.DataFrame(rows).to_parquet(path)
+        rows = [row for family in FAMILIES[:families] for row in build_rows(split, count, world=world, family=family)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A run may be reading the file of an earlier call, which has the same rows.
+        temporary = path.with_suffix(f".{os.getpid()}")
+        pandas.DataFrame(rows).to_parquet(temporary)
+        temporary.replace(path)
         files.append(path)
     return files[0], files[1]

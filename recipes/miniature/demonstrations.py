@@ -23,15 +23,13 @@ from recipes.miniature.entries import (
     moves_of,
     title,
 )
+from recipes.miniature.settings import FIRST_WORLD
 from recipes.tiny_models.answers import Operation, operations_answer
 from recipes.tiny_models.consultation import consultation
 from verl_comprl.experience.schema import Experience, Question, Turn
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
-
-FIRST_WORLD = 2**32
-"""Worlds from this number on are for warm starts and checks; runs have smaller numbers."""
 
 READING = {"right": 8, "part": 1, "wrong": 1}
 HEEDING = {"none": 4, "right": 3, "part": 2, "wrong": 2, "idle": 1}

@@ -19,8 +19,9 @@ COLOURS = {
     "self_imitation": "#999999",
     "shared_baseline": "#b23a48",
     "all_guided": "#e07a9b",
+    "no_merge": "#3c9d9b",
+    "no_search_and_ask": "#8a9a2b",
 }
-
 
 SHARES = {
     "kind_family": "entries with a title that transfers",
@@ -112,8 +113,9 @@ def _curves(panel: Any, rows: Sequence[Row], mode: str) -> None:
 
 
 def _band(panel: Any, arm: str, values: Mapping[int, Sequence[float]]) -> None:
-    """Mean over seeds with its 95 % interval; a step with one seed has no interval."""
-    steps = sorted(values)
+    """Mean over seeds with its 95 % interval, at steps that at least three seeds have reached (all, if fewer exist)."""
+    enough = min(3, max(map(len, values.values())))
+    steps = sorted(step for step, found in values.items() if len(found) >= enough)
     means = [statistics.mean(values[step]) for step in steps]
     halves = [interval(values[step]) for step in steps]
     style = "--" if arm in ("baseline", "self_imitation") else "-"
@@ -126,9 +128,12 @@ def _band(panel: Any, arm: str, values: Mapping[int, Sequence[float]]) -> None:
 
 def _over_families(panel: Any, rows: Sequence[Row]) -> None:
     values: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in [row for row in rows if row["batch"].isdecimal()]:
-        last = row["evaluations"][max(row["evaluations"], key=int)]
-        values[row["arm"]][int(row["batch"])].append(last.get("with", last.get("without", float("nan"))))
+    shown = [row for row in rows if row["batch"].isdecimal()]
+    common = set.intersection(*(set(row["evaluations"]) for row in shown))
+    step = max(common, key=int)
+    for row in shown:
+        measured = row["evaluations"][step]
+        values[row["arm"]][int(row["batch"])].append(measured.get("with", measured.get("without", float("nan"))))
     for arm in [arm for arm in COLOURS if arm in values]:
         numbers = sorted(values[arm])
         means = [statistics.mean(values[arm][number]) for number in numbers]
@@ -137,7 +142,7 @@ def _over_families(panel: Any, rows: Sequence[Row]) -> None:
         panel.errorbar(numbers, means, yerr=halves, **look)
     panel.set_xticks([1, 2, 3])
     panel.set_xlabel("task families that share the bank")
-    panel.set_ylabel("success at the end")
+    panel.set_ylabel(f"success, step {step}")
     panel.set_ylim(0, 1)
     panel.grid(alpha=0.25)
     panel.legend(frameon=False, fontsize=8)

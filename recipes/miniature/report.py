@@ -6,33 +6,50 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.miniature.rows import read_rows
-from recipes.miniature.tables import BATCHES, journal_table, paired_table, success_table, time_table
+from recipes.miniature.rows import Row, read_rows
+from recipes.miniature.tables import CAPTIONS, journal_table, paired_table, success_table, time_table
 
 
-def report(output: Path, into: Path | None = None) -> None:
+def report(output: Path, into: Path | None = None) -> bool:
     """Print the tables, and write rows, tables and figures.
 
     Args:
         output: Folder with ``runs``.
         into: Folder of what is written; None for ``output``.
+
+    Returns:
+        Whether there was a finished run.
     """
     from recipes.miniature.figures import draw  # needs matplotlib, the tables do not
 
     rows = read_rows(output / "runs")
     if not rows:
-        print("No run has finished yet.")
-        return
+        print(f"No run has finished in {output / 'runs'}.")
+        return False
     into = into or output
     into.mkdir(parents=True, exist_ok=True)
     (into / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tables = [success_table(rows), paired_table(rows), journal_table(rows), time_table(rows), BATCHES]
-    (into / "tables.md").write_text("\n\n".join(tables) + "\n")
-    print("\n\n".join(tables))
+    text = "\n\n".join(f"## {title}\n\n{table}\n\n{caption}" for title, table, caption in _tables(rows))
+    (into / "tables.md").write_text(f"# Tables of the miniature\n\n{text}\n")
+    print(text)
     for file in draw(rows, into):
         print(f"figure: {file}")
+    return True
+
+
+def _tables(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Return title, table and caption of each."""
+    return [
+        ("Success on held-out instances", success_table(rows), CAPTIONS["success"]),
+        ("Differences on held-out instances", paired_table(rows), CAPTIONS["paired"]),
+        ("Success in training, guided and free half", success_table(rows, "training"), CAPTIONS["journal"]),
+        ("Differences in training", paired_table(rows, "training"), CAPTIONS["paired"]),
+        ("What was learned", journal_table(rows), CAPTIONS["journal"]),
+        ("Wall clock", time_table(rows), CAPTIONS["time"]),
+    ]
 
 
 def main() -> int:
@@ -41,8 +58,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder of the miniature's files")
     parser.add_argument("--into", type=Path, help="folder of rows, tables and figures (default: the same)")
     options = parser.parse_args()
-    report(options.output, options.into)
-    return 0
+    return 0 if report(options.output, options.into) else 1
 
 
 if __name__ == "__main__":

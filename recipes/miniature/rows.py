@@ -1,117 +1,156 @@
 """Rows of the miniature, one for each finished run, read from the folders of the runs.
 
 Owns what is read: success on held-out instances at every evaluation, what the extractor wrote and the actor read, and
-how the extractor was rewarded.
+how training went.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
+from verl_comprl.manager.journal import JOURNAL
+from verl_comprl.sweep.checks import FINISHED
+from verl_comprl.trainer.run_log import EVALUATIONS, METRICS
 
 Row = dict[str, Any]
-"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed,
-``step_seconds`` and ``evaluation_seconds``, ``evaluations`` by step and ``journal`` by window of steps."""
+"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed, ``seconds`` of
+the parts of a step, ``evaluations`` by step; by the last step of each window ``training`` (success of the two halves,
+under the names of evaluations) and ``journal`` (all other figures)."""
 
 WINDOW = 15
-"""Steps over which what was written and read is averaged."""
+"""Steps over which training is averaged."""
 
 Windows = dict[str, dict[str, float]]
 """Figures by the last step of a window."""
 
+_PARTS = {"rollouts": "timing_s/gen", "update": "timing_s/update_actor", "step": "timing_s/step"}
+_EVALUATION = "timing_s/testing"
+
 
 def read_rows(runs: Path) -> list[Row]:
-    """Return a row for each finished run in a folder."""
+    """Return a row for each finished run in a folder that has made an evaluation."""
     rows = []
-    for finished in sorted(runs.glob("*-*-*/finished.json")):
+    for finished in sorted(runs.glob(f"*-*-*/{FINISHED}")):
         arm, batch, seed = finished.parent.name.rsplit("-", 2)
-        if arm == "filling":
+        evaluations = read_evaluations(finished.parent / EVALUATIONS)
+        if arm == "filling" or not evaluations:
             continue
-        evaluations = {}
-        for line in (finished.parent / "evaluations.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            evaluations[str(record["step"])] = {
-                mode: record[key] for mode in ("with", "without") if (key := f"comprl/eval/success_{mode}") in record
-            }
+        steps = [data for _, data in _steps(finished.parent / METRICS)]
         rows.append(
             {
                 "arm": arm,
                 "batch": batch,
                 "seed": int(seed),
-                **read_seconds(finished.parent / "metrics.jsonl"),
+                "seconds": mean_seconds(steps),
                 "evaluations": evaluations,
+                "training": read_training(finished.parent / METRICS),
                 "journal": merged(
-                    read_journal(finished.parent / "experience.jsonl", world=int(seed)),
-                    read_rewards(finished.parent / "metrics.jsonl"),
+                    read_journal(finished.parent / JOURNAL, world=int(seed)), read_health(finished.parent / METRICS)
                 ),
             }
         )
     return rows
 
 
+def read_evaluations(file: Path) -> Windows:
+    """Return success with and without experience by step; a run that goes on evaluates again where it ended before."""
+    evaluations: Windows = {}
+    for record in _lines(file):
+        measured = {mode: record[key] for mode in ("with", "without") if (key := _success(mode)) in record}
+        evaluations.setdefault(str(record["step"]), measured)
+    return evaluations
+
+
+def _success(mode: str) -> str:
+    return f"comprl/eval/success_{mode}"
+
+
 def read_journal(file: Path, *, world: int) -> Windows:
     """Return shares of what was written and read, by window.
 
-    Written entries: ``kind_family`` titles (which transfer), ``right`` contents, and both (``good``). Entries that
-    guided an episode: ``read_rule``, their title names the episode's kind and family; ``read_right``, their content is
-    the episode's code.
+    Written entries: ``kind_family`` titles (which transfer), ``right`` contents, and both (``good``); ``coverage`` is
+    the share of rules with a good entry among those written about in the window. Entries read in an episode:
+    ``read_rule``, their title names the episode's kind and family; ``read_right``, their content is its code.
     """
-    if not file.exists():
-        return {}
-    counts: dict[str, defaultdict[str, list[bool]]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] not in ("written", "read"):
-            continue
-        window = counts.setdefault(_window(event["step"]), defaultdict(list))
+    counts: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    rules: defaultdict[str, dict[tuple[str, ...], bool]] = defaultdict(dict)
+    for event in _events(file):
+        last = _window(event["step"])
+        window = counts[last]
         kind, family = event["goal"].split()[2:4]
-        code = code_of(world, family, kind, length=3)
         title, _, content = (event.get("text") or f"{event['title']}\n{event['content']}").partition("\n")
-        rule, right = set(title.split()) == {kind, family}, is_right(content, code)
+        right = is_right(content, code_of(world, family, kind, length=3))
+        rule = style_of(title) == "kind_family" and set(title.split()) == {kind, family}
         if event["event"] == "written":
-            style = style_of(title)
-            window["kind_family"].append(style == "kind_family")
+            window["kind_family"].append(style_of(title) == "kind_family")
             window["right"].append(right)
             window["good"].append(right and rule)
+            rules[last][kind, family] = rules[last].get((kind, family), False) or (right and rule)
         else:
             window["read_rule"].append(rule)
             window["read_right"].append(right)
+    for last, found in rules.items():
+        counts[last]["coverage"] = list(found.values())
     return {last: {name: sum(v) / len(v) for name, v in window.items()} for last, window in counts.items()}
 
 
-def read_rewards(metrics: Path) -> Windows:
-    """Return mean ``extractor_reward`` and the share of ``unreadable`` answers, by window."""
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
+def _events(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield what was written about and read in each episode, the last time that it was distilled.
+
+    Episodes that waited in the queue at a checkpoint are distilled again by the run that goes on from it.
+    """
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    previous = None
+    for event in _lines(file):
+        if event["event"] not in ("written", "read"):
+            continue
+        key = (event["event"], event["episode"])
+        if key != previous:
+            groups[key] = []
+        groups[key].append(event)
+        previous = key
+    for group in groups.values():
+        yield from group
+
+
+def read_training(metrics: Path) -> Windows:
+    """Return success of the guided half (``with``) and of the free one (``without``), by window."""
+    return _means(metrics, {"with": "comprl/guided/success", "without": "comprl/free/success"})
+
+
+def read_health(metrics: Path) -> Windows:
+    """Return reward and share of ``unreadable`` answers of the extractor, and the actor's turns that did not end."""
     answers: dict[str, list[float]] = {}
     before = [0.0, 0.0]
     for step, data in _steps(metrics):
-        if "comprl/extractor/reward" in data:
-            rewards[_window(step)].append(data["comprl/extractor/reward"])
         kinds = ("unreadable", "written", "return")
         counts = [data.get(f"comprl/distillations/{kind}", 0.0) for kind in kinds]  # since the start of the run
         now = [counts[0], sum(counts)]
         sums = answers.setdefault(_window(step), [0.0, 0.0])
         answers[_window(step)] = [total + new - old for total, new, old in zip(sums, now, before, strict=True)]
         before = now
-    return merged(
-        {last: {"extractor_reward": sum(values) / len(values)} for last, values in rewards.items()},
-        {last: {"unreadable": bad / total} for last, (bad, total) in answers.items() if total},
-    )
+    means = _means(metrics, {"extractor_reward": "comprl/extractor/reward", "endless_turns": "comprl/free/cut_turns"})
+    return merged(means, {last: {"unreadable": bad / total} for last, (bad, total) in answers.items() if total})
 
 
-def read_seconds(metrics: Path) -> dict[str, float]:
-    """Return the mean seconds of a step and of an evaluation."""
-    steps = [data for _, data in _steps(metrics)]
-    evaluations = [data["timing_s/testing"] for data in steps if "timing_s/testing" in data]
-    return {
-        # Saving is part of a step; evaluating is not.
-        "step_seconds": sum(data["timing_s/step"] for data in steps) / len(steps),
-        "evaluation_seconds": sum(evaluations) / max(1, len(evaluations)),
-    }
+def _means(metrics: Path, names: dict[str, str]) -> Windows:
+    values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for step, data in _steps(metrics):
+        for name, key in names.items():
+            if key in data:
+                values[_window(step)][name].append(data[key])
+    return {last: {name: sum(v) / len(v) for name, v in window.items()} for last, window in values.items()}
+
+
+def mean_seconds(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean seconds of a step, of its rollouts and its update of the actor, and of an evaluation."""
+    names = _PARTS | {"evaluation": _EVALUATION}
+    found = {name: [data[key] for data in steps if key in data] for name, key in names.items()}
+    return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 
 def merged(one: Windows, two: Windows) -> Windows:
@@ -124,9 +163,14 @@ def _window(step: int) -> str:
 
 
 def _steps(metrics: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    if not metrics.exists():
-        return
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    for record in _lines(metrics):
         if "comprl/guided/rollouts" in record["data"] or "comprl/free/rollouts" in record["data"]:
             yield record["step"], record["data"]
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file, but a last line that an interruption has cut."""
+    if not file.exists():
+        return
+    for line in file.read_text(encoding="utf-8").split("\n")[:-1]:
+        yield json.loads(line)

@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from recipes.miniature.arms import ARMS, MECHANISM_ARMS, filling, initial_bank
 from recipes.miniature.data import make_data
-from recipes.miniature.settings import NAMES, SETTINGS, Setting
+from recipes.miniature.settings import FIRST_WORLD, NAMES, SETTINGS, Name, Setting
 from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,11 @@ def shared_overrides(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line, train, and report."""
+    """Parse the command line, train, and report.
+
+    Returns:
+        The exit code, as that of a sweep; also 1 if the models are not where the miniature has to begin.
+    """
     parser = argparse.ArgumentParser(prog="python -m recipes.miniature.run", description=__doc__.partition("\n")[0])
     parser.add_argument("--families", type=int, nargs="+", default=[3], choices=(1, 2, 3), help="default: 3")
     parser.add_argument(
@@ -85,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="ARM",
         help=f"of {', '.join(ARMS)}; default: baseline static_online complementary",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="worlds; default: 1 2")
-    parser.add_argument("--steps", type=int, default=60, help="actor steps of each run (default: 60)")
-    parser.add_argument("--every", type=int, default=30, help="steps between evaluations (default: 30)")
-    parser.add_argument("--prompts", type=int, help="prompts per step (default: 4 of each family)")
+    parser.add_argument("--seeds", type=_number(0), nargs="+", default=[1, 2], help="worlds; default: 1 2")
+    parser.add_argument("--steps", type=_number(1), default=60, help="actor steps of each run (default: 60)")
+    parser.add_argument("--every", type=_number(1), default=30, help="steps between evaluations (default: 30)")
+    parser.add_argument("--prompts", type=_number(1), help="prompts per step (default: 4 of each family)")
     parser.add_argument("--setting", choices=NAMES, default="plain", help="models and mechanisms")
     parser.add_argument("--models", type=Path, help="folder of other models than the setting's")
     parser.add_argument("--output", type=Path, help="folder of all files (default: outputs/miniature, -wide or -full)")
@@ -101,52 +105,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output: Path = (options.output or ROOT / f"outputs/miniature{suffix}").resolve()
     models: Path = options.models or MODELS / options.setting
     set_environment(output, models)
-    if not prepare_environment() or not _checked(models, output, setting):
+    if not prepare_environment() or not _checked(models, output, options.setting):
         return 1
-    failed = _train(options, setting, output)
-    from recipes.miniature.report import report
+    from verl_comprl.config.reading import ConfigError
 
-    report(output)
-    return 1 if failed else 0
+    try:
+        code = _train(options, setting, output)
+    except ConfigError as error:
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if code != 130:
+        from recipes.miniature.report import report
+
+        report(output)
+    return code
 
 
-def _checked(models: Path, output: Path, setting: Setting) -> bool:
+def _number(least: int) -> Callable[[str], int]:
+    """Return a parser of integers from ``least`` to below the worlds of the warm start."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) < FIRST_WORLD:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {FIRST_WORLD - 1}")
+        return int(text)
+
+    return number
+
+
+def _checked(models: Path, output: Path, name: Name) -> bool:
     """Check the models, once for an output folder, and return whether they may be trained."""
-    from recipes.miniature import check, check_mechanisms
+    from recipes.miniature import check, check_mechanisms, check_retrieval
+    from recipes.miniature.examples import digest_of_examples
 
-    files = [models / name / "model.safetensors" for name in ("actor", "extractor")]
+    setting = SETTINGS[name]
+    files = [models / model / "model.safetensors" for model in ("actor", "extractor")]
     missing = [str(file) for file in files if not file.exists()]
     if missing:
-        print(f"error: there is no {missing[0]}; make it with python -m recipes.miniature.prepare", file=sys.stderr)
+        command = f"python -m recipes.miniature.prepare --setting {name} --output {models}"
+        print(f"error: there is no {missing[0]}; make it with\n  {command}", file=sys.stderr)
         return False
-    expected = check.EXPECTED | (check_mechanisms.EXPECTED if setting.mechanisms else {})
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    expected = check.EXPECTED | check_retrieval.EXPECTED | (check_mechanisms.EXPECTED if setting.mechanisms else {})
+    # A changed prompt changes what the same weights do.
+    weights = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    digest = f"{weights} {digest_of_examples(models / 'actor', setting)}"
     stored = output / "check.json"
     checked = json.loads(stored.read_text()) if stored.exists() else {"models": "", "figures": {}}
     if checked["models"] != digest or not expected.keys() <= checked["figures"].keys():
-        print("Checking the warm-started models …", flush=True)
-        measured = check.check(models, asks=setting.mechanisms)
+        print("Checking models and retrieval …", flush=True)
+        measured = check.check(models, asks=setting.mechanisms) | check_retrieval.check_retrieval()
         if setting.mechanisms:
             measured |= check_mechanisms.check_mechanisms(models)
         checked = {"models": digest, "figures": measured}
         stored.parent.mkdir(parents=True, exist_ok=True)
         stored.write_text(json.dumps(checked))
     figures = checked["figures"]
-    print(f"Warm-started models, in unseen worlds:\n{check.show(figures)}", flush=True)
+    print(f"Warm-started models in unseen worlds, and retrieval by title style:\n{check.show(figures)}", flush=True)
     wrong = check.problems(figures, expected)
     if wrong:
         print("error: the models are not where the miniature has to begin:\n  " + "\n  ".join(wrong), file=sys.stderr)
     return not wrong
 
 
-def _train(options: argparse.Namespace, setting: Setting, output: Path) -> bool:
-    """Train what has not finished; returns whether a run failed."""
+def _train(options: argparse.Namespace, setting: Setting, output: Path) -> int:
+    """Train what has not finished; returns the exit code of a sweep."""
     from verl_comprl.sweep import Run
 
     runs: list[Run] = []
-    fillings: list[Run] = []
-    for seed in options.seeds:
-        for families in options.families:
+    fillings: dict[str, Run] = {}
+    """By the name of the run that starts with its bank."""
+    for seed in dict.fromkeys(options.seeds):
+        for families in dict.fromkeys(options.families):
             shared = shared_overrides(
                 output / "data",
                 families=families,
@@ -155,26 +185,29 @@ def _train(options: argparse.Namespace, setting: Setting, output: Path) -> bool:
                 every=options.every,
                 prompts=options.prompts,
             )
-            for arm in options.arms:
-                overrides = [*shared, *ARMS[arm]]
+            for arm in dict.fromkeys(options.arms):
+                name = run_name(arm, families, seed, options.prompts)
+                overrides = [*shared, *ARMS[arm], *options.overrides]
                 if arm == "offline":
-                    name = run_name("filling", families, seed, options.prompts)
-                    fillings.append(Run(name, (*shared, *filling())))
-                    overrides.append(initial_bank(output / "runs" / name))
-                runs.append(Run(run_name(arm, families, seed, options.prompts), (*overrides, *options.overrides)))
-    return any(_sweep(part, output, setting.config) for part in (fillings, runs) if part)
+                    filled = run_name("filling", families, seed, options.prompts)
+                    fillings[name] = Run(filled, (*shared, *options.overrides, *filling()))
+                    overrides.append(initial_bank(output / "runs" / filled))
+                runs.append(Run(name, tuple(overrides)))
+    records = _sweep(list(fillings.values()), output, setting.config)
+    empty = {name for name, record in zip(fillings, records, strict=False) if record["status"] != "finished"}
+    statuses = {record["status"] for record in records}
+    if "interrupted" not in statuses:
+        records = _sweep([run for run in runs if run.name not in empty], output, setting.config)
+        statuses |= {record["status"] for record in records}
+    return 130 if "interrupted" in statuses else 1 if "failed" in statuses else 0
 
 
-def _sweep(runs: Sequence[Any], output: Path, config: str) -> bool:
+def _sweep(runs: Sequence[Any], output: Path, config: str) -> list[dict[str, Any]]:
     from verl_comprl import sweep
 
-    records = sweep.run(
-        runs,
-        config_dir=ROOT / "recipes",
-        config_name=config,
-        results=output / "runs.jsonl",
-    )
-    return any(record["status"] != "finished" for record in records)
+    if not runs:
+        return []
+    return sweep.run(runs, config_dir=ROOT / "recipes", config_name=config, results=output / "runs.jsonl")
 
 
 if __name__ == "__main__":

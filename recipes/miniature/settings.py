@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+FIRST_WORLD = 2**32
+"""Worlds from this number on are for warm starts and checks; runs have smaller numbers."""
+
 Name = Literal["plain", "wide", "full"]
 
 

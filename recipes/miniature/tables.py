@@ -1,6 +1,6 @@
 """Tables of the miniature: success by arm and step, paired differences, and what was learned in every seed.
 
-Owns what is compared. The runs are read in ``rows``, and the figures are drawn in ``figures``.
+Owns what is compared, and the words under each table. Runs are read in ``rows``, figures are drawn in ``figures``.
 """
 
 import math
@@ -19,23 +19,37 @@ COMPARISONS = (
     ("experience_only", "with", "baseline", "without"),
     ("static_online", "with", "baseline", "without"),
     ("offline", "with", "baseline", "without"),
+    ("shared_baseline", "with", "complementary", "with"),
+    ("all_guided", "with", "complementary", "with"),
+    ("no_merge", "with", "complementary", "with"),
+    ("no_search_and_ask", "with", "complementary", "with"),
     ("self_distillation", "with", "complementary", "with"),
+    ("complementary", "with", "complementary", "without"),
+    ("static_online", "with", "static_online", "without"),
     ("complementary", "without", "baseline", "without"),
     ("self_distillation", "without", "baseline", "without"),
     ("self_distillation", "without", "self_imitation", "without"),
 )
-"""Differences in the second table: arm and evaluation, minus arm and evaluation."""
+"""Differences in the second table: arm and mode, minus arm and mode."""
 
-BATCHES = "Batch: task families, with four prompts each in a step unless it says how many (1x12: one family, twelve)."
+BATCH = "Batch: task families, with four prompts each in a step unless it says how many (1x12: one family, twelve)."
+CAPTIONS = {
+    "success": f"{BATCH} Mean ± standard deviation over seeds, and their number where some have not come so far.",
+    "paired": "Mean ± half of the 95 % t-interval over seeds; how many seeds are above 0.",
+    "journal": "Mean over seeds in each window of 15 steps, by its last step; then first → last window of each seed.",
+    "time": "Means over the steps of a run, then over runs; the range is over runs.",
+}
 
 SHARES = {
     "kind_family": "written entries with a title that transfers",
     "right": "written entries with the whole code",
-    "good": "written entries with both",
-    "read_rule": "episodes that read an entry about their rule",
-    "read_right": "episodes that read the right code",
-    "extractor_reward": "reward of the extractor",
-    "unreadable": "answers of the extractor without an operation",
+    "good": "written entries with both, about the episode's own rule",
+    "coverage": "rules about which such an entry was written, of those about which any was",
+    "read_rule": "entries read whose title names the episode's rule",
+    "read_right": "entries read that have the whole code",
+    "extractor_reward": "reward of the extractor in the last update of a step",
+    "unreadable": "answers of the extractor that could not be parsed",
+    "endless_turns": "turns of a free episode that did not end within their tokens",
 }
 """Figures of the journal, with what they say."""
 
@@ -49,23 +63,26 @@ def interval(values: Sequence[float]) -> float:
     return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def success_table(rows: Iterable[Row]) -> str:
-    """Return mean and standard deviation over seeds at every evaluation, as a Markdown table.
+def success_table(rows: Iterable[Row], measured: str = "evaluations") -> str:
+    """Return mean and standard deviation over seeds by step, as a Markdown table.
 
-    A mean over fewer seeds than the arm has elsewhere is followed by their number.
+    Args:
+        rows: The runs.
+        measured: ``evaluations``, on held-out instances, or ``training``, by window.
     """
     groups: defaultdict[tuple[str, str, str], defaultdict[int, BySeed]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
-        for step, values in row["evaluations"].items():
+        for step, values in row[measured].items():
             for mode, value in values.items():
                 groups[row["batch"], row["arm"], mode][int(step)][row["seed"]] = value
     steps = sorted({step for values in groups.values() for step in values})
-    lines = _head("batch", "arm", "evaluated", *(f"step {step}" for step in steps), "last, by seed")
+    lines = _head("batch", "arm", "experience", *(f"step {step}" for step in steps), "last step of all seeds: each")
     for (batch, arm, mode), values in sorted(groups.items()):
         seeds = max(len(found) for found in values.values())
         cells = [_cell(values.get(step, {}), seeds) for step in steps]
-        last = {seed: value for step in sorted(values) for seed, value in values[step].items()}
-        lines.append(_line(batch, arm, mode, *cells, " ".join(_short(last[seed]) for seed in sorted(last))))
+        last = max(step for step, found in values.items() if len(found) == seeds)
+        each = " ".join(_short(value) for _, value in sorted(values[last].items()))
+        lines.append(_line(batch, arm, mode, *cells, f"{last}: {each}"))
     return "\n".join(lines)
 
 
@@ -76,18 +93,24 @@ def _cell(values: BySeed, seeds: int) -> str:
     return f"{_short(statistics.mean(values.values()))}{spread}" + (f" ({len(values)})" if len(values) < seeds else "")
 
 
-def paired_table(rows: Sequence[Row]) -> str:
-    """Return the ``COMPARISONS`` at every evaluation, paired over seeds: mean ± 95 % t-interval, and seeds above 0."""
-    found = {(row["batch"], row["arm"], row["seed"]): row["evaluations"] for row in rows}
+def paired_table(rows: Sequence[Row], measured: str = "evaluations") -> str:
+    """Return the ``COMPARISONS`` by step, paired over seeds; as ``success_table``."""
+    found = {(row["batch"], row["arm"], row["seed"]): row[measured] for row in rows}
     seeds = sorted({row["seed"] for row in rows})
-    steps = sorted({int(step) for row in rows for step in row["evaluations"]} - {0})
+    steps = sorted({int(step) for row in rows for step in row[measured]} - {0})
     lines = _head("batch", "difference", *(f"step {step}" for step in steps))
     for batch in sorted({row["batch"] for row in rows}):
         for arm, mode, other, other_mode in COMPARISONS:
             pairs = [(found.get((batch, arm, seed), {}), found.get((batch, other, seed), {})) for seed in seeds]
             cells = [
-                _difference([a[str(s)][mode] - b[str(s)][other_mode] for a, b in pairs if str(s) in a and str(s) in b])
-                for s in steps
+                _difference(
+                    [
+                        one[step][mode] - two[step][other_mode]
+                        for one, two in pairs
+                        if mode in one.get(step, {}) and other_mode in two.get(step, {})
+                    ]
+                )
+                for step in map(str, steps)
             ]
             if set(cells) != {"-"}:
                 lines.append(_line(batch, f"{arm} ({mode}) − {other} ({other_mode})", *cells))
@@ -122,15 +145,16 @@ def journal_table(rows: Iterable[Row]) -> str:
 
 
 def time_table(rows: Iterable[Row]) -> str:
-    """Return the mean seconds of a step and of an evaluation by arm, with the spread over seeds."""
+    """Return the mean seconds of a step, of its parts and of an evaluation, by arm."""
     groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row["batch"], row["arm"]].append(row)
-    lines = _head("batch", "arm", "seconds of a step, mean (least to most, by run)", "of an evaluation")
+        groups[row["batch"], row["arm"]].append(row["seconds"])
+    names = ("rollouts", "update", "step", "evaluation")
+    lines = _head("batch", "arm", *(f"{name}, s" for name in names), "step, range")
     for (batch, arm), found in sorted(groups.items()):
-        steps, evaluations = ([row[f"{part}_seconds"] for row in found] for part in ("step", "evaluation"))
-        spread = f"{statistics.mean(steps):.1f} ({min(steps):.1f} to {max(steps):.1f})"
-        lines.append(_line(batch, arm, spread, f"{statistics.mean(evaluations):.0f}"))
+        means = [statistics.mean(values) if (values := [each[n] for each in found if n in each]) else 0 for n in names]
+        steps = [each["step"] for each in found]
+        lines.append(_line(batch, arm, *(f"{mean:.1f}" for mean in means), f"{min(steps):.1f} to {max(steps):.1f}"))
     return "\n".join(lines)
 
 

@@ -1,14 +1,12 @@
 """The miniature: entries, demonstrations, tokens, data, and what its tables say."""
 
-import json
-import math
 import random
 from pathlib import Path
 
 import pandas
 import pytest
 
-from env_adapters.vaults.world import FAMILIES, KINDS, MOVES, Vault, code_of
+from env_adapters.vaults.world import FAMILIES, KINDS, MOVES, Vault
 from recipes.miniature.arms import ARMS
 from recipes.miniature.check import EXPECTED, problems
 from recipes.miniature.data import make_data
@@ -33,8 +31,6 @@ from recipes.miniature.entries import (
     style_of,
     title,
 )
-from recipes.miniature.rows import merged, read_journal, read_rewards
-from recipes.miniature.tables import interval, journal_table, paired_table, success_table, time_table
 from recipes.miniature.tokenizer import PIECES
 from recipes.tiny_models.tokenizer import train_tokenizer
 from verl_comprl.experience.schema import Add, Update
@@ -135,76 +131,8 @@ def test_the_check_names_what_is_off() -> None:
     fine = {name: (low + high) / 2 for name, (low, high) in EXPECTED.items()}
     assert problems(fine, EXPECTED) == []
     assert problems(fine | {"success_right_entry": 0.5}, EXPECTED) == [
-        "success_right_entry is 0.50, expected 0.75 to 1.00"
+        "success_right_entry is 0.50, expected 0.80 to 1.00"
     ]
-
-
-def test_the_interval_is_student_s() -> None:
-    # A table of Student's t has 2.776 for 4 degrees of freedom; the standard deviation of 1..5 is 1.5811.
-    assert interval([1, 2, 3, 4, 5]) == pytest.approx(2.776 * 1.5811 / math.sqrt(5), rel=1e-3)
-    assert math.isnan(interval([1.0]))
-
-
-def row(arm: str, seed: int, **last: float) -> dict:
-    first = {mode: 0.1 for mode in last}
-    return {
-        "arm": arm,
-        "batch": "3",
-        "seed": seed,
-        "step_seconds": 6.0 + seed,
-        "evaluation_seconds": 20.0,
-        "journal": {},
-        "evaluations": {"0": first, "60": last},
-    }
-
-
-def test_tables_compare_the_same_seeds() -> None:
-    rows = [
-        row("complementary", 1, **{"with": 0.9, "without": 0.3}),
-        row("complementary", 2, **{"with": 0.7, "without": 0.2}),
-        row("baseline", 1, without=0.4),
-        row("baseline", 2, without=0.4),
-        row("baseline", 3, without=0.0),
-    ]
-    rows[1]["evaluations"]["120"] = {"with": 1.0, "without": 0.5}
-    lines = success_table(rows).splitlines()
-    assert "| 3 | complementary | with | .10 ± .00 | .80 ± .14 | 1.00 (1) | .90 1.00 |" in lines
-    pairs = paired_table(rows).splitlines()
-    # Differences .5 and .3: mean .4, standard deviation .1414, half interval 12.71 · .1414 / √2 = 1.27.
-    assert "| 3 | complementary (with) − baseline (without) | +.40 ± 1.27 (2 of 2) | - |" in pairs
-    assert "| 3 | complementary (without) − baseline (without) | -.15 ± .64 (0 of 2) | - |" in pairs
-    assert not any("static_online" in line for line in pairs)
-    assert "| 3 | baseline | 8.0 (7.0 to 9.0) | 20 |" in time_table(rows).splitlines()
-
-
-def test_what_was_learned_is_shown_by_seed() -> None:
-    rows = [row("complementary", 1, without=0.1), row("complementary", 2, without=0.1)]
-    rows[0]["journal"] = {"15": {"right": 0.1, "extractor_reward": -0.5}, "120": {"right": 0.8}, "30": {"right": 0.3}}
-    rows[1]["journal"] = {"15": {"right": 0.2}, "30": {"right": 0.5}}
-    lines = journal_table(rows).splitlines()
-    assert "| 3 | complementary | right | .15 .40 .80 | .10 → .80, .20 → .50 |" in lines
-    assert "| 3 | complementary | extractor_reward | -.50 | -.50 → -.50 |" in lines
-
-
-def test_the_journal_is_judged_by_the_codes_of_its_world(tmp_path: Path) -> None:
-    code = code_of(7, "vault", "iron", 3)
-    right = moves_content(code, WORKED)
-    goal = "Open the iron vault amber fox."
-    events = [
-        {"step": 1, "event": "written", "goal": goal, "title": "iron vault", "content": right},
-        {"step": 15, "event": "written", "goal": goal, "title": "amber fox", "content": right},
-        {"step": 15, "event": "written", "goal": goal, "title": "iron vault", "content": "seen: dust"},
-        {"step": 16, "event": "written", "goal": goal, "title": "iron garden", "content": right},
-        {"step": 16, "event": "merged", "tasks": ["t"], "title": "iron vault", "content": right},
-        {"step": 16, "event": "read", "goal": goal, "text": f"iron vault\n{right}"},
-        {"step": 16, "event": "read", "goal": goal, "text": f"iron amber\n{right}"},
-    ]
-    file = tmp_path / "experience.jsonl"
-    file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    found = read_journal(file, world=7)
-    assert found["15"] == {"kind_family": 2 / 3, "right": 2 / 3, "good": 1 / 3}
-    assert found["30"] == {"kind_family": 1.0, "right": 1.0, "good": 0.0, "read_rule": 0.5, "read_right": 1.0}
-    assert read_journal(tmp_path / "none.jsonl", world=7) == {}
 
 
 def test_arms_exist(tmp_path: Path) -> None:
@@ -212,19 +140,3 @@ def test_arms_exist(tmp_path: Path) -> None:
     for overrides in ARMS.values():
         for name in [text.removeprefix("arm=") for text in overrides if text.startswith("arm=")]:
             assert (folder / f"{name}.yaml").exists(), name
-
-
-def test_rewards_and_unreadable_answers_are_read_by_window(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    step = {"comprl/guided/rollouts": 4.0}
-    counts = [("written", 4.0), ("return", 3.0), ("unreadable", 1.0)]
-    first = step | {f"comprl/distillations/{kind}": count for kind, count in counts}
-    later = step | {"comprl/distillations/written": 10.0, "comprl/distillations/return": 5.0}
-    later |= {"comprl/distillations/unreadable": 3.0, "comprl/extractor/reward": 0.5}
-    lines = [(0, {"comprl/eval/success_with": 1.0}), (15, first | {"comprl/extractor/reward": -0.5}), (16, later)]
-    file.write_text("".join(json.dumps({"step": number, "data": data}) + "\n" for number, data in lines))
-    found = read_rewards(file)
-    assert found["15"] == {"extractor_reward": -0.5, "unreadable": 1 / 8}
-    assert found["30"] == {"extractor_reward": 0.5, "unreadable": 2 / 10}
-    assert merged({"15": {"right": 0.1}}, found)["15"] == {"right": 0.1} | found["15"]
-    assert read_rewards(tmp_path / "none.jsonl") == {}

@@ -1,5 +1,6 @@
 """Each setting of the miniature passes the checks of a start with every arm."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from transformers import AutoTokenizer
 from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.task import observation
 from env_adapters.vaults.world import MOVES
-from recipes.miniature.arms import ARMS
+from recipes.miniature.arms import ARMS, FILLING_STEPS, filling, initial_bank
+from recipes.miniature.entries import WORKED, moves_content
 from recipes.miniature.run import MODELS, ROOT, main, set_environment, shared_overrides
 from recipes.miniature.settings import SETTINGS, Name
 from verl_comprl.sweep.checks import check
@@ -25,8 +27,13 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("setting", "families"), [("plain", 1), ("plain", 2), ("wide", 3), ("full", 3)])
 def test_every_arm_can_be_started(setting: Name, families: int, tmp_path: Path) -> None:
     shared = shared_overrides(tmp_path / "data", families=families, seed=5, steps=4, every=2)
-    started = {arm: overrides for arm, overrides in ARMS.items() if arm != "offline"}  # needs a bank that exists
-    runs = [Run(arm, (*shared, *overrides)) for arm, overrides in started.items()]
+    # Where a run that fills a bank leaves it with its last checkpoint.
+    bank = Path(initial_bank(tmp_path).partition("=")[2])
+    assert bank.parent.parent.name == f"global_step_{FILLING_STEPS}"
+    bank.mkdir(parents=True)
+    (bank / "manifest.json").write_text("{}")
+    runs = [Run(arm, (*shared, *overrides)) for arm, overrides in ARMS.items() if arm != "offline"]
+    runs += [Run("offline", (*shared, *ARMS["offline"], initial_bank(tmp_path))), Run("filling", (*shared, *filling()))]
     configs = {
         run.run.name: run.config for run in check(runs, compose(runs, ROOT / "recipes", SETTINGS[setting].config))
     }
@@ -40,7 +47,7 @@ def test_every_arm_can_be_started(setting: Name, families: int, tmp_path: Path) 
         assert not merges and not questions
 
 
-@pytest.mark.parametrize("setting", ["plain"])
+@pytest.mark.parametrize("setting", ["plain", "full"])
 def test_every_turn_of_the_longest_episode_fits(setting: Name) -> None:
     config = compose([Run("lengths", ())], ROOT / "recipes", SETTINGS[setting].config)[0]
     tokenizer = AutoTokenizer.from_pretrained(MODELS / setting / "actor")
@@ -57,9 +64,36 @@ def test_every_turn_of_the_longest_episode_fits(setting: Name) -> None:
     # What the template puts around a turn of the actor, which generates its end itself unless it is cut.
     around = length("assistant", "")
     needed = 8 * (config.comprl.max_turn_tokens + around) + 7 * shown + refused
+    if config.comprl.search_and_ask.max_calls:
+        answer = max(length("tool", moves_content(moves, WORKED)) for moves in itertools.product(MOVES, repeat=3))
+        needed += config.comprl.max_turn_tokens + around + answer
     data = config.data
     assert needed <= data.max_response_length
     assert config.actor_rollout_ref.rollout.max_model_len == data.max_prompt_length + data.max_response_length
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "-1"], "'-1' is not an integer from 0 to"),
+        (["--seeds", str(2**32)], "is not an integer from 0 to 4294967295"),
+        (["--prompts", "0"], "'0' is not an integer from 1 to"),
+        (["--families", "4"], "invalid choice: 4"),
+    ],
+)
+def test_wrong_numbers_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_missing_models_are_named_with_the_command_that_makes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--models", str(tmp_path / "none"), "--output", str(tmp_path)]) == 1
+    assert (
+        f"python -m recipes.miniature.prepare --setting plain --output {tmp_path / 'none'}" in capsys.readouterr().err
+    )
 
 
 def test_an_arm_that_the_setting_cannot_show_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.miniature.demonstrations import HEEDING, demonstrate, distillations
 from recipes.miniature.entries import SEEN, TRIED, WORKED
+from recipes.miniature.examples import digest_of_examples
 from recipes.miniature.run import MODELS
+from recipes.miniature.settings import SETTINGS, Name
 from recipes.tiny_models.warm_start import encode
 from verl_comprl.rollout.messages import Message
 
@@ -30,7 +32,16 @@ def loss(folder: Path, conversations: Iterable[list[Message]]) -> float:
     return total / count
 
 
-# The loss of the demonstrator itself, who is random, is about 0.35; a changed prompt or token costs far more than 0.1.
+EXAMPLES: dict[Name, str] = {"plain": "b58ecaef0cc5cac0", "full": "12afe3dbc2edee49"}
+
+
+@pytest.mark.parametrize("setting", EXAMPLES)
+def test_prompts_and_tokens_are_those_that_the_models_were_trained_on(setting: Name) -> None:
+    # If they are meant to be others, train the models again: python -m recipes.miniature.prepare --setting …
+    assert digest_of_examples(MODELS / setting / "actor", SETTINGS[setting]) == EXAMPLES[setting]
+
+
+# The loss of the demonstrator itself, who is random, is about 0.35.
 @pytest.mark.parametrize(("model", "limit"), [("actor", 0.45), ("extractor", 0.45)])
 def test_the_models_know_what_they_were_trained_on(model: str, limit: float) -> None:
     episodes = list(demonstrate(random.Random("test"), 60, obeys=(0.7,), kinds=HEEDING))
