@@ -45,7 +45,7 @@ def _tables(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     return [
         ("Success on held-out instances", success_table(rows), CAPTIONS["success"]),
         ("Differences on held-out instances", paired_table(rows), CAPTIONS["paired"]),
-        ("Success in training, guided and free half", success_table(rows, "training"), CAPTIONS["journal"]),
+        ("Success in training, guided and free half", success_table(rows, "training"), CAPTIONS["training"]),
         ("Differences in training", paired_table(rows, "training"), CAPTIONS["paired"]),
         ("What was learned", journal_table(rows), CAPTIONS["journal"]),
         ("Wall clock", time_table(rows), CAPTIONS["time"]),

@@ -35,6 +35,7 @@ COMPARISONS = (
 BATCH = "Batch: task families, with four prompts each in a step unless it says how many (1x12: one family, twelve)."
 CAPTIONS = {
     "success": f"{BATCH} Mean ± standard deviation over seeds, and their number where some have not come so far.",
+    "training": "Guided (with) and free half (without) in windows of 15 steps, by the last; mean ± standard deviation.",
     "paired": "Mean ± half of the 95 % t-interval over seeds; how many seeds are above 0.",
     "journal": "Mean over seeds in each window of 15 steps, by its last step; then first → last window of each seed.",
     "time": "Means over the steps of a run, then over runs; the range is over runs.",
