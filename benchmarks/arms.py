@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl import sweep
+from verl_comprl.trainer.run_log import EVALUATIONS
 
 ROOT = Path(__file__).parents[1]
 TRAINING_TASKS = 960
@@ -81,7 +82,7 @@ def main() -> None:
     prepare(output, options.tasks)
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
     for record in train(output, options.arms, options.seeds, options.steps, options.overrides):
-        lines = (Path(record["folder"]) / "evaluations.jsonl").read_text().splitlines()
+        lines = (Path(record["folder"]) / EVALUATIONS).read_text().splitlines()
         record["evaluations"] = [json.loads(line) for line in lines]
         results[record["name"].rpartition("-")[0]].append(record)
     steps = [line["step"] for line in results[options.arms[0]][0]["evaluations"]]

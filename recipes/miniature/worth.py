@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.manager.journal import JOURNAL
+from verl_comprl.trainer.run_log import EVALUATIONS, METRICS
+
 WINDOW = 3
 """Steps over which the curves of training are averaged: one step has 48 episodes of each half."""
 
 
 def worth(run: Path) -> str:
     """Return lines that compare success with experience, without it, and before training, and show an entry."""
-    evaluations = list(_lines(run / "evaluations.jsonl"))
+    evaluations = list(_lines(run / EVALUATIONS))
     if not evaluations:
         return "What experience was worth is not known: the run made no evaluation."
     first, last = evaluations[0], evaluations[-1]
@@ -25,7 +28,7 @@ def worth(run: Path) -> str:
         f"  {f'{after}, without it':<28}{_success(last, 'without')}",
         f"  {f'{after}, with it':<28}{_success(last, 'with')}  {100 * gain:+.0f} points",
     ]
-    best = best_entry(run / "experience.jsonl")
+    best = best_entry(run / JOURNAL)
     if best:
         title, content, reads, successes = best
         lines.append(
@@ -60,9 +63,9 @@ def draw(run: Path, file: Path) -> Path:
 
     figure, panel = plt.subplots(figsize=(6, 3.6), layout="constrained")
     for half, colour, mode in (("guided", "#0b6e4f", "with"), ("free", "#444444", "without")):
-        steps, means = _curve(run / "metrics.jsonl", f"comprl/{half}/success")
+        steps, means = _curve(run / METRICS, f"comprl/{half}/success")
         panel.plot(steps, means, color=colour, alpha=0.6, label=f"training, {half} half")
-        evaluations = list(_lines(run / "evaluations.jsonl"))
+        evaluations = list(_lines(run / EVALUATIONS))
         at = [record["step"] for record in evaluations]
         success = [record[f"comprl/eval/success_{mode}"] for record in evaluations]
         low = [

@@ -166,6 +166,10 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=64, help="turns of the actor, at least (default 64)")
     parser.add_argument("--calls", type=int, default=28, help="answers of the extractor, half on episodes (default 28)")
     arguments = parser.parse_args()
+    config = arguments.model / "config.json"
+    if not config.is_file():
+        make = f"python -m recipes.smollm2.prepare --output {arguments.model}"
+        raise SystemExit(f"error: there is no {config}; make the model with {make}")
     measure(arguments.model, turns=arguments.turns, calls=arguments.calls)
     return 0
 

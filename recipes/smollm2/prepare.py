@@ -13,9 +13,20 @@ from recipes.tiny_models.build import main
 from recipes.tiny_models.cache import cached
 from verl_comprl.display.quiet import quiet_libraries
 
-SOURCES = ("recipes/smollm2", "recipes/mix_models", "env_adapters/frozenlake", "verl_comprl/rollout/chat_template.py")
-TURN_END = "<|im_end|>"
 _REQUIREMENTS = "recipes/smollm2/requirements.txt"
+SOURCES = (
+    _REQUIREMENTS,
+    "recipes/smollm2/prepare.py",
+    "recipes/smollm2/warm_up.py",
+    "recipes/smollm2/stream.py",
+    "recipes/smollm2/lake.py",
+    "recipes/mix_models/answers.py",
+    "recipes/mix_models/demonstrations.py",
+    "recipes/mix_models/families.py",
+    "env_adapters/frozenlake",
+    "verl_comprl/rollout/chat_template.py",
+)
+TURN_END = "<|im_end|>"
 
 
 def prepare(output: Path) -> bool:

@@ -41,6 +41,9 @@ def cached(output: Path, sources: Sequence[str], make: Callable[[Path], None], n
 
     Returns:
         Whether it was made now.
+
+    Raises:
+        SystemExit: If the folder cannot be written or has files of others; says so before anything is made.
     """
     # Before the making: a source file that changes meanwhile must not count as included.
     wanted = fingerprint(sources)
@@ -50,8 +53,22 @@ def cached(output: Path, sources: Sequence[str], make: Callable[[Path], None], n
         return False
     temporary = output.with_name(f"{output.name}.part-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
+    _check_writable(output, temporary)
     make(temporary)
     (temporary / STAMP).write_text(json.dumps({"fingerprint": wanted}))
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
     return True
+
+
+def _check_writable(output: Path, temporary: Path) -> None:
+    """Make and remove ``temporary``: otherwise a wrong path would be found only after minutes of training."""
+    if output.exists() and not output.is_dir():
+        raise SystemExit(f"error: {output} is a file; give the path of a folder")
+    if output.exists() and any(output.iterdir()) and not (output / STAMP).exists():
+        raise SystemExit(f"error: {output} has other files, which would be lost; give another folder")
+    try:
+        temporary.mkdir(parents=True)
+        temporary.rmdir()
+    except OSError as error:
+        raise SystemExit(f"error: the folder {output} cannot be made: {error.strerror}; give another path") from error

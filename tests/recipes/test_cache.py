@@ -73,3 +73,30 @@ def test_a_source_that_changes_during_the_making_does_not_count_as_included(sour
 
     assert cached(output, ["recipe.py"], make, "Toys")
     assert cached(output, ["recipe.py"], writer("second"), "Toys")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("recipe.py", "recipe.py is a file; give the path of a folder"),
+        ("recipe.py/models", "recipe.py/models cannot be made: Not a directory; give another path"),
+        ("/proc/models", "the folder /proc/models cannot be made: No such file or directory; give another path"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_reported_before_anything_is_made(
+    source: Path, path: str, message: str
+) -> None:
+    made: list[Path] = []
+    with pytest.raises(SystemExit) as caught:
+        cached(source.parent / path, ["recipe.py"], made.append, "Toys")
+    assert str(caught.value).startswith("error: ") and str(caught.value).endswith(message)
+    assert made == [] and source.read_text() == "a = 1" and list(source.parent.iterdir()) == [source]
+
+
+def test_a_folder_with_files_of_others_is_left_alone(source: Path) -> None:
+    folder = source.parent / "projects"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(SystemExit, match="projects has other files, which would be lost; give another folder"):
+        cached(folder, ["recipe.py"], writer("models"), "Toys")
+    assert [file.name for file in folder.iterdir()] == ["thesis.tex"]

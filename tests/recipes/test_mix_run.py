@@ -44,10 +44,8 @@ def journal(run: Path) -> list[dict]:
 
 
 def test_mix3_merges_twice_and_merging_changes_the_bank(steps: list[dict[str, float]]) -> None:
-    passes = [step["comprl/merge/passes"] for step in steps]
-    assert passes[3] == 0 and passes[-1] >= 2  # due after steps 4 and 8, done in the background
-    decided = ("retained", "merged", "discarded")
-    assert sum(steps[-1].get(f"comprl/operations/{name}", 0) for name in decided) > 0
+    # Due after steps 4, 8 and 12; a step's metrics are collected before the merge that is due after it begins.
+    assert steps[-1]["comprl/merge/passes"] == 2
     assert steps[-1].get("comprl/operations/merged", 0) + steps[-1].get("comprl/operations/discarded", 0) > 0
 
 

@@ -1,5 +1,6 @@
 """Measuring how well a model knows the formats: what counts, and that what is remembered changes nothing."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from foreign import make_tokenizer
 from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recipes.smollm2.measure import Writer, measure, play
+from recipes.smollm2.measure import Writer, main, measure, play
 
 CALL = '<think>Hm.</think>\n<tool_call>\n{"name": "search_and_ask", "arguments": {"query": "How?"}}\n</tool_call>'
 ACTION = "<think>I try this.</think>\n<action>up</action>"
@@ -88,3 +89,13 @@ def test_a_model_that_knows_nothing_is_measured_to_the_end(
     *_, actor, extractor, seconds = capsys.readouterr().out.splitlines()
     assert actor.startswith("actor: 0 of 16 turns well-formed")
     assert extractor.startswith("extractor: 0 of 4 answers well-formed") and seconds.endswith("CPU seconds")
+
+
+def test_a_folder_without_a_model_is_answered_with_the_command_that_makes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["measure", "--model", str(tmp_path)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    command = f"python -m recipes.smollm2.prepare --output {tmp_path}"
+    assert caught.value.code == f"error: there is no {tmp_path}/config.json; make the model with {command}"
