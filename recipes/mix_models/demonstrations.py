@@ -18,6 +18,9 @@ _GUIDED = 0.6
 _ASK = 0.25
 """Per turn of a guided episode, until it has asked once."""
 
+_FAVOURED = 6
+"""Weight of a family's favoured actions; the others have 1."""
+
 _TEMPLATE = "search[<query>]"
 """The one action of the families that is no text to copy but a form to fill in."""
 
@@ -77,7 +80,9 @@ def _play(environment: TextEnvironment, family: Family, number: int, rng: random
             may_ask = False
             questions = (Question(query=family.query, answer=family.draw(rng).content),)
             messages += consultation(*questions, thought="I ask for advice.")
-        response = f"<think>I try this.</think>\n<action>{_choose(info['admissible_actions'], goal, rng)}</action>"
+        response = (
+            f"<think>I try this.</think>\n<action>{_choose(info['admissible_actions'], family, goal, rng)}</action>"
+        )
         turns.append(Turn(observation=observation, response=response, questions=questions))
         messages.append({"role": "assistant", "content": response})
         observation, _, terminated, truncated, info = environment.step(response)
@@ -89,6 +94,8 @@ def _play(environment: TextEnvironment, family: Family, number: int, rng: random
     )
 
 
-def _choose(actions: list[str], goal: str, rng: random.Random) -> str:
+def _choose(actions: list[str], family: Family, goal: str, rng: random.Random) -> str:
+    if family.favoured:
+        return rng.choices(actions, [_FAVOURED if action in family.favoured else 1 for action in actions])[0]
     action = rng.choice(actions)
     return f"search[{' '.join(rng.sample(goal.split(), 2))}]" if action == _TEMPLATE else action

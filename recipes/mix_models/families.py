@@ -21,6 +21,8 @@ class Family:
     sentences: tuple[str, ...]
     query: str
     options: dict[str, Any] = field(default_factory=dict)
+    favoured: tuple[str, ...] = ()
+    """Actions that the scripted episodes prefer, where random ones would never succeed."""
 
     def draw(self, rng: random.Random) -> Experience:
         """Return a lesson: an entry of the task, with two of the sentences."""

@@ -1,4 +1,8 @@
-"""FrozenLake as a family of scripted episodes: what its lessons say is sometimes right and sometimes wrong."""
+"""FrozenLake as a family of scripted episodes: what its lessons say is sometimes right and sometimes wrong.
+
+The player goes down and right without looking for holes, and wins one episode in ten: a start from which there is
+something to learn. Of one that moves at random one in a hundred is won, and every reward of a short run is 0.
+"""
 
 from recipes.mix_models.families import Family
 
@@ -35,4 +39,5 @@ LAKE = Family(
         "Check the cell below you, then the cell to your right.",
     ),
     "How do I get to the goal from here?",
+    favoured=("down", "right"),
 )

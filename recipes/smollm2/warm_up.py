@@ -1,6 +1,6 @@
 """Supervised warm-up of a model in the formats of actor and extractor in FrozenLake, without teaching it to play well.
 
-Actions are random and lessons do not depend on the outcome; the run finds out which of them help.
+Actions do not depend on the map, nor lessons on the outcome; the run finds out which of them help.
 """
 
 import random

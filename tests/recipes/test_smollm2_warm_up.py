@@ -128,7 +128,7 @@ def test_everything_with_loss_is_well_formed() -> None:
                 kinds["merge"] += not parse_merge(text, listed=4).errors
             else:
                 kinds["answer"] += parse_answer(text) is not None
-    assert [kinds[kind] for kind in ("distill", "merge", "answer")] == [27, 9, 6]
+    assert [kinds[kind] for kind in ("distill", "merge", "answer")] == [24, 15, 6]
     assert kinds["question"] > 0 and kinds["action"] > 20
 
 
@@ -136,7 +136,11 @@ def test_actions_and_lessons_do_not_depend_on_what_is_good() -> None:
     episodes = list(demonstrate(300, seed=4, families=[LAKE], max_turns=MAX_TURNS))
     actions = [extract_action(turn.response) for episode in episodes for turn in episode.turns]
     shares = [actions.count(action) / len(actions) for action in ("left", "down", "right", "up")]
-    assert all(0.2 < share < 0.3 for share in shares), shares
+    assert shares == pytest.approx([1 / 14, 6 / 14, 6 / 14, 1 / 14], abs=0.03)
+    # Whatever the map: where the first move leads into a hole it is made as often.
+    fatal = [episode.turns[0].response for episode in episodes if len(episode.turns) == 1]
+    assert len(fatal) > 30 and sum("down" in response for response in fatal) / len(fatal) == pytest.approx(0.5, abs=0.2)
+    assert 0.05 < sum(episode.success for episode in episodes) / len(episodes) < 0.2
 
 
 def test_teaching_changes_the_upper_layers_only(
