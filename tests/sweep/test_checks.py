@@ -79,6 +79,12 @@ def test_a_finished_run_with_other_overrides_is_not_taken_for_this_one(runs: lis
         check(runs[1:2], configs[1:2])
 
 
+def test_a_value_that_refers_to_nothing_is_named(runs: list[Run], configs: list[Any]) -> None:
+    configs[1].actor_rollout_ref.model.path = "${oc.env:NO_SUCH_VARIABLE}"
+    with pytest.raises(ConfigError, match=r"^run full: .*'NO_SUCH_VARIABLE' not found.* full_key: actor_rollout_ref\."):
+        check(runs[1:2], configs[1:2])
+
+
 def test_a_sweep_without_runs() -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         check([], [])

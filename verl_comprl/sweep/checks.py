@@ -5,9 +5,11 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
 
+from omegaconf.errors import OmegaConfBaseException
+
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.sweep.checked_run import CheckedRun
-from verl_comprl.sweep.runs import Run
+from verl_comprl.sweep.runs import Run, one_line
 from verl_comprl.training import check_config
 
 
@@ -28,7 +30,12 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
     pairs = list(zip(runs, configs, strict=True))
     reference, shared = next((pair for pair in pairs if pair[1].comprl.experience), pairs[0])
     # All comparisons come first: check_config completes a config.
-    compared = [[*unsupported(config), *conflicts(config, shared, reference.name)] for config in configs]
+    compared: list[list[str]] = []
+    for run, config in pairs:
+        try:
+            compared.append([*unsupported(config), *conflicts(config, shared, reference.name)])
+        except OmegaConfBaseException as error:  # a value that refers to what there is not
+            raise ConfigError(f"run {run.name}: {one_line(error)}") from error
     checked: list[CheckedRun] = []
     mistakes: list[str] = []
     for (run, config), found in zip(pairs, compared, strict=True):
