@@ -1,15 +1,17 @@
 """The order of a sweep: what is trained, skipped, retried and reported, with trainers that are scripted."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from verl_comprl.config.saved import FILE
-from verl_comprl.sweep.checked_run import FINISHED, CheckedRun
+from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
 from verl_comprl.sweep.sweep import Sweep
 from verl_comprl.trainer.trainer import RunInterrupted
@@ -173,3 +175,52 @@ def test_a_longer_run_stands_for_a_shorter_one(
     assert lines[1] == "run 1/3 a: finished before · with 120 steps"
     sweep(Script(), "trainer.test_freq=20", f"{steps}=60").run()
     assert capsys.readouterr().out.splitlines()[3] == "run 3/3 c: finished before"
+
+
+@pytest.fixture
+def ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every part of a run take ten seconds."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr("verl_comprl.sweep.sweep.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+
+
+@pytest.mark.usefixtures("ten_seconds_each")
+def test_seconds_are_those_of_all_parts(sweep: Callable[..., ScriptedSweep], tmp_path: Path) -> None:
+    def train(steps: int, error: BaseException | None = None) -> tuple[str, float]:
+        script = Script()
+        script.failing = {"a": error} if error else {}
+        record = sweep(script, f"trainer.total_training_steps={steps}").run()[0]
+        return record["status"], record["seconds"]
+
+    def save(step: int) -> None:
+        (tmp_path / "a" / f"global_step_{step}").mkdir()
+        (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+    stop = RunInterrupted("stopped")
+    assert train(60, stop) == ("interrupted", 10)
+    assert train(60, stop) == ("interrupted", 10)  # there is no checkpoint: it has begun again
+    save(20)
+    assert train(60, stop) == ("interrupted", 20)
+    assert train(60, RuntimeError("the server died")) == ("failed", 30)
+    save(60)
+    assert train(60) == train(60) == ("finished", 40)
+    assert not (tmp_path / "a" / UNFINISHED).exists()
+    assert train(120, stop) == ("interrupted", 50)
+    save(90)
+    assert train(60) == ("finished", 40)  # that of then
+    assert train(120) == ("finished", 60)
+
+
+@pytest.mark.usefixtures("ten_seconds_each")
+def test_seconds_of_a_part_that_was_lost_do_not_count_later(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path
+) -> None:
+    script = Script()
+    script.failing = {"a": RunInterrupted("stopped")}
+    sweep(script).run()
+    killed = sweep(Script())
+    killed.train(killed._runs[0])  # begins again, and is killed after a checkpoint:
+    (tmp_path / "a" / FINISHED).unlink()
+    (tmp_path / "a" / "global_step_5").mkdir()
+    (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text("5")
+    assert sweep(Script()).run()[0]["seconds"] == 10

@@ -11,6 +11,8 @@ from verl_comprl.sweep.runs import Run
 
 FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""
+UNFINISHED = "unfinished.json"
+"""In the folder of a run that was interrupted or failed, also when it went on after it had finished: its record."""
 
 _STEPS = "trainer.total_training_steps"
 _FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
@@ -44,8 +46,7 @@ class CheckedRun:
     @property
     def stored(self) -> Record | None:
         """The record that is in the run's folder: of this run, or of a shorter or longer one."""
-        file = self.folder / FINISHED
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        return self._read(FINISHED)
 
     @property
     def stored_steps(self) -> int | None:
@@ -85,6 +86,15 @@ class CheckedRun:
         return step if (self.folder / f"global_step_{step}").is_dir() else 0
 
     @property
+    def seconds(self) -> float:
+        """Seconds of the parts of the run from which it would go on; 0 if it would begin."""
+        if not self.checkpoint:
+            return 0.0
+        # The record of a later part includes the seconds of the earlier ones.
+        records = filter(None, (self._read(FINISHED), self._read(UNFINISHED)))
+        return max((record["seconds"] for record in records), default=0.0)
+
+    @property
     def mistake(self) -> str | None:
         """Why the run cannot go on from what is in its folder, if it cannot."""
         stored = self.stored
@@ -106,6 +116,22 @@ class CheckedRun:
                 f"ask for at least {self.checkpoint} steps, use another folder or remove it"
             )
         return None
+
+    def keep(self, record: Record) -> None:
+        """Write the record of the run, which has ended in some way, into its folder."""
+        finished = record["status"] == "finished"
+        file = self.folder / (FINISHED if finished else UNFINISHED)
+        file.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        if finished:
+            self.forget_unfinished()
+
+    def forget_unfinished(self) -> None:
+        """Remove the record of a part that was interrupted or failed, if there is one."""
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Record | None:
+        file = self.folder / name
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
     @property
     def _resumes(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
-from verl_comprl.sweep.checked_run import FINISHED, CheckedRun, Record
+from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
@@ -99,9 +99,11 @@ class Sweep:
             number: Its number in the sweep.
         """
         display = self._display.run()
-        before = run.stored["seconds"] if run.stored else 0.0  # of the shorter run that this one continues
+        before = run.seconds
         started = time.perf_counter()
         run.folder.mkdir(parents=True, exist_ok=True)
+        if not run.checkpoint:
+            run.forget_unfinished()  # of which nothing remains in a run that begins again
         log = run.folder / "train.log"
         with redirect_verl_output(log, self._display.note):
             self._start_ray()
@@ -117,8 +119,7 @@ class Sweep:
             "error": error,
             "metrics": display.metrics(),
         }
-        if status == "finished":
-            (run.folder / FINISHED).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        run.keep(record)
         self._display.ended(
             number, run.run.name, status, seconds, display.outcome() if not error else f"{error} · {log}"
         )
