@@ -2,7 +2,6 @@
 
 import copy
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.sweep import checks
-from verl_comprl.sweep.checks import FINISHED, check
+from verl_comprl.sweep.checked_run import FINISHED
+from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 
 
@@ -79,34 +79,10 @@ def test_a_finished_run_with_other_overrides_is_not_taken_for_this_one(runs: lis
         check(runs[1:2], configs[1:2])
 
 
-def longer(runs: list[Run], steps: int) -> list[Run]:
-    return [Run("full", (*runs[1].overrides, f"trainer.total_training_steps={steps}"))]
-
-
-def test_a_finished_run_continues_with_more_steps_if_it_has_a_checkpoint(
-    runs: list[Run], configs: list[Any], tmp_path: Path
-) -> None:
-    configs[1].trainer.default_local_dir = str(tmp_path)
-    (short,) = check(longer(runs, 60), configs[1:2])
-    record = {"name": "full", "overrides": list(short.run.overrides), "status": "finished", "seconds": 5.0}
-    (short.folder / FINISHED).write_text(json.dumps(record))
-    message = "a finished run of 60 steps without a checkpoint of its last one"
-    with pytest.raises(ConfigError, match=message):
-        check(longer(runs, 120), configs[1:2])
-    checkpoint = short.folder / "latest_checkpointed_iteration.txt"
-    checkpoint.write_text("50")
-    with pytest.raises(ConfigError, match=message):
-        check(longer(runs, 120), configs[1:2])
-    checkpoint.write_text("60")
-    (run,) = check(longer(runs, 120), configs[1:2])
-    assert run.record is None and run.stored == record
-    check(
-        [Run("full", (*longer(runs, 120)[0].overrides, "trainer.test_freq=60", "trainer.save_freq=30"))], configs[1:2]
-    )
-    assert check(longer(runs, 60), configs[1:2])[0].record == record
-    for other in (longer(runs, 30), [Run("full", (*longer(runs, 120)[0].overrides, "data.seed=1"))]):
-        with pytest.raises(ConfigError, match=r"has a finished run with .*; use another folder or remove it"):
-            check(other, configs[1:2])
+def test_a_value_that_refers_to_nothing_is_named(runs: list[Run], configs: list[Any]) -> None:
+    configs[1].actor_rollout_ref.model.path = "${oc.env:NO_SUCH_VARIABLE}"
+    with pytest.raises(ConfigError, match=r"^run full: .*'NO_SUCH_VARIABLE' not found.* full_key: actor_rollout_ref\."):
+        check(runs[1:2], configs[1:2])
 
 
 def test_a_sweep_without_runs() -> None:

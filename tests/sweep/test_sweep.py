@@ -1,15 +1,17 @@
 """The order of a sweep: what is trained, skipped, retried and reported, with trainers that are scripted."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from verl_comprl.config.saved import FILE
-from verl_comprl.sweep.checks import FINISHED, CheckedRun
+from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
 from verl_comprl.sweep.sweep import Sweep
 from verl_comprl.trainer.trainer import RunInterrupted
@@ -69,14 +71,14 @@ class ScriptedSweep(Sweep):
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Callable[[Script], ScriptedSweep]:
-    """Return a sweep of the runs a, b and c, which can be made again."""
+def sweep(tmp_path: Path) -> Callable[..., ScriptedSweep]:
+    """Return a sweep of the runs a, b and c, which can be made again, also with other overrides of all runs."""
 
-    def make(script: Script) -> ScriptedSweep:
+    def make(script: Script, *overrides: str) -> ScriptedSweep:
         runs = []
         for name in "abc":
             config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / name)}})
-            runs.append(CheckedRun(Run(name, (f"x={name}",)), config, 0.5))
+            runs.append(CheckedRun(Run(name, (f"x={name}", *overrides)), config, 0.5))
         return ScriptedSweep(script, runs, tmp_path / "results.jsonl")
 
     return make
@@ -87,7 +89,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def test_the_processes_of_a_run_start_while_the_one_before_trains(
-    sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = Script()
     records = sweep(script).run()
@@ -107,7 +109,7 @@ def test_the_processes_of_a_run_start_while_the_one_before_trains(
 
 
 def test_a_failed_run_costs_its_engines_and_nothing_else(
-    sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = Script()
     script.failing = {"b": RuntimeError("the server died\nwith details")}
@@ -127,7 +129,7 @@ def test_a_failed_run_costs_its_engines_and_nothing_else(
 
 @pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt(), SystemExit(15)])
 def test_an_interruption_ends_the_sweep(
-    sweep: Callable[[Script], ScriptedSweep], tmp_path: Path, error: BaseException
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, error: BaseException
 ) -> None:
     script = Script()
     script.failing = {"b": error}
@@ -137,7 +139,7 @@ def test_an_interruption_ends_the_sweep(
 
 
 def test_a_run_that_cannot_be_prepared_fails_in_its_own_turn(
-    sweep: Callable[[Script], ScriptedSweep], monkeypatch: pytest.MonkeyPatch
+    sweep: Callable[..., ScriptedSweep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Script()
     made = sweep(script)
@@ -152,3 +154,73 @@ def test_a_run_that_cannot_be_prepared_fails_in_its_own_turn(
     records = made.run()
     assert [record["status"] for record in records] == ["finished", "failed", "finished"]
     assert records[1]["error"] == "ValueError: no such trainer"
+
+
+def test_a_longer_run_stands_for_a_shorter_one(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = "trainer.total_training_steps"
+    script = Script()
+    script.failing = {"c": RunInterrupted("stopped after step 90")}
+    long = sweep(script, f"{steps}=120", "trainer.test_freq=30").run()
+    assert [record["status"] for record in long] == ["finished", "finished", "interrupted"]
+    capsys.readouterr()
+
+    again = Script()
+    made = sweep(again, "trainer.test_freq=20", f"{steps}=60")
+    assert made.run() == [*long[:2], *read(tmp_path / "results.jsonl")[2:]]
+    assert again.events == ["start", "train c", "release c"]
+    assert read(tmp_path / "results.jsonl")[0]["overrides"] == ["x=a", f"{steps}=120", "trainer.test_freq=30"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "run 1/3 a: finished before · with 120 steps"
+    sweep(Script(), "trainer.test_freq=20", f"{steps}=60").run()
+    assert capsys.readouterr().out.splitlines()[3] == "run 3/3 c: finished before"
+
+
+@pytest.fixture
+def ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every part of a run take ten seconds."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr("verl_comprl.sweep.sweep.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+
+
+@pytest.mark.usefixtures("ten_seconds_each")
+def test_seconds_are_those_of_all_parts(sweep: Callable[..., ScriptedSweep], tmp_path: Path) -> None:
+    def train(steps: int, error: BaseException | None = None) -> tuple[str, float]:
+        script = Script()
+        script.failing = {"a": error} if error else {}
+        record = sweep(script, f"trainer.total_training_steps={steps}").run()[0]
+        return record["status"], record["seconds"]
+
+    def save(step: int) -> None:
+        (tmp_path / "a" / f"global_step_{step}").mkdir()
+        (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+    stop = RunInterrupted("stopped")
+    assert train(60, stop) == ("interrupted", 10)
+    assert train(60, stop) == ("interrupted", 10)  # there is no checkpoint: it has begun again
+    save(20)
+    assert train(60, stop) == ("interrupted", 20)
+    assert train(60, RuntimeError("the server died")) == ("failed", 30)
+    save(60)
+    assert train(60) == train(60) == ("finished", 40)
+    assert not (tmp_path / "a" / UNFINISHED).exists()
+    assert train(120, stop) == ("interrupted", 50)
+    save(90)
+    assert train(60) == ("finished", 40)  # that of then
+    assert train(120) == ("finished", 60)
+
+
+@pytest.mark.usefixtures("ten_seconds_each")
+def test_seconds_of_a_part_that_was_lost_do_not_count_later(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path
+) -> None:
+    script = Script()
+    script.failing = {"a": RunInterrupted("stopped")}
+    sweep(script).run()
+    killed = sweep(Script())
+    killed.train(killed._runs[0])  # begins again, and is killed after a checkpoint:
+    (tmp_path / "a" / FINISHED).unlink()
+    (tmp_path / "a" / "global_step_5").mkdir()
+    (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text("5")
+    assert sweep(Script()).run()[0]["seconds"] == 10

@@ -1,12 +1,11 @@
-"""The runs of a sweep: files, choices and folders."""
+"""The runs of a sweep: choices and folders."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from verl_comprl.config.reading import ConfigError
-from verl_comprl.sweep.runs import Run, compose, expand, read_runs
+from verl_comprl.sweep.runs import Run, compose, expand
 
 
 def test_choices_make_a_run_for_each_combination() -> None:
@@ -18,7 +17,7 @@ def test_choices_make_a_run_for_each_combination() -> None:
 
 
 def test_without_choices_there_is_one_run_whose_own_overrides_come_last() -> None:
-    overrides = ["data.seed=1", "data.train_files=[a,b]", "+new='x,y'"]
+    overrides = ["arm=baseline", "data.train_files=[a,b]", "+new='x,y'"]
     (run,) = expand(Run("mine", ("data.seed=2",), "recipe"), overrides)
     assert run == Run("mine", (*overrides, "data.seed=2"), "recipe")
     assert [run.name for run in expand(Run(""), [])] == ["run"]
@@ -35,35 +34,40 @@ def test_other_sweeps_of_hydra_are_refused() -> None:
         expand(Run(""), ["data.seed=interval(0,1)"])
 
 
-RUNS = [{"name": "one", "overrides": ["arm=baseline", "data.seed=1"]}, {"name": 2, "config_name": "other"}]
-
-
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("runs.json", json.dumps(RUNS)),
-        ("runs.yaml", "- name: one\n  overrides: [arm=baseline, data.seed=1]\n- {name: 2, config_name: other}\n"),
-    ],
+    "override", ["arm=baseline,", "arm", "", "data.seed=range(a)", "data.seed=range(1,4,0)", "a=b(", "x=glob(*)"]
 )
-def test_a_file_of_runs(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    assert read_runs(tmp_path / name) == [Run("one", ("arm=baseline", "data.seed=1")), Run("2", (), "other")]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("runs: []", "must be a list of runs"),
-        ("- [arm=baseline]", "is not a run; allowed: name (required), overrides, config_name"),
-        ("- overrides: []", "is not a run"),
-        ("- {name: a, override: [x=1]}", "is not a run"),
-    ],
-)
-def test_a_file_that_has_something_else(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "runs.yaml").write_text(text)
+def test_what_is_no_override_is_refused(override: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_runs(tmp_path / "runs.yaml")
-    assert message in str(caught.value)
+        expand(Run(""), ["data.seed=1", override])
+    allowed = "key=value, key=a,b or key=range(1,4), with quotes around special characters"
+    assert str(caught.value) == f"{override} cannot be read; allowed: {allowed}"
+
+
+def test_a_choice_without_values_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data.seed=range\(3,1\) is not a choice"):
+        expand(Run(""), ["data.seed=range(3,1)"])
+
+
+@pytest.mark.parametrize("arm", ["arm=baseline,complementary", "arm=baseline", "+arm=baseline"])
+def test_a_key_of_a_run_is_not_given_for_all_runs_too(arm: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        expand(Run("x", ("arm=complementary", "++data.seed=1")), [arm, "trainer.test_freq=5", "data.seed=2"])
+    assert str(caught.value).splitlines() == [
+        f"run x: {key} is given for this run and on the command line; remove one of them"
+        for key in ("arm", "data.seed")
+    ]
+
+
+@pytest.mark.parametrize("overrides", [["arm=a,b", "arm=c"], ["arm=c", "arm=a,b"], ["+arm=a,b", "x=1", "arm=c,d"]])
+def test_the_key_of_a_choice_is_not_given_again(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^\+?arm=a,b is a choice, but arm is given again; remove one of them"):
+        expand(Run(""), overrides)
+
+
+def test_a_key_may_be_given_twice_where_runs_are_not_named_after_it() -> None:
+    (run,) = expand(Run("x"), ["data.seed=1", "data.seed=2"])
+    assert run == Run("x", ("data.seed=1", "data.seed=2"))
 
 
 @pytest.mark.slow
@@ -90,3 +94,36 @@ def test_mistakes_are_found_before_anything_is_composed() -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == "run a: another run has the same name"
     assert len(lines) == 2 and lines[1].startswith("comprl.guided_fractoin is unknown")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (
+            "trainer: {default_local_dir: '${oc.env:NO_SUCH_VARIABLE}'}",
+            "Environment variable 'NO_SUCH_VARIABLE' not found",
+        ),
+        ("trainer: {default_local_dir: null}", "trainer.default_local_dir=None must name a folder"),
+        ("trainer: [", "while parsing a flow node"),
+        ("trainer: ${", "no viable alternative"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used(recipe: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"{recipe}\n")
+    with pytest.raises(ConfigError) as caught:
+        compose([Run("a")], tmp_path, "recipe")
+    assert str(caught.value).startswith("run a: ") and message in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_group_takes_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"^run a: Config group override must be a string or a list\. Got int$"):
+        compose([Run("a", ("arm=1",))], None, "comprl_trainer")
+
+
+@pytest.mark.slow
+def test_a_recipe_that_does_not_exist(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match=r"^run a: .*nothing|nowhere"):
+            compose([Run("a")], folder, "nothing")

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from verl_comprl.config.reading import ConfigError
-from verl_comprl.sweep.runs import Run, expand, read_runs
+from verl_comprl.sweep.runs import Run, expand
+from verl_comprl.sweep.runs_file import read_runs
 from verl_comprl.sweep.sweep import run
 from verl_comprl.train import prepare_environment
 

@@ -1,15 +1,16 @@
 """The runs of a sweep: their names, overrides and configs."""
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from verl_comprl.config.reading import ConfigError, unknown_overrides
+from verl_comprl.sweep.overrides import key
 
 _SEARCH = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
 
@@ -26,25 +27,6 @@ class Run:
     """Its recipe, if it is not that of the sweep."""
 
 
-def read_runs(file: Path) -> list[Run]:
-    """Read a YAML or JSON file with a list of runs, each with ``name``, ``overrides`` and perhaps ``config_name``.
-
-    Raises:
-        ConfigError: If it is not such a list.
-    """
-    text = file.read_text(encoding="utf-8")
-    entries = json.loads(text) if file.suffix == ".json" else OmegaConf.to_container(OmegaConf.create(text))
-    if not isinstance(entries, list):
-        raise ConfigError(f"{file} must be a list of runs, each with name and overrides; it is {entries!r:.80}")
-    runs = []
-    for entry in entries:
-        if not isinstance(entry, dict) or "name" not in entry or not entry.keys() <= Run.__dataclass_fields__.keys():
-            raise ConfigError(f"{file}: {entry!r:.200} is not a run; allowed: name (required), overrides, config_name")
-        overrides = tuple(map(str, entry.get("overrides") or ()))
-        runs.append(Run(str(entry["name"]), overrides, entry.get("config_name")))
-    return runs
-
-
 def expand(run: Run, overrides: Sequence[str]) -> list[Run]:
     """Return a run for each combination of the choices in ``overrides``, named after them.
 
@@ -53,24 +35,50 @@ def expand(run: Run, overrides: Sequence[str]) -> list[Run]:
     Args:
         run: What the runs have in common; its own overrides come last.
         overrides: With choices and without.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    options: list[list[str]] = []
-    for text, override in zip(overrides, OverridesParser.create().parse_overrides(list(overrides)), strict=True):
-        if override.is_discrete_sweep():
-            prefix = text.partition("=")[0]
-            options.append([f"{prefix}={value}" for value in override.sweep_string_iterator()])
-        elif override.is_sweep_override():
-            raise ConfigError(f"{text} is not a choice; allowed: key=a,b or key=range(1,4)")
-        else:
-            options.append([text])
+    Raises:
+        ConfigError: If one cannot be read, or if it would not be clear which one counts: a key is given here and for
+            the run itself, or has a choice and is given again.
+    """
+    options = [_values(override) for override in overrides]
+    keys = [key(override) for override in overrides]
+    own = {key(override) for override in run.overrides}
+    mistakes = [
+        f"run {run.name}: {name} is given for this run and on the command line; remove one of them"
+        for name in dict.fromkeys(keys)
+        if name in own
+    ]
+    mistakes += [
+        f"{override} is a choice, but {name} is given again; remove one of them"
+        for override, name, values in zip(overrides, keys, options, strict=True)
+        if len(values) > 1 and keys.count(name) > 1
+    ]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
     chosen = [position for position, values in enumerate(options) if len(values) > 1]
     runs = []
     for combination in itertools.product(*options):
         labels = [run.name, *(combination[position].replace("/", "_") for position in chosen)]
         runs.append(Run(",".join(filter(None, labels)) or "run", (*combination, *run.overrides), run.config_name))
     return runs
+
+
+def _values(text: str) -> list[str]:
+    """Return an override for each value of a choice, or the only one."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        (override,) = OverridesParser.create().parse_overrides([text])
+        if not override.is_sweep_override():
+            return [text]
+        values = list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
+    except (HydraException, ValueError) as error:
+        allowed = "key=value, key=a,b or key=range(1,4), with quotes around special characters"
+        raise ConfigError(f"{text} cannot be read; allowed: {allowed}") from error
+    if not values:
+        raise ConfigError(f"{text} is not a choice; allowed: key=a,b or key=range(1,4)")
+    return [f"{text.partition('=')[0]}={value}" for value in values]
 
 
 def compose(runs: Sequence[Run], config_dir: Path | None, config_name: str) -> list[Any]:
@@ -82,7 +90,7 @@ def compose(runs: Sequence[Run], config_dir: Path | None, config_name: str) -> l
         config_name: The recipe.
 
     Raises:
-        ConfigError: If overrides do not fit the recipe, or runs have the same name.
+        ConfigError: If the recipe cannot be read, overrides do not fit it, or runs have the same name.
     """
     import hydra
     from hydra.errors import HydraException
@@ -92,14 +100,25 @@ def compose(runs: Sequence[Run], config_dir: Path | None, config_name: str) -> l
     mistakes += unknown_overrides(list(dict.fromkeys(itertools.chain(*(run.overrides for run in runs)))))
     if mistakes:
         raise ConfigError("\n".join(mistakes))
-    folder = config_dir.resolve() if config_dir else Path(__file__).parents[1] / "config"
+    recipes = config_dir.resolve() if config_dir else Path(__file__).parents[1] / "config"
     configs = []
-    with hydra.initialize_config_dir(str(folder), version_base=None):
+    with hydra.initialize_config_dir(str(recipes), version_base=None):
         for run in runs:
             try:
                 config = hydra.compose(run.config_name or config_name, overrides=[_SEARCH, *run.overrides])
-            except HydraException as error:
-                raise ConfigError(f"run {run.name}: {' '.join(str(error).split())}") from error
-            config.trainer.default_local_dir = f"{config.trainer.default_local_dir}/{run.name}"
+                folder = config.trainer.default_local_dir
+            except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+                raise ConfigError(f"run {run.name}: {one_line(error)}") from error
+            if not folder:
+                raise ConfigError(f"run {run.name}: trainer.default_local_dir={folder} must name a folder")
+            config.trainer.default_local_dir = f"{folder}/{run.name}"
             configs.append(config)
     return configs
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message on one line; if it has none, that of its cause, or what it is."""
+    message = " ".join(str(error).split())
+    if not message and error.__cause__:
+        return one_line(error.__cause__)
+    return message or type(error).__name__

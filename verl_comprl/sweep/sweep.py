@@ -12,7 +12,8 @@ from typing import Any
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
-from verl_comprl.sweep.checks import FINISHED, CheckedRun, Record, check
+from verl_comprl.sweep.checked_run import CheckedRun, Record
+from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
 from verl_comprl.training import Training, start_ray, uninterrupted
@@ -28,9 +29,9 @@ def run(
     """Train ``runs`` one after the other and return their records; to be called before anything imports verl.
 
     The engines are started once. Each run begins with the models' initial weights and has a folder, a bank, workers and
-    settings of its own. A run that has finished before is not repeated; with more steps than it had it goes on, from a
-    checkpoint of its last one. One that was interrupted continues from its last checkpoint, or begins again if it has
-    none. After a run that failed, the engines are started again.
+    settings of its own. A run that has finished before, with as many steps or more, is not repeated: its record is that
+    of then. With more steps than it had it goes on, from its last checkpoint. One that was interrupted continues from
+    its last checkpoint, or begins again if it has none. After a run that failed, the engines are started again.
 
     Args:
         runs: What to train.
@@ -77,7 +78,8 @@ class Sweep:
         for number, run in enumerate(self._runs, start=1):
             record = run.record
             if record:
-                self._display.ended(number, run.run.name, "finished before", 0.0, "")
+                more = f"with {run.stored_steps} steps" if run.surplus else ""
+                self._display.ended(number, run.run.name, "finished before", 0.0, more)
             else:
                 following = next((one for one in self._runs[number:] if one.record is None), None)
                 record = self.train(run, following, number=number)
@@ -97,9 +99,11 @@ class Sweep:
             number: Its number in the sweep.
         """
         display = self._display.run()
-        before = run.stored["seconds"] if run.stored else 0.0  # of the shorter run that this one continues
+        before = run.seconds
         started = time.perf_counter()
         run.folder.mkdir(parents=True, exist_ok=True)
+        if not run.checkpoint:
+            run.forget_unfinished()  # of which nothing remains in a run that begins again
         log = run.folder / "train.log"
         with redirect_verl_output(log, self._display.note):
             self._start_ray()
@@ -115,8 +119,7 @@ class Sweep:
             "error": error,
             "metrics": display.metrics(),
         }
-        if status == "finished":
-            (run.folder / FINISHED).write_text(json.dumps(record) + "\n", encoding="utf-8")
+        run.keep(record)
         self._display.ended(
             number, run.run.name, status, seconds, display.outcome() if not error else f"{error} · {log}"
         )

@@ -1,0 +1,121 @@
+"""What the folder of a run has from before: when it counts as finished, goes on, or is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.sweep.checked_run import FINISHED, CheckedRun
+from verl_comprl.sweep.runs import Run
+
+STEPS = "trainer.total_training_steps"
+
+
+def wanted(folder: Path, *overrides: str, **trainer: Any) -> CheckedRun:
+    """Return a run with overrides, and with settings of the trainer that a recipe may have made."""
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(folder), **trainer}})
+    return CheckedRun(Run("run", overrides), config, None)
+
+
+def store(folder: Path, *overrides: str, checkpoint: int = 0, **more: Any) -> dict[str, Any]:
+    """Leave what a finished run and a later checkpoint leave in a folder; return the record."""
+    record = {"name": "run", "overrides": list(overrides), "status": "finished", **more}
+    (folder / FINISHED).write_text(json.dumps(record))
+    save(folder, checkpoint)
+    return record
+
+
+def save(folder: Path, step: int) -> None:
+    if step:
+        (folder / f"global_step_{step}").mkdir()
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
+@pytest.mark.parametrize("checkpoint", [0, 50])
+def test_a_finished_run_without_its_last_checkpoint_cannot_go_on(tmp_path: Path, checkpoint: int) -> None:
+    store(tmp_path, f"{STEPS}=60", checkpoint=checkpoint)
+    run = wanted(tmp_path, f"{STEPS}=120")
+    assert run.record is None and run.mistake == (
+        f"{tmp_path} has a finished run of 60 steps without a checkpoint of its last one, so that it cannot be "
+        "continued; remove it, and set trainer.save_freq"
+    )
+
+
+@pytest.mark.parametrize("checkpoint", [60, 77, 90, 120])
+def test_a_finished_run_goes_on_also_after_an_interruption(tmp_path: Path, checkpoint: int) -> None:
+    record = store(tmp_path, f"{STEPS}=60", checkpoint=checkpoint)
+    run = wanted(tmp_path, f"{STEPS}=120")
+    assert (run.record, run.stored, run.mistake, run.checkpoint) == (None, record, None, checkpoint)
+
+
+@pytest.mark.parametrize("steps", [30, 60])
+@pytest.mark.parametrize("checkpoint", [0, 60, 90, 120])
+def test_a_run_with_enough_steps_has_finished(tmp_path: Path, steps: int, checkpoint: int) -> None:
+    record = store(tmp_path, f"{STEPS}=60", checkpoint=checkpoint)
+    run = wanted(tmp_path, f"{STEPS}={steps}")
+    assert (run.record, run.mistake, run.surplus, run.stored_steps) == (record, None, 60 - steps, 60)
+
+
+@pytest.mark.parametrize("steps", [60, 120])
+def test_frequencies_do_not_count(tmp_path: Path, steps: int) -> None:
+    store(tmp_path, f"{STEPS}=60", "trainer.test_freq=30", "+trainer.save_freq=30", checkpoint=60)
+    run = wanted(tmp_path, "trainer.test_freq=20", "trainer.save_freq=40", f"{STEPS}={steps}")
+    assert run.mistake is None and bool(run.record) == (steps == 60)
+
+
+def test_the_last_override_of_a_setting_counts(tmp_path: Path) -> None:
+    record = store(tmp_path, f"{STEPS}=120", "data.seed=1", f"{STEPS}=60", "data.seed=2", checkpoint=60)
+    assert wanted(tmp_path, f"++{STEPS}=60", "data.seed=2").record == record
+    assert wanted(tmp_path, f"{STEPS}=60", f"{STEPS}=90", "data.seed=2").surplus == -30
+    assert wanted(tmp_path, f"{STEPS}=60", "data.seed=2", "data.seed=1").surplus is None
+
+
+@pytest.mark.parametrize("other", ["data.seed=1", "+trainer.val_only=true"])
+@pytest.mark.parametrize("steps", [30, 60, 120])
+def test_another_run_in_the_folder_is_refused(tmp_path: Path, steps: int, other: str) -> None:
+    store(tmp_path, f"{STEPS}=60", checkpoint=60)
+    run = wanted(tmp_path, f"{STEPS}={steps}", other)
+    message = f"{tmp_path} has a finished run with {STEPS}=60; use another folder or remove it"
+    assert (run.record, run.mistake) == (None, message)
+
+
+def test_steps_of_the_recipe_and_of_all_epochs(tmp_path: Path) -> None:
+    metrics = {"training/global_step": 60.0}
+    record = store(tmp_path, "data.seed=1", checkpoint=60, metrics=metrics)
+    again = wanted(tmp_path, "data.seed=1", total_training_steps=120)
+    assert (again.record, again.mistake) == (record, None)  # the same command
+    assert wanted(tmp_path, "data.seed=1", f"{STEPS}=60").record == record
+    assert wanted(tmp_path, "data.seed=1", f"{STEPS}=90").surplus == -30
+    store(tmp_path, "data.seed=1", f"{STEPS}=60")
+    assert wanted(tmp_path, "data.seed=1", total_training_steps=120).surplus == -60
+    epochs = wanted(tmp_path, "data.seed=1", f"{STEPS}=null", total_training_steps=None)
+    assert epochs.surplus is None and "has a finished run with data.seed=1" in str(epochs.mistake)
+
+
+def test_a_checkpoint_counts_if_it_is_there_and_used(tmp_path: Path) -> None:
+    store(tmp_path, f"{STEPS}=60", checkpoint=60)
+    fresh = wanted(tmp_path, f"{STEPS}=120", resume_mode="disable")
+    assert fresh.checkpoint == 0 and str(fresh.mistake).endswith("remove it, and set trainer.resume_mode=auto")
+    (tmp_path / "global_step_60").rmdir()
+    gone = wanted(tmp_path, f"{STEPS}=120")
+    assert gone.checkpoint == 0 and str(gone.mistake).endswith("remove it, and set trainer.save_freq")
+
+
+def test_a_run_cannot_end_before_its_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path, 90)
+    assert wanted(tmp_path, f"{STEPS}=90").mistake is None
+    message = (
+        f"{tmp_path} has a checkpoint of step 90, beyond {STEPS}=80; ask for at least 90 steps, "
+        "use another folder or remove it"
+    )
+    assert wanted(tmp_path, f"{STEPS}=80").mistake == message
+    store(tmp_path, f"{STEPS}=60")
+    assert wanted(tmp_path, f"{STEPS}=80").mistake == message
+    assert wanted(tmp_path, f"{STEPS}=80", resume_mode="resume_path").checkpoint == 0
+
+
+def test_a_new_folder(tmp_path: Path) -> None:
+    run = wanted(tmp_path / "new", f"{STEPS}=60")
+    assert (run.record, run.mistake, run.surplus, run.stored_steps, run.checkpoint) == (None, None, None, None, 0)

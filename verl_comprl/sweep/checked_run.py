@@ -1,0 +1,146 @@
+"""A run whose config can be trained, and what its folder has of it from before."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.sweep.overrides import effective
+from verl_comprl.sweep.runs import Run
+
+FINISHED = "finished.json"
+"""In the folder of a run that has finished: its record."""
+UNFINISHED = "unfinished.json"
+"""In the folder of a run that was interrupted or failed, also when it went on after it had finished: its record."""
+
+_STEPS = "trainer.total_training_steps"
+_FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
+"""Settings in which a run may differ from what it was before: of these only the number of steps matters."""
+_CHECKPOINT = "latest_checkpointed_iteration.txt"
+"""verl's file in the folder of a run, with the step of the latest checkpoint."""
+
+Record = dict[str, Any]
+"""What is kept of a run: name, overrides, folder, status, seconds, error and last metrics."""
+
+
+@dataclass
+class CheckedRun:
+    """A run whose config can be trained."""
+
+    run: Run
+    config: Any
+    guided_fraction: float | None
+    """Share of guided attempts; ``None`` without experience."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        return Path(self.config.trainer.default_local_dir)
+
+    @property
+    def steps(self) -> int | None:
+        """Steps that are wanted; ``None`` for all of the epochs."""
+        return _steps(self.run.overrides, self.config.trainer.get("total_training_steps"))
+
+    @property
+    def stored(self) -> Record | None:
+        """The record that is in the run's folder: of this run, or of a shorter or longer one."""
+        return self._read(FINISHED)
+
+    @property
+    def stored_steps(self) -> int | None:
+        """Steps of the stored record's run; ``None`` if there is none or it does not say."""
+        stored = self.stored
+        if not stored:
+            return None
+        return _steps(stored["overrides"], stored.get("metrics", {}).get("training/global_step"))
+
+    @property
+    def surplus(self) -> int | None:
+        """Steps that the stored record's run has beyond those wanted; ``None`` without one, or if it is another run."""
+        stored = self.stored
+        if not stored:
+            return None
+        before, now = effective(stored["overrides"]), effective(self.run.overrides)
+        if any(before.get(key) != now.get(key) for key in (before.keys() | now.keys()) - _FREE):
+            return None
+        if before.get(_STEPS) == now.get(_STEPS):
+            return 0  # also where neither says how many
+        if self.steps is None or self.stored_steps is None:
+            return None
+        return self.stored_steps - self.steps
+
+    @property
+    def record(self) -> Record | None:
+        """The record of a run that has finished before, with as many steps as are wanted now or more."""
+        return self.stored if self.surplus is not None and self.surplus >= 0 else None
+
+    @property
+    def checkpoint(self) -> int:
+        """Step of the checkpoint from which the run would go on; 0 if it would begin."""
+        file = self.folder / _CHECKPOINT
+        if not file.exists() or not self._resumes:
+            return 0
+        step = int(file.read_text())
+        return step if (self.folder / f"global_step_{step}").is_dir() else 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the parts of the run from which it would go on; 0 if it would begin."""
+        if not self.checkpoint:
+            return 0.0
+        # The record of a later part includes the seconds of the earlier ones.
+        records = filter(None, (self._read(FINISHED), self._read(UNFINISHED)))
+        return max((record["seconds"] for record in records), default=0.0)
+
+    @property
+    def mistake(self) -> str | None:
+        """Why the run cannot go on from what is in its folder, if it cannot."""
+        stored = self.stored
+        if self.record:
+            return None
+        if stored and self.surplus is None:
+            done = " ".join(stored["overrides"])
+            return f"{self.folder} has a finished run with {done}; use another folder or remove it"
+        # The checkpoint is a later one if the run was interrupted when it had gone on.
+        if stored and self.checkpoint < (self.stored_steps or 0):
+            return (
+                f"{self.folder} has a finished run of {self.stored_steps} steps without a checkpoint of its last one, "
+                "so that it cannot be continued; remove it, and set "
+                + ("trainer.save_freq" if self._resumes else "trainer.resume_mode=auto")
+            )
+        if self.steps is not None and self.checkpoint > self.steps:
+            return (
+                f"{self.folder} has a checkpoint of step {self.checkpoint}, beyond {_STEPS}={self.steps}; "
+                f"ask for at least {self.checkpoint} steps, use another folder or remove it"
+            )
+        return None
+
+    def keep(self, record: Record) -> None:
+        """Write the record of the run, which has ended in some way, into its folder."""
+        finished = record["status"] == "finished"
+        file = self.folder / (FINISHED if finished else UNFINISHED)
+        file.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        if finished:
+            self.forget_unfinished()
+
+    def forget_unfinished(self) -> None:
+        """Remove the record of a part that was interrupted or failed, if there is one."""
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Record | None:
+        file = self.folder / name
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    @property
+    def _resumes(self) -> bool:
+        return self.config.trainer.get("resume_mode", "auto") == "auto"
+
+
+def _steps(overrides: Sequence[str], otherwise: float | None) -> int | None:
+    """Return the number of steps that overrides ask for, or another if they do not."""
+    asked = effective(overrides).get(_STEPS, "")
+    if asked.isdecimal():
+        return int(asked)
+    return None if otherwise is None else int(otherwise)
