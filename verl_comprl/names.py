@@ -15,6 +15,9 @@ EXTRACTOR_LOSS = "comprl_cispo"
 EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 """``extractor.rollout.name``."""
 
+FIRST_EXTRACTOR_REPLICA = 1000
+"""Rank of the extractor's first server. The actor's count from 0, and no run has a thousand of them."""
+
 
 def manager_name(job_id: str, run: str) -> str:
     """Return the name of a run's experience manager, a Ray actor.

@@ -16,10 +16,10 @@ def complete_config(config: Any) -> None:
     """Fill in what depends on the device: the CPU where there is no accelerator."""
     from verl.utils.device import auto_set_device
 
-    from verl_comprl.config.validation import device_slots
+    from verl_comprl.config.slots import needed_slots
     from verl_comprl.platform import detection
 
-    detection.complete_config(config, sum(device_slots(config)))
+    detection.complete_config(config, needed_slots(config))
     auto_set_device(config)
 
 

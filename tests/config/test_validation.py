@@ -364,3 +364,42 @@ def test_a_model_in_the_hubs_cache_is_measured(
     config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 32
     (line,) = mistakes(config)
     assert "largest tensor of someone/small; it must be at least 108" in line
+
+
+def test_a_shared_extractor_needs_servers_that_pause_and_memory_for_both(
+    config: DictConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_comprl.config.placement.uses_cpu", lambda: False)
+    config.comprl.extractor.placement = "shared"
+    for model, share in ((config.actor_rollout_ref, 0.6), (config.extractor, 0.4)):
+        model.rollout.free_cache_engine = True
+        model.rollout.gpu_memory_utilization = share
+    assert any(re.search(r"take 1\.00 of a GPU's memory .*at most 0\.95", line) for line in mistakes(config))
+    config.extractor.rollout.gpu_memory_utilization = 0.3
+    config.extractor.rollout.free_cache_engine = False
+    assert any("extractor.rollout.free_cache_engine=False" in line for line in mistakes(config))
+    config.extractor.rollout.free_cache_engine = True
+    validate(config)
+    config.trainer.v1.trainer_mode = "comprl_separate_async"
+    assert any("allowed: comprl_sync, comprl_colocate_async" in line for line in mistakes(config))
+
+
+def test_a_split_extractor_needs_slots_for_servers_and_a_way_to_send_weights(config: DictConfig) -> None:
+    config.comprl.extractor.placement = "split"
+    config.extractor.rollout.nnodes = 0
+    lines = mistakes(config)
+    assert any("extractor.rollout.nnodes=0" in line for line in lines)
+    assert any("checkpoint_engine.backend=naive" in line for line in lines)
+    config.extractor.rollout.nnodes = config.extractor.rollout.n_gpus_per_node = 1
+    config.extractor.rollout.checkpoint_engine.backend = "nccl"
+    validate(config)
+    config.trainer.v1.trainer_mode = "comprl_separate_async"
+    config.actor_rollout_ref.rollout.checkpoint_engine.backend = "nccl"
+    assert any("engine_kwargs.nccl.group_name must differ" in line for line in mistakes(config))
+
+
+def test_a_batch_of_a_shared_extractor_is_split_over_the_actors_slots(config: DictConfig) -> None:
+    config.comprl.extractor.placement = "shared"
+    config.trainer.n_gpus_per_node = 3
+    config.comprl.extractor.batch_size = 16
+    assert any("batch_size=16 must be a multiple of its 3 device slots" in line for line in mistakes(config))

@@ -14,7 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.models import read_model_file
-from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
+from verl_comprl.config.placement import placement_mistakes
+from verl_comprl.config.reading import ConfigError, read_settings
+from verl_comprl.config.slots import ACTOR_POOL, EXTRACTOR_POOL, extractor_slots, needed_slots, slot_groups
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
@@ -42,16 +44,10 @@ def validate(config: DictConfig) -> ComprlConfig:
     ]
     if comprl.experience:
         mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl), *_extractor(config, comprl)]
+        mistakes += placement_mistakes(config, comprl)
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return comprl
-
-
-def device_slots(config: DictConfig) -> tuple[int, int]:
-    """Return how many device slots actor and extractor need."""
-    comprl = comprl_config(config)
-    extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.experience else 0
-    return config.trainer.nnodes * config.trainer.n_gpus_per_node, extractor
 
 
 def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
@@ -64,17 +60,22 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     Raises:
         ConfigError: If there are too few.
     """
-    actor, extractor = device_slots(config)
+    groups = slot_groups(config)
+    slots = needed_slots(config)
     available = int(resources.get("GPU", 0))
-    if available < actor + extractor:
+    if available < slots:
+        actor = sum(group.slots for group in groups if group.name == ACTOR_POOL)
+        extractor = sum(group.slots for group in groups if group.name == EXTRACTOR_POOL)
+        others = slots - actor - extractor
         raise ConfigError(
-            f"Ray has {available} device slots (GPU), but {actor + extractor} are needed: {actor} for the actor "
+            f"Ray has {available} device slots (GPU), but {slots} are needed: {actor} for the actor "
             f"(trainer.nnodes * trainer.n_gpus_per_node) and {extractor} for the extractor "
-            "(comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node). "
-            "On the CPU, ray_kwargs.ray_init.num_gpus is the number of logical slots; null takes what is needed."
+            "(comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node)"
+            + (f", and {others} for servers and models of their own. " if others else ". ")
+            + "On the CPU, ray_kwargs.ray_init.num_gpus is the number of logical slots; null takes what is needed."
         )
-    # verl reserves one CPU per device slot and colocated role; the servers and the manager take their own.
-    needed = 3 * (actor + extractor) + 4
+    # One CPU per device slot and process that may share it; the servers and the manager take their own.
+    needed = sum(group.slots * group.processes for group in groups) + 4
     if resources.get("CPU", 0) < needed:
         raise ConfigError(
             f"Ray has {int(resources.get('CPU', 0))} CPU slots, but at least {needed} are needed; "
@@ -214,7 +215,7 @@ def _micro_batches(config: DictConfig) -> Iterator[str]:
 
 def _extractor(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     size, actor = comprl.extractor.batch_size, config.extractor.actor
-    ranks = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node
+    ranks = math.prod(extractor_slots(config, comprl))
     micro = actor.ppo_micro_batch_size_per_gpu
     if size % ranks:
         yield f"comprl.extractor.batch_size={size} must be a multiple of its {ranks} device slots"

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveFloat, PositiveInt
 
 from verl_comprl.settings import FilePath, Settings, Share, interpolated
 
@@ -78,11 +78,24 @@ class ExtractorConfig(Settings):
     distillation_workers: PositiveInt = 16
     """Episodes that are distilled concurrently."""
 
+    placement: Literal["own", "shared", "split"] = "own"
+    """Where it runs. `own`: engine and server share slots of their own. `shared`: on the actor's slots, so that one GPU
+    is enough; it is trained between the actor's update and the next rollouts. `split`: the engine has the slots below,
+    its servers have others (`extractor.rollout.nnodes`, `extractor.rollout.n_gpus_per_node`) and answer while it is
+    trained."""
+
     nnodes: PositiveInt = 1
-    """Nodes of its own, in addition to those of `trainer`."""
+    """Nodes on which it is trained, in addition to those of `trainer`; not used with `placement: shared`."""
 
     n_gpus_per_node: PositiveInt = 1
     """Device slots on each of them."""
+
+    node_resource: str = ""
+    """Name of a Ray resource that its nodes must have, such as `comprl_node_1`; empty takes any node."""
+
+    slice_seconds: PositiveFloat = 60.0
+    """With `placement: shared`, seconds of each actor step in which further updates begin while full batches wait. The
+    last one is finished."""
 
 
 class MergeConfig(Settings):

@@ -1,7 +1,7 @@
 """Every patch of a foreign library, in one place.
 
 Each function changes one thing, says why, and has a test in ``tests/platform/test_patches.py`` that fails when the
-library no longer needs it. All of them are for running without an accelerator; none is applied otherwise.
+library no longer needs it. All but the last are for running without an accelerator; none of these is applied otherwise.
 """
 
 import functools
@@ -38,3 +38,35 @@ def keep_vllm_cpu_weights() -> None:
         dispatch(layer, False)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+@functools.cache
+def reserve_resource_pools(base: Any) -> dict[tuple[str, str], list[Any]]:
+    """For verl 0.9.1 (``verl.single_controller.ray.base``): its pools reserve their slots themselves, without limit.
+
+    Returns:
+        Placement groups by Ray job and name of the pool, which the caller fills; a pool takes those with its name.
+    """
+    reserved: dict[tuple[str, str], list[Any]] = {}
+
+    def job() -> str:
+        return base.ray.get_runtime_context().get_job_id()
+
+    get = base.RayResourcePool.get_placement_groups
+
+    @functools.wraps(get)
+    def get_placement_groups(self: Any, strategy: str = "STRICT_PACK", name: Any = None, device_name: str = "cuda"):
+        if self.pgs is None and (groups := reserved.get((job(), self.name_prefix))):
+            self.pgs = base.sort_placement_group_by_node_ip(groups)
+        return get(self, strategy, name, device_name)
+
+    check = base.ResourcePoolManager._check_resource_available
+
+    @functools.wraps(check)
+    def check_resource_available(self: Any) -> None:
+        if any((job(), name) not in reserved for name in self.resource_pool_spec):  # reserved ones are not available
+            check(self)
+
+    base.RayResourcePool.get_placement_groups = get_placement_groups
+    base.ResourcePoolManager._check_resource_available = check_resource_available
+    return reserved

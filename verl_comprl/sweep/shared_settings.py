@@ -64,7 +64,12 @@ _FIXED = (
     "global_profiler",
     "transfer_queue",
 )
-_FIXED_WITH_EXPERIENCE = ("comprl.extractor.nnodes", "comprl.extractor.n_gpus_per_node")
+_FIXED_WITH_EXPERIENCE = (
+    "comprl.extractor.placement",
+    "comprl.extractor.nnodes",
+    "comprl.extractor.n_gpus_per_node",
+    "comprl.extractor.node_resource",
+)
 
 
 def conflicts(config: DictConfig, reference: DictConfig, name: str) -> Iterator[str]:

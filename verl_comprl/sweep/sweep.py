@@ -182,12 +182,13 @@ class Sweep:
         import ray
         import transfer_queue as tq
 
-        from verl_comprl.config.validation import check_slots, device_slots
+        from verl_comprl.config.slots import needed_slots
+        from verl_comprl.config.validation import check_slots
         from verl_comprl.trainer.engines import Engines
 
         if self._engines is not None:
             return
-        largest = max((run.config for run in self._runs), key=lambda config: sum(device_slots(config)))
+        largest = max((run.config for run in self._runs), key=needed_slots)
         start_ray(largest)
         check_slots(largest, ray.cluster_resources())
         tq.init(largest.transfer_queue)

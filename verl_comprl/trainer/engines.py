@@ -49,14 +49,15 @@ class Engines:
         trainer.llm_server_manager = copy.copy(trainer.llm_server_manager)
         trainer.llm_server_manager.config = trainer.config
 
-    def extractor(self, config: DictConfig) -> ExtractorRuntime:
+    def extractor(self, config: DictConfig, pool: Any = None) -> ExtractorRuntime:
         """Return the extractor with its initial weights, started now if no run has needed it before.
 
         Args:
             config: The run's :func:`~verl_comprl.trainer.extractor_runtime.extractor_view`.
+            pool: The actor's slots, if the extractor is to share them.
         """
         if self._extractor is None:
-            self._extractor = ExtractorRuntime(config)
+            self._extractor = ExtractorRuntime(config, pool)
         else:
             self._extractor.restart(config)
         return self._extractor

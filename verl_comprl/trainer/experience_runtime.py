@@ -5,6 +5,7 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import ray
 from omegaconf import DictConfig
@@ -30,8 +31,13 @@ class NoExperienceRuntime:
             folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
         """
 
-    def start(self, engines: Engines) -> None:
-        """Start engines and servers, which takes long, unless ``engines`` has them."""
+    def start(self, engines: Engines, pool: Any = None) -> None:
+        """Start engines and servers, which takes long, unless ``engines`` has them.
+
+        Args:
+            engines: What has been started.
+            pool: The actor's slots, if the extractor shares them.
+        """
 
     def connect(self, folder: Path | None) -> None:
         """Restore from a checkpoint, if there is one, and start distillation."""
@@ -86,9 +92,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         open_bank(self.manager, self._config, keep_content=folder is not None)
         self._is_open = True
 
-    def start(self, engines: Engines) -> None:
+    def start(self, engines: Engines, pool: Any = None) -> None:
         """Start the extractor's engine and server, or take them over."""
-        self.extractor = engines.extractor(extractor_view(self._config))
+        self.extractor = engines.extractor(extractor_view(self._config), pool)
         self._learner = ExtractorLearner(self.extractor, self.manager)
 
     def connect(self, folder: Path | None) -> None:

@@ -25,12 +25,11 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from verl_comprl.config.reading import comprl_config
+from verl_comprl.config.slots import EXTRACTOR_POOL, extractor_slots
 from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.trainer.engine_worker import EngineWorker
-from verl_comprl.trainer.extractor_server import FIRST_REPLICA_RANK
 from verl_comprl.trainer.lone_server import make_client
-
-_ROLE = "actor_rollout"  # verl's name for a worker with engine and server adapter
 
 
 def extractor_view(config: DictConfig) -> DictConfig:
@@ -39,13 +38,12 @@ def extractor_view(config: DictConfig) -> DictConfig:
     verl's workers, servers and checkpoint engine know one model only, at ``actor_rollout_ref``. Interpolations are
     resolved before the subtree moves, since several of verl's are absolute and would otherwise read the actor's values.
     """
-    extractor = comprl_config(config).extractor
+    comprl = comprl_config(config)
     view: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     with open_dict(view):
         view.actor_rollout_ref = view.pop("extractor")
-        view.trainer.nnodes = extractor.nnodes
-        view.trainer.n_gpus_per_node = extractor.n_gpus_per_node
-        view.data.train_batch_size = extractor.batch_size
+        view.trainer.nnodes, view.trainer.n_gpus_per_node = extractor_slots(config, comprl)
+        view.data.train_batch_size = comprl.extractor.batch_size
         view.data.max_prompt_length = view.actor_rollout_ref.rollout.prompt_length
         view.data.max_response_length = view.actor_rollout_ref.rollout.response_length
     return view
@@ -86,37 +84,43 @@ def to_tensordict(batch: TrainingBatch) -> TensorDict:
 class ExtractorRuntime:
     """Workers, servers and weight sync of the extractor."""
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, pool: RayResourcePool | None = None) -> None:
         """Start engine and server, which takes about as long as for the actor.
 
         Args:
             config: The run's :func:`extractor_view`.
+            pool: The actor's slots, if the extractor is to share them; None takes slots of its own.
         """
         self.config = config
         self.weight_version = 0
         self.lock = threading.RLock()
         """Held during an update and while a checkpoint is written, so that weights and training counts match."""
         model = self.config.actor_rollout_ref
-        pool = RayResourcePool(
+        pool = pool or RayResourcePool(
             process_on_nodes=[self.config.trainer.n_gpus_per_node] * self.config.trainer.nnodes,
             use_gpu=True,
             max_colocate_count=3,
-            name_prefix="comprl_extractor",
+            name_prefix=EXTRACTOR_POOL,
         )
-        worker = RayClassWithInitArgs(cls=ray.remote(EngineWorker), config=model, distillation_config=None, role=_ROLE)
+        self._split = comprl_config(config).extractor.placement == "split"
+        role = "actor" if self._split else "actor_rollout"  # verl's names for a worker without a server and with one
+        worker = RayClassWithInitArgs(cls=ray.remote(EngineWorker), config=model, distillation_config=None, role=role)
         group = RayWorkerGroup(
             resource_pool=pool,
-            ray_cls_with_init=create_colocated_worker_cls(class_dict={_ROLE: worker}),
+            ray_cls_with_init=create_colocated_worker_cls(class_dict={role: worker}),
             device_name=self.config.trainer.device,
         )
-        self.workers = group.spawn(prefix_set={_ROLE})[_ROLE]
+        self.workers = group.spawn(prefix_set={role})[role]
         self.workers.init_model()
         # Any: verl's @auto_await makes these calls blocking outside an event loop, which type checkers cannot see.
         self.servers: Any = LLMServerManager.create(
-            config=self.config, worker_group=self.workers, start_rank=FIRST_REPLICA_RANK
+            config=self.config,
+            worker_group=None if self._split else self.workers,
+            start_rank=FIRST_EXTRACTOR_REPLICA,
         )
         checkpoint_engine = omega_conf_to_dataclass(model.rollout.checkpoint_engine)
-        checkpoint_engine.backend = "naive"
+        if not self._split:
+            checkpoint_engine.backend = "naive"
         self._weights: Any = CheckpointEngineManager(
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
@@ -151,7 +155,8 @@ class ExtractorRuntime:
         Generations that are running when the weights change are aborted, and resumed by the client.
         """
         model = self.config.actor_rollout_ref
-        makes_room = model.rollout.free_cache_engine  # engine and server share a device's memory
+        # Engine and server share a device's memory, unless the server has a device of its own.
+        makes_room = model.rollout.free_cache_engine and not self._split
         if makes_room:
             self._weights.abort_replicas()
             self._weights.sleep_replicas()
@@ -173,7 +178,7 @@ class ExtractorRuntime:
         self.weight_version += 1
         # Weights must not change under a running generation: its log-probs would belong to no version. Hence abort,
         # sync, resume; the client continues the aborted generations.
-        if not makes_room:
+        if not makes_room and not self._split:  # verl aborts standalone servers itself
             self._weights.abort_replicas()
         self.publish_weights()
         metrics: dict[str, Any] = tu.get(output, "metrics")

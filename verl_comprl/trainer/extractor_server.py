@@ -12,11 +12,10 @@ from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-from verl_comprl.names import EXTRACTOR_ROLLOUT
+from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
 
-# The actor's replicas count from 0, and no run has a thousand of them. A rollout name of its own is not enough for the
-# extractor: the socket of a weight transfer is named after Ray job and ranks only, so both models would use the same.
-FIRST_REPLICA_RANK = 1000
+# A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
+# ranks only, so both models would use the same.
 
 
 class ExtractorServerAdapter(ServerAdapter):
@@ -25,7 +24,9 @@ class ExtractorServerAdapter(ServerAdapter):
     def __init__(self, *args, **kwargs) -> None:
         """Take verl's arguments; shift the replica rank, and the name of the socket that contains it."""
         super().__init__(*args, **kwargs)
-        self.replica_rank += FIRST_REPLICA_RANK
+        if self.replica_rank >= FIRST_EXTRACTOR_REPLICA:
+            return  # a server with slots of its own names its rank
+        self.replica_rank += FIRST_EXTRACTOR_REPLICA
         job = ray.get_runtime_context().get_job_id()
         local_rank = self.rollout_rank % int(os.environ["RAY_LOCAL_WORLD_SIZE"])
         self.zmq_handle = f"ipc:///tmp/rl-colocate-zmq-{job}-replica-{self.replica_rank}-rank-{local_rank}.sock"
@@ -40,6 +41,6 @@ class ExtractorReplica(vLLMReplica):
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
         """Launch the server on the workers of this replica; verl would index them with the shifted rank."""
         self.rollout_mode = RolloutMode.HYBRID
-        first = self.world_size * (self.replica_rank - FIRST_REPLICA_RANK)
+        first = self.world_size * (self.replica_rank - FIRST_EXTRACTOR_REPLICA)
         self.workers = worker_group.workers[first : first + self.world_size]
         await self.launch_servers()

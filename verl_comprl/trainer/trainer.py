@@ -27,6 +27,7 @@ from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
+from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
@@ -39,6 +40,7 @@ from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog
 from verl_comprl.trainer.lone_server import make_client
+from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
 from verl_comprl.trainer.task_sampler import TaskSampler
 
@@ -98,12 +100,21 @@ class ComplementaryTrainerMixin(EngineSharing):
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         for name in (EVALUATIONS, FAILURES, JOURNAL, METRICS):
             rewind_log(self._folder / name, step)
-        # The two models start concurrently: most of a start is waiting for processes.
-        with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
-            starting = background.submit(self.experience_runtime.start, self.engines)
+        reserve(slot_groups(self.config))
+        if self._shares_slots:  # the servers of both measure the memory that is left
             super()._setup()
-            starting.result()
+            self.experience_runtime.start(self.engines, self.resource_pool_manager.resource_pool_dict[ACTOR_POOL])
+        else:
+            # The two models start concurrently: most of a start is waiting for processes.
+            with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
+                starting = background.submit(self.experience_runtime.start, self.engines)
+                super()._setup()
+                starting.result()
         self.experience_runtime.connect(folder)
+
+    @property
+    def _shares_slots(self) -> bool:
+        return self.comprl.experience and self.comprl.extractor.placement == "shared"
 
     def _init_dataloader(self) -> None:
         """Give the tasks of a mix equal shares of every batch; a single task is sampled as verl samples it."""
@@ -155,6 +166,9 @@ class ComplementaryTrainerMixin(EngineSharing):
         batch = super().step(metrics, timing_raw)
         with marked_timer("comprl_collect", timing_raw):
             metrics.update(self.experience_runtime.collect(self.global_steps))
+        if self._shares_slots:  # the actor's servers are paused until the end of the step
+            with marked_timer("extractor_slice", timing_raw):
+                self.experience_runtime.take_turn()
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:

@@ -1,0 +1,69 @@
+"""Checks of where the extractor runs (``comprl.extractor.placement``)."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.platform.detection import uses_cpu
+
+_LARGEST_SHARE = 0.95
+"""Of a GPU's memory, for the servers of both models; the rest is for contexts and buffers of other processes."""
+
+
+def placement_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield a line for each setting that contradicts the placement."""
+    if comprl.extractor.placement == "shared":
+        yield from _shared(config)
+    elif comprl.extractor.placement == "split":
+        yield from _split(config)
+
+
+def _shared(config: DictConfig) -> Iterator[str]:
+    mode = config.trainer.v1.trainer_mode
+    if mode.endswith("separate_async"):
+        yield (
+            f"comprl.extractor.placement=shared needs a trainer whose servers pause while it trains, but "
+            f"trainer.v1.trainer_mode={mode}; allowed: comprl_sync, comprl_colocate_async"
+        )
+    actor, extractor = config.actor_rollout_ref.rollout, config.extractor.rollout
+    for name, rollout in (("actor_rollout_ref", actor), ("extractor", extractor)):
+        if not rollout.free_cache_engine:
+            yield (
+                f"{name}.rollout.free_cache_engine=False, but with comprl.extractor.placement=shared its server must "
+                "give its memory back while a model is trained; use true"
+            )
+    share = actor.gpu_memory_utilization + extractor.gpu_memory_utilization
+    if not uses_cpu() and share > _LARGEST_SHARE:
+        yield (
+            f"comprl.extractor.placement=shared: the servers of both models would take {share:.2f} of a GPU's memory "
+            f"(actor_rollout_ref.rollout.gpu_memory_utilization={actor.gpu_memory_utilization} + "
+            f"extractor.rollout.gpu_memory_utilization={extractor.gpu_memory_utilization}); at most {_LARGEST_SHARE}"
+        )
+
+
+def _split(config: DictConfig) -> Iterator[str]:
+    rollout = config.extractor.rollout
+    for name in ("nnodes", "n_gpus_per_node"):
+        if rollout[name] < 1:
+            yield (
+                f"extractor.rollout.{name}={rollout[name]}, but with comprl.extractor.placement=split the servers "
+                "have slots of their own; it must be at least 1"
+            )
+    engine = rollout.checkpoint_engine
+    if engine.backend == "naive":
+        yield (
+            "extractor.rollout.checkpoint_engine.backend=naive copies weights inside a process; "
+            "comprl.extractor.placement=split needs one between processes: nccl, or comprl_gloo on the CPU"
+        )
+    actor = config.actor_rollout_ref.rollout.checkpoint_engine
+    separate = config.trainer.v1.trainer_mode.endswith("separate_async")
+    if engine.backend == actor.backend == "nccl" and separate and _group(engine) == _group(actor):
+        yield (
+            "extractor.rollout.checkpoint_engine.engine_kwargs.nccl.group_name must differ from the actor's "
+            f"({_group(actor)!r}): both models would meet in one group"
+        )
+
+
+def _group(engine: DictConfig) -> str:
+    return ((engine.get("engine_kwargs") or {}).get("nccl") or {}).get("group_name", "default")
