@@ -6,6 +6,7 @@ import sys
 import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,3 +112,18 @@ def test_the_vllm_plugin_does_nothing_outside_a_cpu_run(monkeypatch: pytest.Monk
     monkeypatch.setenv("VERL_PLATFORM", " CPU ")
     register()
     assert patched == [True]
+
+
+def test_verls_pools_still_wait_for_their_slots_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.single_controller.ray import base
+
+    waits = []
+    get = base.RayResourcePool.get_placement_groups
+    monkeypatch.setattr(base.ray, "get", lambda references, **limits: waits.append(limits))
+    monkeypatch.setattr(base, "placement_group", lambda **_: SimpleNamespace(ready=lambda: None))
+    monkeypatch.setattr(base, "sort_placement_group_by_node_ip", lambda groups: groups)
+    monkeypatch.setattr(
+        base, "get_platform", lambda: SimpleNamespace(device_name="cpu", ray_resource_name=lambda: "GPU")
+    )
+    getattr(get, "__wrapped__", get)(base.RayResourcePool([1], name_prefix="any"), device_name="cpu")
+    assert waits == [{}], "NOT NEEDED ANY MORE"
