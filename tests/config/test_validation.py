@@ -403,3 +403,17 @@ def test_a_batch_of_a_shared_extractor_is_split_over_the_actors_slots(config: Di
     config.trainer.n_gpus_per_node = 3
     config.comprl.extractor.batch_size = 16
     assert any("batch_size=16 must be a multiple of its 3 device slots" in line for line in mistakes(config))
+
+
+def test_adapters_must_be_merged_for_servers_in_other_processes(config: DictConfig) -> None:
+    config.actor_rollout_ref.model.lora_rank = config.extractor.model.lora_rank = 8
+    validate(config)
+    config.trainer.v1.trainer_mode = "comprl_separate_async"
+    assert any("actor_rollout_ref.model.lora.merge=False" in line for line in mistakes(config))
+    config.trainer.v1.trainer_mode = "comprl_sync"
+    config.comprl.extractor.placement = "split"
+    config.extractor.rollout.nnodes = config.extractor.rollout.n_gpus_per_node = 1
+    config.extractor.rollout.checkpoint_engine.backend = "nccl"
+    assert any("extractor.model.lora.merge=False" in line for line in mistakes(config))
+    config.extractor.model.lora.merge = True
+    validate(config)

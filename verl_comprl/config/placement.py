@@ -17,6 +17,7 @@ def placement_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str
         yield from _shared(config)
     elif comprl.extractor.placement == "split":
         yield from _split(config)
+        yield from _adapter("extractor", config, "comprl.extractor.placement=split")
 
 
 def _shared(config: DictConfig) -> Iterator[str]:
@@ -62,6 +63,23 @@ def _split(config: DictConfig) -> Iterator[str]:
         yield (
             "extractor.rollout.checkpoint_engine.engine_kwargs.nccl.group_name must differ from the actor's "
             f"({_group(actor)!r}): both models would meet in one group"
+        )
+
+
+def separate_adapter_mistakes(config: DictConfig) -> Iterator[str]:
+    """Check LoRA of the actor where its servers have slots of their own."""
+    if config.trainer.v1.trainer_mode.endswith("separate_async"):
+        yield from _adapter("actor_rollout_ref", config, "comprl_separate_async")
+
+
+def _adapter(subtree: str, config: DictConfig, reason: str) -> Iterator[str]:
+    """Check that adapters are merged: verl sends servers in other processes whole weights only."""
+    lora = config[subtree].model.get("lora") or {}
+    rank = lora.get("rank") or config[subtree].model.get("lora_rank") or 0
+    if rank > 0 and not lora.get("merge"):
+        yield (
+            f"{subtree}.model.lora.merge=False cannot be combined with {reason}: adapters only reach servers in the "
+            "engine's own processes; use true"
         )
 
 

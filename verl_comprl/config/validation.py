@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.models import read_model_file
-from verl_comprl.config.placement import placement_mistakes
+from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
 from verl_comprl.config.slots import ACTOR_POOL, EXTRACTOR_POOL, extractor_slots, needed_slots, slot_groups
 from verl_comprl.config.tree import ComprlConfig
@@ -41,6 +41,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *_weight_sync(config, comprl.experience),
         *_micro_batches(config),
         *_data(config),
+        *separate_adapter_mistakes(config),
     ]
     if comprl.experience:
         mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl), *_extractor(config, comprl)]
