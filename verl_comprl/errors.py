@@ -67,6 +67,19 @@ class Boundary(StrEnum):
     """The agent loop or its dataset row."""
 
 
+class WaitTimeout(TimeoutError):
+    """A remote call took longer than its limit (``platform/waiting.py``)."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        """Name what was waited for, and for how long."""
+        super().__init__(what, seconds)
+        self.what, self.seconds = what, seconds
+
+    def __str__(self) -> str:
+        """Return both."""
+        return f"waited {self.seconds:g} s for {self.what}"
+
+
 class RolloutError(Exception):
     """A rollout failed; the cause is what was raised at the boundary."""
 
