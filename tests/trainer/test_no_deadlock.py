@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
-from killing_run import KILL_STEP
+from killing_run import KILL_STEP, QUESTIONS
 from running import Run, last_step, read_steps, undocumented
 
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1500)]
@@ -36,14 +37,20 @@ def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> N
     assert run.processes() == []
 
     killed = json.loads(run.probe.read_text())
-    assert killed["step"] == KILL_STEP and killed["asked"] > 0 and killed["samples"] >= BATCH
+    assert killed["step"] == KILL_STEP and killed["samples"] >= BATCH
     steps = read_steps(folder / "killed")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     before, last = steps[KILL_STEP - 2], steps[-1]
     assert (before["comprl/extractor/away"], before["comprl/extractor/failed"]) == (0, 0)
 
-    # Rollouts: each is played, and reads that there is no answer.
-    assert before.get("comprl/answers/unavailable", 0) == 0 < last["comprl/answers/unavailable"]
+    # Questions: those that were being answered fail, and later ones do so at once. All rollouts are played.
+    answers = killed["answers"]
+    assert {status for status, _ in answers["before"]} <= {"answered", "malformed"}
+    assert "unavailable" in {status for status, _ in answers["during"]} <= {"answered", "malformed", "unavailable"}
+    assert {status for status, _ in answers["after"]} == {"unavailable"}
+    assert max(seconds for _, seconds in answers["during"]) < 30  # the client notices that the process has died
+    assert median(seconds for _, seconds in answers["after"]) < 0.5
+    assert before.get("comprl/answers/unavailable", 0) == 0 < QUESTIONS <= last["comprl/answers/unavailable"]
     failed = [value for step in steps for name, value in step.items() if name.startswith("comprl/rollouts/failed/")]
     assert failed and set(failed) == {0}
     assert all(step["comprl/guided/rollouts"] + step["comprl/free/rollouts"] == 16 for step in steps)
