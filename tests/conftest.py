@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
-from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.calls import ExtractorCalls, Generate, Generation
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 # The first example of a test may import verl, which takes seconds.
@@ -45,7 +45,12 @@ def make_calls(tokenizer: CharacterTokenizer) -> Callable[..., ExtractorCalls]:
     """Return a maker of real calls whose model is ``reply``: prompt text to answer text."""
 
     def make(
-        reply: Reply, *, max_prompt_tokens: int = 100_000, max_operations: int = 3, votes: bool = False
+        reply: Reply,
+        *,
+        max_prompt_tokens: int = 100_000,
+        max_operations: int = 3,
+        votes: bool = False,
+        through: Callable[[Generate], Generate] = lambda generate: generate,
     ) -> ExtractorCalls:
         async def generate(prompt_ids: list[int]) -> Generation:
             answer = await reply(tokenizer.decode(prompt_ids))
@@ -53,7 +58,11 @@ def make_calls(tokenizer: CharacterTokenizer) -> Callable[..., ExtractorCalls]:
             return Generation(ids, [-0.01 * position for position in range(len(ids))], WEIGHT_VERSION)
 
         return ExtractorCalls(
-            tokenizer, generate, max_prompt_tokens=max_prompt_tokens, max_operations=max_operations, votes=votes
+            tokenizer,
+            through(generate),
+            max_prompt_tokens=max_prompt_tokens,
+            max_operations=max_operations,
+            votes=votes,
         )
 
     return make

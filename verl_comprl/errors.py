@@ -27,6 +27,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
   episode, in ``comprl/bank/degraded`` and ``comprl/guides/degraded`` too.
 * The extractor or the retrieval fails behind ``search_and_ask``: the actor reads that there is no answer. Counted in
   ``comprl/answers/failed`` and ``degraded``; what raised in ``comprl/failures/search_and_ask:<type>``.
+* The extractor is away for an update, or its server has died: the same answer, at once. Counted in
+  ``comprl/answers/unavailable``.
 * The manager does not take a finished episode: it is not distilled, and its outcome rewards nothing. Not counted.
 
 **The manager fails** at work that no rollout waits for. It counts what raised in ``comprl/failures/<what>:<type>``.
@@ -38,10 +40,19 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
   ``comprl/queue/disk_failures``; both are kept in memory.
 
 The first traceback of each kind is in ``RUN/train.log``, with all other warnings of the manager
-(``manager/kept_warnings.py``).
+(``manager/kept_warnings.py``). While the extractor is away, distillations and a merge wait, which is no failure
+(``manager/availability.py``). A step that the manager does not close in time is counted in
+``comprl/collect_timeouts`` and goes on.
+
+**An update of the extractor fails** in a worker, in a server, or because a wait reached its limit
+(:class:`WaitTimeout`). The servers are restored (``trainer/serving.py``) and it is tried again after 5, 10, 20 …
+seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is trained no more; the
+run goes on with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``; ``RUN/train.log`` has the first
+traceback.
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
-terminal, exit code 2), if the manager's process dies, or if an update of the extractor or of the actor raises.
+terminal, exit code 2), if the manager's process dies, if an update of the actor raises, or one of the extractor while
+``comprl.extractor.max_failures`` is 0.
 
 An agent loop worker that dies takes its running episodes with it; verl waits for their prompts.
 
@@ -65,6 +76,19 @@ class Boundary(StrEnum):
     MANAGER = "manager"
     ROLLOUT = "rollout"
     """The agent loop or its dataset row."""
+
+
+class WaitTimeout(TimeoutError):
+    """A remote call took longer than its limit (``platform/waiting.py``)."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        """Name what was waited for, and for how long."""
+        super().__init__(what, seconds)
+        self.what, self.seconds = what, seconds
+
+    def __str__(self) -> str:
+        """Return both."""
+        return f"waited {self.seconds:g} s for {self.what}"
 
 
 class RolloutError(Exception):

@@ -49,7 +49,8 @@ async def open_manager(
         opened_bank = await ExperienceBank.open(config.bank, embedder)
         manager = ExperienceManager(config, opened_bank, journal=tmp_path / f"{folder}.jsonl")
         opened.append(manager)
-        return Setup(manager, opened_bank, make_calls(extractor, votes=votes))
+        calls = make_calls(extractor, votes=votes, through=manager.availability.when_there)
+        return Setup(manager, opened_bank, calls)
 
     yield open_
     for manager in opened:

@@ -1,10 +1,17 @@
-"""Choice of the guided slots."""
+"""Choice of the guided slots, and how long a rollout waits for the manager."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.rollout.guidance import is_guided_slot
+from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
+from verl_comprl.rollout import guidance as guidance_module
+from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 
 
 @given(half=st.integers(1, 8), step=st.integers(1, 100), warmup=st.integers(0, 10))
@@ -16,3 +23,71 @@ def test_half_of_a_group_is_guided_after_warm_up_and_none_before(half, step, war
 @pytest.mark.parametrize(("fraction", "expected"), [(0.25, 2), (0.75, 6)])
 def test_other_shares(fraction, expected):
     assert sum(is_guided_slot(session, 8, fraction, 1, 0) for session in range(8)) == expected
+
+
+class HangingManager:
+    """Answers when ``gate`` is open; its methods are called with Ray's ``remote``."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.called: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def answer() -> Any:
+            await self.gate.wait()
+            return {"guide": Guide("found", "text"), "search_and_ask": Answer("answered", "text")}.get(name)
+
+        def call(*_: Any, **__: Any) -> Any:
+            self.called.append(name)
+            return asyncio.ensure_future(answer())
+
+        return SimpleNamespace(remote=call)
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guidance_module, "FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(guidance_module, "LATER_SECONDS", 0.02)
+
+
+async def guide(guidance: Guidance) -> tuple[str, float]:
+    started = time.perf_counter()
+    found = await guidance.guide("q", task="t", environment="e", prompt="", read_only=False)
+    return found.status, time.perf_counter() - started
+
+
+async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(limits: None) -> None:
+    manager = HangingManager()
+    guidance = Guidance(manager)
+    # All rollouts of a step ask at the same time: together they are one time-out.
+    first = await asyncio.gather(*(guide(guidance) for _ in range(50)))
+    assert {status for status, _ in first} == {"degraded"} and all(seconds >= 0.3 for _, seconds in first)
+    episode: Any = object()
+    started = time.perf_counter()
+    await guidance.report(episode)
+    assert 0.02 <= time.perf_counter() - started < 0.3
+    status, seconds = await guide(guidance)
+    assert status == "degraded" and 0.02 <= seconds < 0.3
+
+    # Reports are still sent, but not waited for.
+    started = time.perf_counter()
+    for _ in range(20):
+        await guidance.report(episode)
+    assert time.perf_counter() - started < 0.02 and manager.called.count("report") == 21
+
+    manager.gate.set()
+    assert (await guide(guidance))[0] == "found"
+    manager.gate.clear()
+    status, seconds = await guide(guidance)
+    assert status == "degraded" and seconds >= 0.3, "it has answered in between"
+
+
+async def test_a_question_takes_no_longer_than_its_limit(limits: None) -> None:
+    manager = HangingManager()
+    guidance = Guidance(manager)
+    started = time.perf_counter()
+    answer = await guidance.ask("q", task="t", environment="e", read_only=False, timeout=0.05)
+    assert answer == Answer("degraded", UNAVAILABLE) and 0.05 <= time.perf_counter() - started < 0.3
+    manager.gate.set()
+    answer = await guidance.ask("q", task="t", environment="e", read_only=False, timeout=0.05)
+    assert answer == Answer("answered", "text")

@@ -50,7 +50,7 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
 ) -> None:
     opened: list[Any] = []
     monkeypatch.setattr(experience_runtime, "start_manager", lambda *_: (None, None))
-    monkeypatch.setattr(experience_runtime, "wait_for", lambda _: None)
+    monkeypatch.setattr(experience_runtime, "wait_for", lambda *_: None)
     monkeypatch.setattr(experience_runtime, "open_bank", lambda *_, **options: opened.append(options))
     monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig)
     ExperienceRuntime(OmegaConf.create()).open(folder)

@@ -16,7 +16,7 @@ from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout.failures import PARTITION, FailureReporter
 from verl_comprl.trainer.failures import FAILURES, FailureLog
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.run
 
 
 @pytest.fixture(scope="module")

@@ -101,17 +101,17 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
     def remote(name: str, result: Any) -> Any:
         return SimpleNamespace(remote=lambda *_: (name, result))
 
-    def wait_for(reference: tuple[str, Any]) -> Any:
+    def wait_for(reference: tuple[str, Any], *_: Any) -> Any:
         waited.append(reference[0])
         return reference[1]
 
     monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=2))
-    runtime._learner = SimpleNamespace(metrics=dict)
+    runtime._learner, runtime._collect_timeouts = SimpleNamespace(metrics=dict), 0
     runtime.manager = SimpleNamespace(
         collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])
     )
-    assert runtime.collect(3) == {"comprl/samples": 5.0} and "merge" not in waited
+    assert runtime.collect(3)["comprl/samples"] == 5.0 and "merge" not in waited
     runtime.collect(4)
     assert waited[-1] == "merge"

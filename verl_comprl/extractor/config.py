@@ -75,6 +75,10 @@ class ExtractorConfig(Settings):
     """Entries that a distillation lists in addition to those which the episode read: those of the scope that are most
     similar to goal and outcome. It may update them instead of adding a near-copy; 0 lists none."""
 
+    max_failures: NonNegativeInt = 5
+    """Updates that may fail one after the other. Each is tried again after 5, 10, 20 … seconds, at most 5 minutes;
+    after the last one the extractor is trained no more and the run goes on. 0: the first failure ends the run."""
+
     distillation_workers: PositiveInt = 16
     """Episodes that are distilled concurrently."""
 

@@ -3,6 +3,7 @@
 The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
+import asyncio
 import time
 import uuid
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from ray.exceptions import ActorDiedError
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -19,12 +21,17 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
+from verl_comprl.platform.waiting import wait_for
+
+MANAGER_SECONDS = 30.0
+"""Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
 
 
 class _ManagerActor(BankInspection, ExperienceManager):
@@ -73,6 +80,14 @@ class _ManagerActor(BankInspection, ExperienceManager):
         await super().restore(folder)
         relieve_garbage_collector()
 
+    async def away(self) -> None:
+        """Note that the extractor cannot be asked: questions get no answer at once, distillation and merge wait."""
+        self.availability.away()
+
+    async def back(self) -> None:
+        """Note that the extractor can be asked again."""
+        self.availability.back()
+
     async def replace_bank(self, address: str) -> None:
         """Replace the bank's content with a snapshot, unless ``address`` is empty."""
         if address:
@@ -96,14 +111,20 @@ class _ManagerActor(BankInspection, ExperienceManager):
         }
 
         async def generate(prompt_ids: list[int]) -> Generation:
-            output = await client.generate(uuid.uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling))
+            try:
+                async with asyncio.timeout(self._config.work_timeout):
+                    output = await client.generate(
+                        uuid.uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling)
+                    )
+            except Exception as error:
+                raise (ExtractorGone(repr(error)) if is_dead(error) else error) from error
             version = output.extra_fields.get("max_global_steps") or 0
             return Generation(list(output.token_ids), list(output.log_probs or []), version)
 
         self.start(
             ExtractorCalls(
                 load_tokenizer(model),
-                generate,
+                self.availability.when_there(generate),
                 max_prompt_tokens=rollout.prompt_length,
                 max_operations=self._config.extractor.max_operations,
                 votes=self._config.extractor.votes,
@@ -115,9 +136,10 @@ def _actor_name(run: str) -> str:
     return manager_name(ray.get_runtime_context().get_job_id(), run)
 
 
-def wait_for(reference: Any) -> Any:
-    """Return the result of a call to a Ray actor."""
-    return ray.get(reference)
+def is_dead(error: Exception) -> bool:
+    """Return whether a call to a vLLM server failed because its process, or that of its engine, has died."""
+    # By name: vLLM takes seconds to import, and nothing else here needs it.
+    return isinstance(error, ActorDiedError) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
 
 
 def start_manager(config: DictConfig) -> tuple[Any, Any]:
@@ -146,7 +168,10 @@ def open_bank(manager: Any, config: DictConfig, *, keep_content: bool) -> None:
 
     Raises:
         ray.exceptions.RayTaskError: If the bank cannot be opened; the cause says why.
+        WaitTimeout: If that takes longer than ``comprl.work_timeout``.
     """
     run = config.trainer.default_local_dir
     seed = config.data.get("seed") or 0
-    wait_for(manager.open.remote(comprl_config(config), run=run, keep_content=keep_content, seed=seed))
+    settings = comprl_config(config)
+    opening = manager.open.remote(settings, run=run, keep_content=keep_content, seed=seed)
+    wait_for(opening, settings.work_timeout, "the experience manager to open the bank")

@@ -10,6 +10,7 @@ import json
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from verl_comprl.extractor.credit import Credit
 from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.manager.availability import Availability
 from verl_comprl.manager.format_watch import FormatWatch
 from verl_comprl.manager.guides import Guides
 from verl_comprl.manager.journal import Journal
@@ -57,6 +59,7 @@ class ExperienceManager:
         self._bank = bank
         self._journal = Journal(journal)
         self._calls: ExtractorCalls | None = None
+        self.availability = Availability()
         self._queue = DistillationQueue(config.queue)
         learning = config.extractor
         self._buffer = TrainingBuffer(
@@ -84,6 +87,9 @@ class ExperienceManager:
         """Connect the extractor and start the distillation workers, unless this arm does not distil.
 
         A merge pass that was running when a restored snapshot was taken is repeated.
+
+        Args:
+            calls: Calls of the extractor that wait while it is away (:meth:`Availability.when_there`).
         """
         self._calls = calls
         if not self._config.extractor.distill:
@@ -115,7 +121,8 @@ class ExperienceManager:
         """Answer an actor's question from the best entry for it; never raises."""
         try:
             async with asyncio.timeout(self._config.search_and_ask.timeout):
-                answer = await self._answer(query, task, environment, read_only)
+                ask = partial(self._answer, query, task, environment, read_only)
+                answer = await self.availability.unless_away(ask) or Answer("unavailable", UNAVAILABLE)
         except Exception as error:
             self._fail("search_and_ask", error)
             answer = Answer("failed", UNAVAILABLE)
@@ -301,7 +308,8 @@ class ExperienceManager:
     # ---- state ----
 
     def _metrics(self) -> dict[str, float]:
-        return manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
+        metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
+        return metrics | self.availability.metrics()
 
     async def metrics(self) -> dict[str, float]:
         """Return all counters of the run (retrievals: since the bank was opened)."""

@@ -276,6 +276,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             task=episode.task,
             environment=episode.environment,
             read_only=episode.evaluation,
+            timeout=self._settings.search_and_ask.timeout,
         )
         return str(arguments.get("query", "")), response.text or "", details["answer"]
 

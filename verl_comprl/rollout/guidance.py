@@ -16,8 +16,17 @@ from verl_comprl.names import manager_name
 
 logger = logging.getLogger(__name__)
 
-GUIDE_TIMEOUT_SECONDS = 30.0
-ASK_TIMEOUT_SECONDS = 120.0
+FIRST_SECONDS = 30.0
+"""Limit of a guide or a report."""
+
+LATER_SECONDS = 5.0
+"""Their limit after one of them has timed out, until the manager answers again."""
+
+MAX_AWAITED = 3
+"""Time-outs in a row after which reports are sent without waiting."""
+
+_LATE = object()
+"""In place of an answer that did not come in time."""
 
 
 def is_guided_slot(session_id: int, group_size: int, guided_fraction: float, step: int, warmup_steps: int) -> bool:
@@ -40,6 +49,8 @@ class Guidance:
         """Wrap a Ray actor handle of :class:`~verl_comprl.manager.manager.ExperienceManager`."""
         self._manager = manager
         self._complained = False
+        self._timeouts = 0
+        """Guides and reports in a row that timed out."""
 
     @classmethod
     def connect(cls, run: str) -> "Guidance":
@@ -57,24 +68,42 @@ class Guidance:
     async def guide(self, query: str, *, task: str, environment: str, prompt: str, read_only: bool) -> Guide:
         """Retrieve one entry for a rollout of ``prompt``; ``degraded`` if the manager does not answer."""
         call = self._manager.guide.remote(query, task, environment, prompt=prompt, read_only=read_only)
-        return await self._bounded(call, GUIDE_TIMEOUT_SECONDS) or Guide("degraded")
+        return await self._patiently(call) or Guide("degraded")
 
-    async def ask(self, query: str, *, task: str, environment: str, read_only: bool) -> Answer:
-        """Answer a question; a short text says so if there is no answer."""
+    async def ask(self, query: str, *, task: str, environment: str, read_only: bool, timeout: float) -> Answer:
+        """Answer a question within ``timeout`` seconds; a short text says so if there is no answer."""
         call = self._manager.search_and_ask.remote(query, task, environment, read_only=read_only)
-        return await self._bounded(call, ASK_TIMEOUT_SECONDS) or Answer("degraded", UNAVAILABLE)
+        answer = await self._bounded(call, timeout)
+        return Answer("degraded", UNAVAILABLE) if answer is None or answer is _LATE else answer
 
     async def report(self, episode: EpisodeReport) -> None:
-        """Hand over a finished training episode."""
-        await self._bounded(self._manager.report.remote(episode), GUIDE_TIMEOUT_SECONDS)
+        """Hand over a finished training episode; does not wait for a manager that has stopped answering."""
+        call = self._manager.report.remote(episode)
+        if self._timeouts < MAX_AWAITED:
+            await self._patiently(call)
+
+    async def _patiently(self, call: Any) -> Any:
+        before = self._timeouts
+        answer = await self._bounded(call, LATER_SECONDS if before else FIRST_SECONDS)
+        if answer is _LATE:
+            # Calls that started together count once: a thousand episodes begin at the same time.
+            self._timeouts = max(self._timeouts, before + 1)
+            return None
+        self._timeouts = 0
+        return answer
 
     async def _bounded(self, call: Any, timeout: float) -> Any:
-        # What the manager raises itself arrives as a RayTaskError, which is a RayError too.
         try:
             async with asyncio.timeout(timeout):
                 return await call
-        except (RayError, TimeoutError) as error:
-            if not self._complained:
-                logger.warning("the experience manager does not answer, rollouts continue without it: %r", error)
-                self._complained = True
+        except RayError as error:  # what the manager raises itself arrives as a RayTaskError, which is one too
+            self._complain(error)
             return None
+        except TimeoutError as error:
+            self._complain(error)
+            return _LATE
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            logger.warning("the experience manager does not answer, rollouts continue without it: %r", error)
+            self._complained = True

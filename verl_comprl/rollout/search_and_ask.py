@@ -9,6 +9,7 @@ from typing import Any
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
+from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.rollout.guidance import Guidance
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
@@ -41,5 +42,6 @@ class SearchAndAskTool(BaseTool):
             task=kwargs.get("task", self.config.get("task", "")),
             environment=kwargs.get("environment", self.config.get("environment", "")),
             read_only=kwargs.get("read_only", False),
+            timeout=kwargs.get("timeout", SearchAndAskConfig().timeout),
         )
         return ToolResponse(text=answer.text), 0.0, {"answer": answer}

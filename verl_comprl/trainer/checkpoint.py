@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from verl_comprl.extractor.generation_record import read_records
-from verl_comprl.manager.actor import wait_for
+from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 
 STATE_FILE = "comprl.json"
@@ -32,14 +32,26 @@ def resume_folder(config: DictConfig) -> Path | None:
     return Path(latest) if latest else None
 
 
-def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: Any) -> None:
-    """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match."""
+def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: Any, seconds: float) -> None:
+    """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match.
+
+    Args:
+        config: The run's config.
+        step: Actor step.
+        extractor: Engine and optimizer.
+        manager: Handle of the experience manager.
+        seconds: Limit of each of: waiting for a running update, saving the extractor, saving the bank.
+
+    Raises:
+        WaitTimeout: If one takes longer. There is no checkpoint of this step then.
+    """
     # The trainer calls this before verl's save, whose last act is to write the marker that names the latest checkpoint.
     # A run that is killed in between therefore does not resume from a checkpoint that lacks our part.
     folder = Path(config.trainer.default_local_dir).resolve() / f"global_step_{step}"
-    with extractor.lock:
+    with holding(extractor.lock, seconds, "a running update of the extractor to end"):
         extractor.save(folder / "extractor", config.trainer.get("max_actor_ckpt_to_keep", None))
-        wait_for(manager.save.remote(str(folder / "comprl")))
+        saving = manager.save.remote(str(folder / "comprl"))
+        wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
         state = {"extractor_weight_version": extractor.weight_version, "step": step}
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
@@ -65,8 +77,9 @@ def check(folder: Path) -> None:
         ) from error
 
 
-def load(folder: Path, extractor: ExtractorRuntime, manager: Any) -> None:
-    """Load what :func:`save` wrote."""
+def load(folder: Path, extractor: ExtractorRuntime, manager: Any, seconds: float) -> None:
+    """Load what :func:`save` wrote; the extractor and the bank may take ``seconds`` each."""
     state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     extractor.load(folder / "extractor", state["extractor_weight_version"])
-    wait_for(manager.restore.remote(str(folder / "comprl")))
+    restoring = manager.restore.remote(str(folder / "comprl"))
+    wait_for(restoring, seconds, "the experience manager to restore bank, queue and buffer")

@@ -12,13 +12,18 @@ from omegaconf import DictConfig
 from ray.exceptions import RayError
 
 from verl_comprl.config.reading import comprl_config
-from verl_comprl.manager.actor import open_bank, start_manager, wait_for
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.manager.actor import MANAGER_SECONDS, open_bank, start_manager
+from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor_runtime import extractor_view
 from verl_comprl.trainer.learner import ExtractorLearner
 
 Metrics = dict[str, float]
+
+CLOSE_SECONDS = 300.0
+"""Limit of closing the bank, which only writes counters."""
 
 
 class NoExperienceRuntime:
@@ -79,6 +84,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._comprl = comprl_config(config)
         self.manager, self._loaded = start_manager(config)
         self._is_open = False
+        self._collect_timeouts = 0
 
     def open(self, folder: Path | None) -> None:
         """Open the bank, which fails at once if another run has it open.
@@ -88,23 +94,32 @@ class ExperienceRuntime(NoExperienceRuntime):
         """
         if folder is not None:
             checkpoint.check(folder)
-        wait_for(self._loaded)
+        wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
         open_bank(self.manager, self._config, keep_content=folder is not None)
         self._is_open = True
 
     def start(self, engines: Engines, pool: Any = None) -> None:
         """Start the extractor's engine and server, or take them over."""
         self.extractor = engines.extractor(extractor_view(self._config), pool)
-        self._learner = ExtractorLearner(self.extractor, self.manager)
+        self._learner = ExtractorLearner(self.extractor, self.manager, max_failures=self._comprl.extractor.max_failures)
 
     def connect(self, folder: Path | None) -> None:
         """Restore from ``folder``, copy the weights to the server and connect it to the manager."""
+        limit = self._comprl.work_timeout
         if folder is not None:
-            checkpoint.load(folder, self.extractor, self.manager)
+            checkpoint.load(folder, self.extractor, self.manager, limit)
             if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
-                wait_for(self.manager.replace_bank.remote(self._comprl.initial_bank))
+                replacing = self.manager.replace_bank.remote(self._comprl.initial_bank)
+                wait_for(replacing, limit, "the experience manager to load another bank")
         self.extractor.publish_weights()
-        wait_for(self.manager.connect.remote(self.extractor.client(), self.extractor.config))
+        self.extractor.serving.tell = self._tell_manager
+        connecting = self.manager.connect.remote(self.extractor.client(), self.extractor.config)
+        wait_for(connecting, limit, "the experience manager to connect the extractor")
+
+    def _tell_manager(self, there: bool) -> None:
+        """Let the manager know that the extractor goes away or is back."""
+        call = self.manager.back if there else self.manager.away
+        wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
 
     def begin(self) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
@@ -112,44 +127,66 @@ class ExperienceRuntime(NoExperienceRuntime):
             self._learner.start()
 
     def collect(self, step: int) -> Metrics:
-        """Turn the step's outcomes into samples, and start a merge if one is due."""
-        collected = wait_for(self.manager.collect.remote(step))
-        self._print_warnings()
-        interval = self._comprl.merge.every
-        if interval > 0 and step % interval == 0:
-            wait_for(self.manager.merge.remote())  # until it has started, so that a checkpoint knows of it
-        return _named(collected) | self._learner.metrics()
+        """Turn the step's outcomes into samples, and start a merge if one is due.
+
+        A manager that does not answer in time costs the step's metrics and its merge; it collects as soon as it can.
+        """
+        try:
+            collecting = self.manager.collect.remote(step)
+            metrics = _named(wait_for(collecting, MANAGER_SECONDS, "the experience manager to close the step"))
+            self._print_warnings()
+            interval = self._comprl.merge.every
+            if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
+                wait_for(self.manager.merge.remote(), MANAGER_SECONDS, "the experience manager to start a merge")
+        except WaitTimeout as error:
+            metrics = self._note_timeout(error)
+        return metrics | {"comprl/collect_timeouts": float(self._collect_timeouts)} | self._learner.metrics()
 
     def finish(self) -> Metrics:
         """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds."""
-        wait_for(self.manager.drain.remote(self._comprl.drain_timeout))
-        self._print_warnings()
-        return _named(wait_for(self.manager.metrics.remote())) | self._learner.metrics()
+        try:
+            seconds = self._comprl.drain_timeout
+            draining = self.manager.drain.remote(seconds)
+            wait_for(draining, seconds + MANAGER_SECONDS, "the experience manager to empty its queue")
+            self._print_warnings()
+            metrics = _named(wait_for(self.manager.metrics.remote(), MANAGER_SECONDS, "the manager's metrics"))
+        except WaitTimeout as error:
+            metrics = self._note_timeout(error)
+        return metrics | self._learner.metrics()
+
+    def _note_timeout(self, error: WaitTimeout) -> Metrics:
+        self._collect_timeouts += 1
+        print(f"{error}; the run goes on without it")
+        return {}
 
     def _print_warnings(self) -> None:
         """Print what the manager warned about; the launcher redirects it to train.log."""
-        for warning in wait_for(self.manager.take_warnings.remote()):
+        warnings = wait_for(self.manager.take_warnings.remote(), MANAGER_SECONDS, "the experience manager's warnings")
+        for warning in warnings:
             print(f"experience manager: {warning}")
 
     def stop(self) -> None:
         """Let a running update finish, then stop training the extractor."""
         self._learner.stop()
-        with suppress(RayError):  # the manager may be what has failed
+        with suppress(RayError, WaitTimeout):  # the manager may be what has failed
             self._print_warnings()
 
     def bank_checksum(self) -> str:
         """Return the checksum of the bank's entries with their counters."""
-        return wait_for(self.manager.bank_checksum.remote())
+        computing = self.manager.bank_checksum.remote()
+        return wait_for(computing, self._comprl.work_timeout, "the checksum of the bank")
 
     def save(self, step: int) -> None:
         """Write extractor, bank, queue, buffer and counters."""
-        checkpoint.save(self._config, step, self.extractor, self.manager)
+        checkpoint.save(self._config, step, self.extractor, self.manager, self._comprl.work_timeout)
 
     def close(self) -> None:
         """Close the bank and end the manager."""
         try:
             if self._is_open:
-                wait_for(self.manager.close.remote())
+                wait_for(self.manager.close.remote(), CLOSE_SECONDS, "the experience manager to close the bank")
+        except WaitTimeout as error:  # costs the counts since the last flush of the bank
+            print(error)
         finally:
             ray.kill(self.manager)
 

@@ -1,10 +1,12 @@
 """The extractor as a second model in the run: its own engine, optimizer, server and weight sync.
 
-Owns the workers and the order update → abort → sync → resume. When to update, and on which batch, is ``learner``'s.
+Owns the workers. ``serving`` gives the servers new weights; ``learner`` decides when to update, and on which batch.
 """
 
 import threading
-from functools import cached_property
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,10 @@ from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import EXTRACTOR_POOL, extractor_slots
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
+from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.lone_server import make_client
+from verl_comprl.trainer.serving import Serving, State
 
 
 def extractor_view(config: DictConfig) -> DictConfig:
@@ -92,6 +96,7 @@ class ExtractorRuntime:
             pool: The actor's slots, if the extractor is to share them; None takes slots of its own.
         """
         self.config = config
+        self._work_timeout = comprl_config(config).work_timeout
         self.weight_version = 0
         self.lock = threading.RLock()
         """Held during an update and while a checkpoint is written, so that weights and training counts match."""
@@ -102,8 +107,8 @@ class ExtractorRuntime:
             max_colocate_count=3,
             name_prefix=EXTRACTOR_POOL,
         )
-        self._split = comprl_config(config).extractor.placement == "split"
-        role = "actor" if self._split else "actor_rollout"  # verl's names for a worker without a server and with one
+        split = comprl_config(config).extractor.placement == "split"
+        role = "actor" if split else "actor_rollout"  # verl's names for a worker without a server and with one
         worker = RayClassWithInitArgs(cls=ray.remote(EngineWorker), config=model, distillation_config=None, role=role)
         group = RayWorkerGroup(
             resource_pool=pool,
@@ -115,16 +120,18 @@ class ExtractorRuntime:
         # Any: verl's @auto_await makes these calls blocking outside an event loop, which type checkers cannot see.
         self.servers: Any = LLMServerManager.create(
             config=self.config,
-            worker_group=None if self._split else self.workers,
+            worker_group=None if split else self.workers,
             start_rank=FIRST_EXTRACTOR_REPLICA,
         )
         checkpoint_engine = omega_conf_to_dataclass(model.rollout.checkpoint_engine)
-        if not self._split:
+        if not split:
             checkpoint_engine.backend = "naive"
-        self._weights: Any = CheckpointEngineManager(
+        control: Any = CheckpointEngineManager(
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
-        self._weights.sleep_replicas()
+        control.sleep_replicas()
+        handles = self.servers.server_handles
+        self.serving = Serving(control, handles, shares_memory=model.rollout.free_cache_engine and not split)
 
     def restart(self, config: DictConfig) -> None:
         """Begin another run: initial weights in the engine, new optimizer, version 0; the server pauses.
@@ -132,12 +139,12 @@ class ExtractorRuntime:
         Args:
             config: The :func:`extractor_view` of that run.
         """
-        # Nobody waits for what the server still generates for the run before.
-        self._weights.abort_replicas()
-        self._weights.sleep_replicas()
+        self.serving.tell = lambda there: None  # nobody waits for what the server still generates for the run before
+        self.serving.pause()
         self.config = self.servers.config = config
+        self._work_timeout = comprl_config(config).work_timeout
         self.weight_version = 0
-        self.workers.restart(config.actor_rollout_ref)
+        self._work(partial(self.workers.restart, config.actor_rollout_ref), "begin another run")
 
     @cached_property
     def data_parallel_size(self) -> int:
@@ -148,18 +155,28 @@ class ExtractorRuntime:
         """Return a client that survives weight syncs: it resumes aborted generations under the new weights."""
         return make_client(self.servers, resuming=True)
 
-    def update(self, batch: TrainingBatch) -> dict[str, float]:
-        """Take one CISPO step (Eq. 3) and copy the new weights to the server.
+    def changing_weights(self) -> AbstractContextManager[None]:
+        """Return a context for :meth:`update`, at whose end the servers have the engine's weights and answer.
 
-        The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
         Generations that are running when the weights change are aborted, and resumed by the client.
         """
+        return self.serving.changing_weights(lambda: self.weight_version, self._work_timeout)
+
+    def restore(self) -> None:
+        """Try again to let the servers answer, if they could not be restored after an update."""
+        if self.serving.state is State.DOWN:
+            self.publish_weights()
+
+    def update(self, batch: TrainingBatch) -> dict[str, float]:
+        """Take one CISPO step (Eq. 3) in the engine.
+
+        The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
+
+        Raises:
+            WaitTimeout: If it takes longer than ``comprl.work_timeout``.
+            ray.exceptions.RayError: What a worker raised.
+        """
         model = self.config.actor_rollout_ref
-        # Engine and server share a device's memory, unless the server has a device of its own.
-        makes_room = model.rollout.free_cache_engine and not self._split
-        if makes_room:
-            self._weights.abort_replicas()
-            self._weights.sleep_replicas()
         size = len(batch.records)
         data = to_tensordict(batch)
         tu.assign_non_tensor(
@@ -174,26 +191,24 @@ class ExtractorRuntime:
             dataloader_kwargs={"shuffle": False},
             temperature=model.rollout.temperature,
         )
-        output = self.workers.update_actor(data)
+        output = self._work(partial(self.workers.update_actor, data), "update")
         self.weight_version += 1
-        # Weights must not change under a running generation: its log-probs would belong to no version. Hence abort,
-        # sync, resume; the client continues the aborted generations.
-        if not makes_room and not self._split:  # verl aborts standalone servers itself
-            self._weights.abort_replicas()
-        self.publish_weights()
         metrics: dict[str, Any] = tu.get(output, "metrics")
         return {name.removeprefix("actor/"): float(value) for name, value in reduce_metrics(metrics).items()}
 
     def publish_weights(self) -> None:
-        """Copy the engine's weights to the server, which must be paused or idle, and let it generate."""
-        self._weights.update_weights(self.weight_version)
-        self._weights.resume_generation_replicas()
+        """Copy the engine's weights to the servers and let them generate."""
+        self.serving.publish(self.weight_version, self._work_timeout)
 
     def save(self, folder: Path, max_to_keep: int | None = None) -> None:
         """Write engine and optimizer state."""
-        self.workers.save_checkpoint(str(folder), None, self.weight_version, max_ckpt_to_keep=max_to_keep)
+        save = partial(self.workers.save_checkpoint, max_ckpt_to_keep=max_to_keep)
+        self._work(partial(save, str(folder), None, self.weight_version), "save")
 
     def load(self, folder: Path, weight_version: int) -> None:
         """Read what :meth:`save` wrote."""
-        self.workers.load_checkpoint(local_path=str(folder))
+        self._work(partial(self.workers.load_checkpoint, local_path=str(folder)), "load")
         self.weight_version = weight_version
+
+    def _work(self, call: Callable[[], Any], what: str) -> Any:
+        return call_within(call, self._work_timeout, f"the extractor's workers to {what}")

@@ -7,6 +7,7 @@ two models in one job would use the same names. The extractor's replicas have a 
 import os
 
 import ray
+import zmq
 from verl.single_controller.ray import RayWorkerGroup
 from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
@@ -17,6 +18,19 @@ from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
 # A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
 # ranks only, so both models would use the same.
 
+TRANSFER_SECONDS = 300
+"""Limit of handing one bucket of weights to the server."""
+
+
+def limit_transfers(seconds: float) -> None:
+    """Let verl's sender of weights give up after ``seconds`` without a receiver.
+
+    It blocks in its process otherwise, if the server dies during a transfer: the engine could not be saved any more.
+    """
+    context = zmq.Context.instance()  # of verl's sender, in this process; these are defaults of new sockets
+    for option in (zmq.SNDTIMEO, zmq.RCVTIMEO):
+        context.setsockopt(option, int(seconds * 1000))
+
 
 class ExtractorServerAdapter(ServerAdapter):
     """Trainer side of the weight sync: addresses the replica of the extractor that this worker belongs to."""
@@ -24,6 +38,7 @@ class ExtractorServerAdapter(ServerAdapter):
     def __init__(self, *args, **kwargs) -> None:
         """Take verl's arguments; shift the replica rank, and the name of the socket that contains it."""
         super().__init__(*args, **kwargs)
+        limit_transfers(TRANSFER_SECONDS)
         if self.replica_rank >= FIRST_EXTRACTOR_REPLICA:
             return  # a server with slots of its own names its rank
         self.replica_rank += FIRST_EXTRACTOR_REPLICA

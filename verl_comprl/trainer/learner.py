@@ -1,74 +1,128 @@
 """Background thread that trains the extractor: one CISPO step whenever the buffer holds a full batch.
 
-Its schedule is independent of the actor's steps.
+Its schedule is independent of the actor's steps, and so are its failures: an update that fails is tried again later,
+and after some failures in a row the extractor is trained no more.
 """
 
 import threading
 import time
+import traceback
 from typing import Any
 
 from verl_comprl.extractor.buffer import TrainingBatch
-from verl_comprl.manager.actor import wait_for
+from verl_comprl.manager.actor import MANAGER_SECONDS
+from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
+FIRST_BACKOFF = 5.0
+LONGEST_BACKOFF = 300.0
 
 
 class ExtractorLearner:
     """Takes batches from the manager's buffer and updates the extractor with them."""
 
-    def __init__(self, extractor: ExtractorRuntime, manager: Any) -> None:
-        """Set up for a runtime and the manager's Ray handle; :meth:`start` starts the thread."""
+    def __init__(self, extractor: ExtractorRuntime, manager: Any, *, max_failures: int) -> None:
+        """Set up the thread, which :meth:`start` starts.
+
+        Args:
+            extractor: Engine and servers.
+            manager: Handle of the experience manager.
+            max_failures: Failures in a row after which learning stops; 0 lets the first one end the run.
+        """
         self._extractor = extractor
         self._manager = manager
+        self._max_failures = max_failures
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
         self._error: Exception | None = None
         self._last: dict[str, float] = {}
         self._seconds = 0.0
+        self._failed = 0
+        self._given_up = False
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after the update that is running, if any."""
+        """Stop the thread after the update that is running, if any; each of its waits has a limit."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the last update, and totals.
+        """Return the metrics of the last update, and totals; never waits.
 
         Raises:
-            RuntimeError: If an update failed. The thread has ended then, which must not stay unnoticed.
+            RuntimeError: If an update failed and none may.
         """
         if self._error is not None:
             raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
-        totals = {"updates": float(self._extractor.weight_version), "seconds": self._seconds}
+        totals = {
+            "updates": float(self._extractor.weight_version),
+            "seconds": self._seconds,
+            "failed": float(self._failed),
+            "given_up": float(self._given_up),
+        }
         return {f"comprl/extractor/{name}": value for name, value in (self._last | totals).items()}
 
     def _run(self) -> None:
-        try:
-            while not self._stopped.is_set():
-                if not self._update_once():
+        in_a_row = 0
+        while not self._stopped.is_set():
+            try:
+                updated = self._update_once()
+            except Exception as error:
+                in_a_row += 1
+                self._failed += 1
+                if in_a_row >= self._max_failures:
+                    self._end(error)
+                    return
+                # Out of the lock: a checkpoint, and with it the actor's step, would wait.
+                backoff = min(FIRST_BACKOFF * 2 ** (in_a_row - 1), LONGEST_BACKOFF)
+                self._say(f"an update of the extractor failed, the next attempt is in {backoff:g} s", error)
+                self._stopped.wait(backoff)
+            else:
+                in_a_row = 0 if updated else in_a_row
+                if not updated:
                     self._stopped.wait(POLL_SECONDS)
-        except Exception as error:
+
+    def _end(self, error: Exception) -> None:
+        if self._max_failures == 0:
             self._error = error
+            return
+        self._given_up = True
+        self._say(
+            f"the extractor is not trained any more: {self._max_failures} updates in a row failed; "
+            "the run goes on, with the extractor and the experience as they are",
+            error,
+        )
+
+    def _say(self, what: str, error: Exception) -> None:
+        """Print a line, and the first traceback; the launcher redirects it to train.log."""
+        print(f"{what}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", flush=True)
+        if self._failed == 1:
+            print("".join(traceback.format_exception(error)), flush=True)
 
     def _update_once(self) -> bool:
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
         # would train on them twice.
         with self._extractor.lock:
+            self._extractor.restore()
             version = self._extractor.weight_version
-            batch: TrainingBatch | None = wait_for(self._manager.next_batch.remote(version))
+            taking = self._manager.next_batch.remote(version)
+            batch: TrainingBatch | None = wait_for(taking, MANAGER_SECONDS, "a batch from the experience manager")
             if batch is None:
                 return False
             started = time.perf_counter()
-            measured = self._extractor.update(batch)
-            wait_for(self._manager.trained.remote())
+            with self._extractor.changing_weights():
+                measured = self._extractor.update(batch)
+                # Before the servers get the weights: should that fail, the batch has been trained on all the same. If
+                # the update fails, its samples stay in the buffer, and the next attempt takes them again.
+                counting = self._manager.trained.remote()
+                wait_for(counting, MANAGER_SECONDS, "the experience manager to count a batch as trained")
             self._seconds += time.perf_counter() - started
         self._last = measured | update_metrics(batch, version)
         return True

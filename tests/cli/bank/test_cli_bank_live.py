@@ -70,7 +70,7 @@ def live(folder: Path) -> Iterator[Live]:
         ray.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.run
 def test_reading_works_and_writing_is_refused_while_a_run_has_the_bank_open(live: Live, tmp_path: Path) -> None:
     target = ("--path", live.folder)
     listed = comprl_bank("list", *target, "--json")

@@ -1,0 +1,82 @@
+"""Waits with a limit, on real threads, locks and Ray actors."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.waiting import call_within, holding, wait_for
+
+
+def test_a_call_that_ends_in_time_gives_its_result_or_its_error() -> None:
+    assert call_within(lambda: 7, 5, "a number") == 7
+    with pytest.raises(KeyError, match="door"):
+        call_within(lambda: {}["door"], 5, "a door")
+
+    def impatient() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own") as caught:
+        call_within(impatient, 5, "something impatient")
+    assert not isinstance(caught.value, WaitTimeout)
+
+
+def test_a_call_that_hangs_is_left_behind_and_the_error_says_what_and_how_long() -> None:
+    gate, started = threading.Event(), time.monotonic()
+    with pytest.raises(WaitTimeout, match=r"^waited 0\.05 s for the workers to save$") as caught:
+        call_within(gate.wait, 0.05, "the workers to save")
+    assert (caught.value.what, caught.value.seconds) == ("the workers to save", 0.05)
+    assert time.monotonic() - started < 5
+    gate.set()
+
+
+def test_a_lock_is_waited_for_and_given_back() -> None:
+    lock = threading.RLock()
+    with pytest.raises(KeyError), holding(lock, 1, "an update"):
+        raise KeyError
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    with pytest.raises(WaitTimeout, match="an update"), holding(lock, 0.05, "an update"):
+        raise AssertionError("another thread has the lock")
+    done.set()
+    holder.join()
+    with holding(lock, 1, "an update"):
+        pass
+
+
+@pytest.mark.run
+def test_an_actor_that_sleeps_is_waited_for_no_longer_than_the_limit() -> None:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    class Sleeper:
+        def sleep(self, seconds: float) -> str:
+            time.sleep(seconds)
+            return "awake"
+
+        def fail(self) -> None:
+            raise TimeoutError("of the actor")
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        sleeper: Any = ray.remote(Sleeper).remote()
+        assert wait_for([sleeper.sleep.remote(0), sleeper.sleep.remote(0)], 60, "two") == ["awake", "awake"]
+        with pytest.raises(RayTaskError) as raised:
+            wait_for(sleeper.fail.remote(), 60, "a failure")
+        assert not isinstance(raised.value, WaitTimeout)
+        started = time.monotonic()
+        with pytest.raises(WaitTimeout, match=r"waited 0\.2 s for the sleeper"):
+            wait_for(sleeper.sleep.remote(30), 0.2, "the sleeper")
+        assert time.monotonic() - started < 10
+    finally:
+        ray.shutdown()

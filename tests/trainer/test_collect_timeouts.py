@@ -1,0 +1,73 @@
+"""A manager that does not answer in time costs the metrics of a step, not the run."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from running import undocumented
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def late() -> set[str]:
+    """Calls of the manager that do not answer."""
+    return set()
+
+
+@pytest.fixture
+def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -> ExperienceRuntime:
+    answers = {"collect": {"bank/size": 3.0}, "metrics": {"bank/size": 4.0}, "take_warnings": []}
+
+    def wait_for(call: str, seconds: float, what: str) -> Any:
+        asked.append(call)
+        if call in late:
+            raise WaitTimeout(what, seconds)
+        return answers.get(call)
+
+    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
+    runtime: Any = object.__new__(ExperienceRuntime)
+    runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=1), drain_timeout=5.0, work_timeout=60.0)
+    runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda: None)
+    names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
+    runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
+    runtime._collect_timeouts, runtime._is_open = 0, True
+    return runtime
+
+
+def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_complete(
+    runtime: ExperienceRuntime, asked: list[str], late: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    late.add("collect")
+    assert runtime.collect(1) == {"comprl/collect_timeouts": 1.0, "comprl/extractor/updates": 2.0}
+    assert asked == ["collect"], "a manager that hangs is asked nothing more in this step"
+    assert "waited 30 s for the experience manager to close the step" in capsys.readouterr().out
+    late.clear()
+    metrics = runtime.collect(2)
+    assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 1.0
+    assert asked[1:] == ["collect", "take_warnings", "merge"]
+    assert undocumented(metrics) == []
+
+
+@pytest.mark.parametrize("name", ["drain", "take_warnings", "metrics"])
+def test_the_end_of_a_run_survives_it(runtime: ExperienceRuntime, late: set[str], name: str) -> None:
+    late.add(name)
+    assert runtime.finish() == {"comprl/extractor/updates": 2.0}
+    runtime.stop()
+
+
+def test_a_manager_that_does_not_close_is_ended(
+    runtime: ExperienceRuntime, late: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[Any] = []
+    monkeypatch.setattr(experience_runtime.ray, "kill", killed.append)
+    late.add("close")
+    runtime.close()
+    assert killed == [runtime.manager]

@@ -1,0 +1,152 @@
+"""Updates of the extractor that fail: a real training buffer, and engine and servers that can be told to fail."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
+from verl_comprl.trainer import learner as module
+from verl_comprl.trainer.learner import ExtractorLearner
+
+
+class Extractor:
+    """Engine and servers; ``failures`` are raised one after the other, at the given place."""
+
+    def __init__(self, failures: list[Exception], place: str) -> None:
+        self.failures, self.place = failures, place
+        self.weight_version = 0
+        self.lock = threading.RLock()
+        self.trained_on: list[list[str]] = []
+        self.entered = threading.Event()
+
+    def _fail(self, place: str) -> None:
+        if place == self.place and self.failures:
+            self.entered.set()
+            raise self.failures.pop(0)
+
+    def restore(self) -> None:
+        self._fail("restore")
+
+    @contextmanager
+    def changing_weights(self) -> Iterator[None]:
+        yield
+        self._fail("sync")
+
+    def update(self, batch: TrainingBatch) -> dict[str, float]:
+        self._fail("update")
+        self.weight_version += 1
+        self.trained_on.append([record.id for record in batch.records])
+        return {"loss": 1.0}
+
+
+Start = Callable[..., tuple[ExtractorLearner, Extractor, TrainingBuffer]]
+
+
+@pytest.fixture
+def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a learner whose buffer holds one batch: the records a and b."""
+    monkeypatch.setattr(module, "wait_for", lambda result, seconds, what: result)
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 0.02)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    started: list[ExtractorLearner] = []
+
+    def start(
+        failures: int, *, place: str = "update", max_failures: int = 5
+    ) -> tuple[ExtractorLearner, Extractor, TrainingBuffer]:
+        buffer = TrainingBuffer(2, alpha=0.5, cooldown=1)
+        for id, reward in (("a", 1.0), ("b", -1.0)):
+            buffer.add(make_record(id))
+            buffer.record_reward(id, reward)
+        buffer.collect()
+        manager = SimpleNamespace(
+            next_batch=SimpleNamespace(remote=lambda version: buffer.next_batch(1, version)),
+            trained=SimpleNamespace(remote=buffer.trained),
+        )
+        extractor: Any = Extractor([RuntimeError(f"no memory {n}") for n in range(failures)], place)
+        learner = ExtractorLearner(extractor, manager, max_failures=max_failures)
+        started.append(learner)
+        learner.start()
+        return learner, extractor, buffer
+
+    yield start
+    for learner in started:
+        learner.stop()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def values(learner: ExtractorLearner) -> tuple[float, ...]:
+    metrics = learner.metrics()
+    return tuple(metrics[f"comprl/extractor/{name}"] for name in ("updates", "failed", "given_up"))
+
+
+@pytest.mark.parametrize("place", ["update", "restore"])
+def test_an_update_that_fails_is_tried_again_with_the_same_samples(start: Start, place: str) -> None:
+    learner, extractor, buffer = start(3, place=place)
+    until(lambda: not len(buffer))
+    until(lambda: values(learner) == (1, 3, 0))
+    assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"]]
+    assert learner.metrics()["comprl/extractor/loss"] == 1.0
+
+
+def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice(start: Start) -> None:
+    learner, extractor, buffer = start(1, place="sync")
+    until(lambda: values(learner)[1] == 1)
+    time.sleep(0.1)
+    assert len(extractor.trained_on) == 1 and len(buffer) == 0 and values(learner) == (1, 1, 0)
+
+
+def test_learning_stops_after_failures_in_a_row_and_says_so_once(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner, extractor, buffer = start(99, max_failures=3)
+    learner._thread.join(10)
+    assert values(learner) == (0, 3, 1) and len(extractor.failures) == 96
+    assert len(buffer) == 2, "the samples are where they were"
+    printed = capsys.readouterr().out
+    assert printed.count("the next attempt is in 0.02 s: RuntimeError: no memory 0") == 1
+    assert printed.count("the next attempt is in 0.04 s: RuntimeError: no memory 1") == 1
+    assert printed.count("not trained any more: 3 updates in a row failed") == 1
+    assert printed.count("Traceback (most recent call last)") == 1
+
+
+def test_an_update_in_between_makes_the_row_begin_again(start: Start, make_record: Any) -> None:
+    learner, extractor, buffer = start(2, max_failures=3)
+    until(lambda: values(learner) == (1, 2, 0))
+    extractor.failures += [RuntimeError()] * 2
+    for id in ("c", "d"):
+        buffer.add(make_record(id))
+        buffer.record_reward(id, 1.0)
+    buffer.collect()
+    until(lambda: values(learner) == (2, 4, 0))
+
+
+def test_without_patience_the_first_failure_ends_the_run_at_its_next_step(start: Start) -> None:
+    learner, *_ = start(1, max_failures=0)
+    learner._thread.join(10)
+    with pytest.raises(RuntimeError, match="an update of the extractor failed: no memory 0"):
+        learner.metrics()
+
+
+def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 60.0)
+    learner, extractor, _ = start(1)
+    assert extractor.entered.wait(10)
+    started = time.monotonic()
+    assert extractor.lock.acquire(timeout=5), "a checkpoint could not be written"
+    extractor.lock.release()
+    assert values(learner)[2] == 0
+    learner.stop()
+    assert time.monotonic() - started < 5

@@ -1,0 +1,71 @@
+"""A real run survives the death of its extractor's server when everything that could wait for it is due."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+from killing_run import KILL_STEP, QUESTIONS
+from running import Run, last_step, read_steps, undocumented
+
+pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1500)]
+
+STEPS = KILL_STEP + 3
+BATCH = 8
+
+
+def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> None:
+    run = Run(
+        folder,
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.save_freq={KILL_STEP}",
+        "trainer.max_actor_ckpt_to_keep=9",
+        f"trainer.default_local_dir={folder / 'killed'}",
+        "trainer.resume_mode=disable",
+        "actor_rollout_ref.rollout.n=8",
+        "comprl.drain_timeout=1",
+        f"comprl.merge.every={KILL_STEP}",
+        f"comprl.extractor.batch_size={BATCH}",
+        "comprl.extractor.max_failures=2",
+        script="killing_run.py",
+    )
+    try:
+        code = run.process.wait(timeout=1200)
+    finally:
+        run.process.kill()
+    assert code == 0, run.text()
+    assert run.processes() == []
+
+    killed = json.loads(run.probe.read_text())
+    assert killed["step"] == KILL_STEP and killed["samples"] >= BATCH
+    steps = read_steps(folder / "killed")
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    before, last = steps[KILL_STEP - 2], steps[-1]
+    assert (before["comprl/extractor/away"], before["comprl/extractor/failed"]) == (0, 0)
+
+    # Questions: those that were being answered fail, and later ones do so at once. All rollouts are played.
+    answers = killed["answers"]
+    assert {status for status, _ in answers["before"]} <= {"answered", "malformed"}
+    assert "unavailable" in {status for status, _ in answers["during"]} <= {"answered", "malformed", "unavailable"}
+    assert {status for status, _ in answers["after"]} == {"unavailable"}
+    assert max(seconds for _, seconds in answers["during"]) < 30  # the client notices that the process has died
+    assert median(seconds for _, seconds in answers["after"]) < 0.5
+    assert before.get("comprl/answers/unavailable", 0) == 0 < QUESTIONS <= last["comprl/answers/unavailable"]
+    failed = [value for step in steps for name, value in step.items() if name.startswith("comprl/rollouts/failed/")]
+    assert failed and set(failed) == {0}
+    assert all(step["comprl/guided/rollouts"] + step["comprl/free/rollouts"] == 16 for step in steps)
+
+    # Learner: the update that was pending reached the engine, not the server; it tried once more, then stopped.
+    assert last["comprl/extractor/updates"] == before["comprl/extractor/updates"] + 1
+    assert (last["comprl/extractor/failed"], last["comprl/extractor/given_up"]) == (2, 1)
+
+    # Manager: distillations and the merge wait, and none of the attempts is counted.
+    assert last["comprl/extractor/away"] == 1 and last["comprl/extractor/away_seconds"] > 0
+    assert last["comprl/queue/depth"] >= 16 and last["comprl/queue/retried"] == last["comprl/queue/dead"] == 0
+    assert last["comprl/merge/passes"] == 0
+
+    # The checkpoint of the step is complete; so is the last one, without a server.
+    assert last_step(folder / "killed") == STEPS
+    state = json.loads((folder / "killed" / f"global_step_{KILL_STEP}" / "comprl/manager.json").read_text())
+    assert state["merging"] and state["step"] == KILL_STEP
+    assert undocumented({name for step in steps for name in step}) == []

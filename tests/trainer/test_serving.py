@@ -1,0 +1,145 @@
+"""The extractor's servers around a change of weights: verl's manager of them is a fake that can fail at each call."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.trainer import serving as module
+from verl_comprl.trainer.serving import Serving, State
+
+PAUSE, RESTORE = ["away", "abort", "sleep"], ["sync 3", "resume", "back"]
+
+
+class Servers:
+    """Writes down what it is told; raises ``failing[name]``, and hangs in ``hanging``."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.failing: dict[str, Exception] = {}
+        self.hanging = ""
+
+    def note(self, name: str, detail: str = "") -> None:
+        self.events.append(f"{name} {detail}".strip())
+        if name == self.hanging:
+            threading.Event().wait(5)
+        if name in self.failing:
+            raise self.failing[name]
+
+    def abort_replicas(self) -> None:
+        self.note("abort")
+
+    def sleep_replicas(self) -> None:
+        self.note("sleep")
+
+    def resume_generation_replicas(self) -> None:
+        self.note("resume")
+
+    def update_weights(self, version: int) -> None:
+        self.note("sync", str(version))
+
+
+Make = Callable[[bool], Serving]
+
+
+@pytest.fixture
+def servers() -> Servers:
+    return Servers()
+
+
+@pytest.fixture
+def make(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Make a service that serves already, of servers that share memory with the engine or not."""
+
+    def wait_for(*_: Any) -> None:
+        if "alive" in servers.failing:
+            raise servers.failing["alive"]
+
+    monkeypatch.setattr(module, "wait_for", wait_for)
+
+    def make(shares_memory: bool) -> Serving:
+        serving = Serving(servers, [], shares_memory=shares_memory)
+        serving.publish(0, 5)
+        assert servers.events == ["sync 0", "resume"]  # nothing can be running before, so nothing is aborted
+        servers.events.clear()
+        serving.tell = lambda there: servers.note("back" if there else "away")
+        return serving
+
+    return make
+
+
+def train(serving: Serving, servers: Servers, error: Exception | None = None) -> None:
+    with serving.changing_weights(lambda: 3, seconds=5):
+        servers.note("train")
+        if error:
+            raise error
+
+
+def test_servers_that_share_memory_are_away_for_the_whole_update(make: Make, servers: Servers) -> None:
+    serving = make(True)
+    train(serving, servers)
+    assert servers.events == [*PAUSE, "train", *RESTORE] and serving.state is State.SERVING
+
+
+def test_servers_with_memory_of_their_own_are_never_away(make: Make, servers: Servers) -> None:
+    serving = make(False)
+    train(serving, servers)
+    assert servers.events == ["train", "abort", "sync 3", "resume"] and serving.state is State.SERVING
+
+
+def test_they_serve_again_after_an_update_that_failed(make: Make, servers: Servers) -> None:
+    serving = make(True)
+    with pytest.raises(MemoryError):
+        train(serving, servers, MemoryError())
+    assert servers.events == [*PAUSE, "train", *RESTORE] and serving.state is State.SERVING
+
+
+def test_they_are_left_alone_if_they_never_paused(make: Make, servers: Servers) -> None:
+    serving = make(False)
+    with pytest.raises(MemoryError):
+        train(serving, servers, MemoryError())
+    assert servers.events == ["train"] and serving.state is State.SERVING
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+@pytest.mark.parametrize("call", ["sync", "resume"])
+def test_servers_that_cannot_be_restored_are_down_until_an_attempt_succeeds(
+    make: Make, servers: Servers, shares_memory: bool, call: str
+) -> None:
+    serving = make(shares_memory)
+    servers.failing = {call: RuntimeError("refused")}
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="refused"):
+            train(serving, servers)
+        assert serving.state is State.DOWN
+    servers.failing.clear()
+    assert servers.events.count("away") == 1 and "back" not in servers.events
+    servers.events.clear()
+    serving.publish(4, 5)
+    assert servers.events[-3:] == ["sync 4", "resume", "back"] and serving.state is State.SERVING
+    # Weights may have been replaced in part: nothing may be generated with them before the next sync.
+    assert ("abort" in servers.events) == (call == "resume")
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_weights_are_never_sent_to_a_server_that_has_died(make: Make, servers: Servers, shares_memory: bool) -> None:
+    serving = make(shares_memory)
+    servers.failing = {"alive": ActorDiedError(), "abort": ActorDiedError()}
+    with pytest.raises(ActorDiedError):
+        train(serving, servers)
+    assert serving.state is State.DOWN and "sync 3" not in servers.events and "away" in servers.events
+    assert ("train" in servers.events) == (not shares_memory)
+
+
+def test_a_server_that_hangs_is_an_error_and_is_restored(
+    make: Make, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SERVER_SECONDS", 0.05)
+    serving = make(True)
+    servers.hanging = "sleep"
+    with pytest.raises(WaitTimeout, match=r"waited 0\.05 s for the extractor's servers \(sleep_replicas\)"):
+        train(serving, servers)
+    assert servers.events == [*PAUSE, *RESTORE] and serving.state is State.SERVING

@@ -1,0 +1,74 @@
+"""Whether the extractor can be asked now, and what becomes of calls while it cannot.
+
+It is away while its server sleeps for an update, and from the moment its server has died. Nobody in a rollout waits for
+it then; work in the background does, which is not counted as a failed attempt.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from verl_comprl.extractor.calls import Generate, Generation
+
+T = TypeVar("T")
+
+
+class ExtractorGone(Exception):
+    """The extractor's server has died; raised by a :data:`~verl_comprl.extractor.calls.Generate`."""
+
+
+class Availability:
+    """State of the extractor as the manager sees it; to be used from one event loop."""
+
+    def __init__(self) -> None:
+        """Begin with an extractor that can be asked."""
+        self._there, self._left = asyncio.Event(), asyncio.Event()
+        self._there.set()
+        self._since = 0.0
+        self._seconds = 0.0
+
+    def away(self) -> None:
+        """Note that it cannot be asked from now on."""
+        if not self._left.is_set():
+            self._since = time.monotonic()
+            self._there.clear()
+            self._left.set()
+
+    def back(self) -> None:
+        """Note that it can be asked again."""
+        if self._left.is_set():
+            self._seconds += time.monotonic() - self._since
+            self._left.clear()
+            self._there.set()
+
+    def metrics(self) -> dict[str, float]:
+        """Return whether it is away now, and for how long it has been since the run began."""
+        away = self._left.is_set()
+        running = time.monotonic() - self._since if away else 0.0
+        return {"extractor/away": float(away), "extractor/away_seconds": self._seconds + running}
+
+    def when_there(self, generate: Generate) -> Generate:
+        """Return ``generate`` for calls that may wait: it starts when the extractor is there, again if it died."""
+
+        async def wait_and_generate(prompt_ids: list[int]) -> Generation:
+            while True:
+                await self._there.wait()
+                try:
+                    return await generate(prompt_ids)
+                except ExtractorGone:
+                    self.away()
+
+        return wait_and_generate
+
+    async def unless_away(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Return the result of a call that may not wait, None as soon as the extractor is away."""
+        if self._left.is_set():
+            return None
+        calling, leaving = asyncio.create_task(call()), asyncio.create_task(self._left.wait())
+        try:
+            await asyncio.wait({calling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return calling.result() if calling.done() else None
+        finally:
+            calling.cancel()
+            leaving.cancel()

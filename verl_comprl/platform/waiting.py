@@ -1,0 +1,99 @@
+"""Waiting with a limit: for a Ray call, for a blocking call of a library, for a lock. Errors say what was waited for.
+
+Neither Ray nor verl limits any of its waits, so a server or worker that hangs would hang the run with it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError
+
+from verl_comprl.errors import WaitTimeout
+
+T = TypeVar("T")
+
+
+class Lock(Protocol):
+    """``threading.Lock`` or ``threading.RLock``."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; ``False`` if that took longer than ``timeout`` seconds."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+def wait_for(reference: Any, seconds: float, what: str) -> Any:
+    """Return the result of a call to a Ray actor, or of several.
+
+    Args:
+        reference: What the remote call returned, or a list of that.
+        seconds: How long to wait. The call itself goes on after that.
+        what: What is waited for, as it should read in an error.
+
+    Raises:
+        WaitTimeout: If it takes longer.
+        ray.exceptions.RayError: What the actor raised, or that it died.
+    """
+    try:
+        return ray.get(reference, timeout=seconds)
+    except GetTimeoutError as error:
+        raise WaitTimeout(what, seconds) from error
+
+
+def call_within(function: Callable[[], T], seconds: float, what: str) -> T:
+    """Return what a blocking call returns that has no limit of its own.
+
+    Args:
+        function: Called in a thread, which is left behind if it takes too long: nothing can end it.
+        seconds: How long to wait.
+        what: What is waited for, as it should read in an error.
+
+    Raises:
+        WaitTimeout: If it takes longer.
+        Exception: What ``function`` raised.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    # Not an executor: Python waits for the threads of one when it exits, however long they take.
+    threading.Thread(target=run, name=what, daemon=True).start()
+    try:
+        return future.result(seconds)
+    except TimeoutError as error:
+        if future.done():  # the function itself raised it
+            raise
+        raise WaitTimeout(what, seconds) from error
+
+
+@contextmanager
+def holding(lock: Lock, seconds: float, what: str) -> Iterator[None]:
+    """Hold a lock.
+
+    Args:
+        lock: The lock.
+        seconds: How long to wait for it.
+        what: What holds it otherwise, as it should read in an error.
+
+    Raises:
+        WaitTimeout: If it takes longer.
+    """
+    if not lock.acquire(timeout=seconds):
+        raise WaitTimeout(what, seconds)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,125 @@
+"""Pauses the extractor's servers while its weights change, and lets them serve again whatever happens meanwhile.
+
+Owns the order away → abort → sleep → (update) → sync → resume → back and the limit of each of these calls. The manager
+is told first that the extractor goes away and last that it is back, so that no rollout asks a server that sleeps.
+
+Locks, in this order: the extractor's lock, which is held around all of this and while a checkpoint is written; then the
+manager's commit lock, inside its own process. The manager never calls the driver, and nothing is held across a remote
+call without a limit, so no two of them can wait for each other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any
+
+from verl_comprl.platform.waiting import call_within, wait_for
+
+SERVER_SECONDS = 300.0
+"""Limit of abort, sleep and resume. verl's abort alone may wait a minute for requests that have just been admitted."""
+
+
+class State(StrEnum):
+    """Whether the servers answer."""
+
+    SERVING = "serving"
+    AWAY = "away"
+    """Not yet started, or asleep for an update."""
+    DOWN = "down"
+    """They could not be paused or restored; :meth:`Serving.publish` is to be tried again."""
+
+
+class Serving:
+    """The servers of the extractor during a run."""
+
+    def __init__(self, control: Any, handles: Sequence[Any], *, shares_memory: bool) -> None:
+        """Take over servers that sleep.
+
+        Args:
+            control: verl's ``CheckpointEngineManager`` of these servers.
+            handles: Their Ray actors.
+            shares_memory: Whether they must sleep while the engine is trained, which shares their device's memory.
+                Otherwise they pause only while weights are copied.
+        """
+        self._control = control
+        self._handles = handles
+        self._shares_memory = shares_memory
+        self._quiet = True
+        """Whether no generation can be running, so that weights may be copied."""
+        self.state = State.AWAY
+        self.tell: Callable[[bool], None] = lambda there: None
+        """Called when the extractor goes away (False) and when it is back (True)."""
+
+    def pause(self) -> None:
+        """Abort what is generated, which verl's client resumes later, and free the memory of the servers.
+
+        Raises:
+            WaitTimeout: If a server hangs.
+            ray.exceptions.RayError: If a server has died.
+        """
+        self._enter(State.AWAY)
+        self._abort()
+        self._order("sleep_replicas")
+
+    @contextmanager
+    def changing_weights(self, version: Callable[[], int], seconds: float) -> Iterator[None]:
+        """Pause the servers for a block that changes the engine's weights, as far as they must, and restore them.
+
+        They are restored when the block raises, too; if that fails as well, they are ``DOWN``.
+
+        Args:
+            version: Returns the version of the engine's weights.
+            seconds: Limit of copying them.
+        """
+        to_restore = self._shares_memory
+        try:
+            if self._shares_memory:
+                self.pause()
+            yield
+            to_restore = True
+        finally:
+            if to_restore:
+                self.publish(version(), seconds)
+
+    def publish(self, version: int, seconds: float) -> None:
+        """Copy the engine's weights to the servers and let them generate.
+
+        Args:
+            version: Of the weights.
+            seconds: Limit of copying.
+
+        Raises:
+            WaitTimeout: If a server or the engine's worker hangs.
+            ray.exceptions.RayError: If one has died.
+        """
+        try:
+            self._check_alive()
+            # Weights must not change under a running generation: its log-probs would belong to no version.
+            if not self._quiet:
+                self._abort()
+            call_within(
+                lambda: self._control.update_weights(version), seconds, "the extractor's weights to reach its servers"
+            )
+            self._quiet = False
+            self._order("resume_generation_replicas")
+        except Exception:
+            self._enter(State.DOWN)
+            raise
+        self._enter(State.SERVING)
+
+    def _check_alive(self) -> None:
+        # Copying weights to a server that has died would hang in verl's sender, which waits for a receiver.
+        references = [handle.get_server_address.remote() for handle in self._handles]
+        wait_for(references, SERVER_SECONDS, "the extractor's servers to say that they are there")
+
+    def _abort(self) -> None:
+        self._order("abort_replicas")
+        self._quiet = True
+
+    def _order(self, name: str) -> None:
+        call_within(getattr(self._control, name), SERVER_SECONDS, f"the extractor's servers ({name})")
+
+    def _enter(self, state: State) -> None:
+        before, self.state = self.state, state
+        if (before is State.SERVING) != (state is State.SERVING):
+            self.tell(state is State.SERVING)
