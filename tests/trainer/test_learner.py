@@ -56,7 +56,7 @@ def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     started: list[ExtractorLearner] = []
 
     def start(
-        failures: int, *, place: str = "update", max_failures: int = 5
+        failures: int, *, place: str = "update", max_failures: int = 5, thread: bool = True
     ) -> tuple[ExtractorLearner, Extractor, TrainingBuffer]:
         buffer = TrainingBuffer(2, alpha=0.5, cooldown=1)
         for id, reward in (("a", 1.0), ("b", -1.0)):
@@ -70,7 +70,8 @@ def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         extractor: Any = Extractor([RuntimeError(f"no memory {n}") for n in range(failures)], place)
         learner = ExtractorLearner(extractor, manager, max_failures=max_failures)
         started.append(learner)
-        learner.start()
+        if thread:
+            learner.start()
         return learner, extractor, buffer
 
     yield start
@@ -150,3 +151,36 @@ def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
     assert values(learner)[2] == 0
     learner.stop()
     assert time.monotonic() - started < 5
+
+
+def test_a_turn_takes_the_batches_that_wait_and_nothing_when_its_time_is_over(start: Start) -> None:
+    learner, extractor, _ = start(0, thread=False)
+    learner.take_turn(0.0)
+    assert extractor.trained_on == []
+    learner.take_turn(30.0)
+    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]]
+    learner.take_turn(30.0)
+    assert len(extractor.trained_on) == 1
+    assert learner.metrics()["comprl/extractor/updates"] == 1.0
+
+
+def test_a_turn_that_fails_costs_no_time_and_is_made_up_for_later(start: Start) -> None:
+    learner, extractor, _ = start(1, thread=False)
+    began = time.monotonic()
+    learner.take_turn(30.0)
+    assert time.monotonic() - began < 5 and extractor.trained_on == []
+    assert learner.metrics()["comprl/extractor/failed"] == 1.0
+    deadline = time.monotonic() + 30
+    while not extractor.trained_on and time.monotonic() < deadline:
+        learner.take_turn(30.0)
+        time.sleep(0.01)
+    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]]
+
+
+def test_no_turn_is_taken_after_too_many_failures(start: Start) -> None:
+    learner, extractor, _ = start(2, max_failures=2, thread=False)
+    for _ in range(20):
+        learner.take_turn(30.0)
+        time.sleep(0.02)
+    assert learner.metrics()["comprl/extractor/given_up"] == 1.0
+    assert extractor.trained_on == [] and len(extractor.failures) == 0

@@ -87,9 +87,9 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     training = ["train"] * updates
     assert events == [
         "begin",
-        *(*training, "collect 1", "publish 1"),
-        *(*training, "collect 2", "save 2", "marker", "publish 2"),
-        *(*training, "collect 3", "save 3", "marker", "publish 3"),
+        *(*training, "collect 1", "take_turn", "publish 1"),
+        *(*training, "collect 2", "take_turn", "save 2", "marker", "publish 2"),
+        *(*training, "collect 3", "take_turn", "save 3", "marker", "publish 3"),
         *("finish", "stop"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]

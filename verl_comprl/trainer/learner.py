@@ -1,7 +1,8 @@
-"""Background thread that trains the extractor: one CISPO step whenever the buffer holds a full batch.
+"""Trains the extractor: one CISPO step whenever the buffer holds a full batch.
 
-Its schedule is independent of the actor's steps, and so are its failures: an update that fails is tried again later,
-and after some failures in a row the extractor is trained no more.
+On slots of its own that is a background thread, whose schedule is independent of the actor's steps. On those of the
+actor it takes turns with the actor. Its failures are independent of the actor in any case: an update that fails is tried
+again later, and after some failures in a row the extractor is trained no more.
 """
 
 import threading
@@ -40,11 +41,23 @@ class ExtractorLearner:
         self._last: dict[str, float] = {}
         self._seconds = 0.0
         self._failed = 0
+        self._in_a_row = 0
         self._given_up = False
+        self._not_before = 0.0
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def take_turn(self, seconds: float) -> None:
+        """Update in the calling thread while full batches wait; the actor must have paused.
+
+        Args:
+            seconds: After them no further update begins.
+        """
+        deadline = time.monotonic() + seconds
+        while not self._ended and self._not_before <= time.monotonic() < deadline:
+            self._not_before = time.monotonic() + self._attempt()
 
     def stop(self) -> None:
         """Stop the thread after the update that is running, if any; each of its waits has a limit."""
@@ -68,25 +81,35 @@ class ExtractorLearner:
         }
         return {f"comprl/extractor/{name}": value for name, value in (self._last | totals).items()}
 
+    @property
+    def _ended(self) -> bool:
+        return self._given_up or self._error is not None
+
     def _run(self) -> None:
-        in_a_row = 0
-        while not self._stopped.is_set():
-            try:
-                updated = self._update_once()
-            except Exception as error:
-                in_a_row += 1
-                self._failed += 1
-                if in_a_row >= self._max_failures:
-                    self._end(error)
-                    return
-                # Out of the lock: a checkpoint, and with it the actor's step, would wait.
-                backoff = min(FIRST_BACKOFF * 2 ** (in_a_row - 1), LONGEST_BACKOFF)
-                self._say(f"an update of the extractor failed, the next attempt is in {backoff:g} s", error)
-                self._stopped.wait(backoff)
-            else:
-                in_a_row = 0 if updated else in_a_row
-                if not updated:
-                    self._stopped.wait(POLL_SECONDS)
+        while not self._ended and not self._stopped.is_set():
+            # Waiting out of the lock: a checkpoint, and with it the actor's step, would wait.
+            self._stopped.wait(self._attempt())
+
+    def _attempt(self) -> float:
+        """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
+        try:
+            updated = self._update_once()
+        except Exception as error:
+            return self._note_failure(error)
+        if not updated:
+            return POLL_SECONDS
+        self._in_a_row = 0
+        return 0.0
+
+    def _note_failure(self, error: Exception) -> float:
+        self._in_a_row += 1
+        self._failed += 1
+        backoff = min(FIRST_BACKOFF * 2 ** (self._in_a_row - 1), LONGEST_BACKOFF)
+        if self._in_a_row >= self._max_failures:
+            self._end(error)
+        else:
+            self._say(f"an update of the extractor failed, the next attempt is in {backoff:g} s", error)
+        return backoff
 
     def _end(self, error: Exception) -> None:
         if self._max_failures == 0:

@@ -166,9 +166,9 @@ class ComplementaryTrainerMixin(EngineSharing):
         batch = super().step(metrics, timing_raw)
         with marked_timer("comprl_collect", timing_raw):
             metrics.update(self.experience_runtime.collect(self.global_steps))
-        if self._shares_slots:  # the actor's servers are paused until the end of the step
-            with marked_timer("extractor_slice", timing_raw):
-                self.experience_runtime.take_turn()
+        with marked_timer("extractor_slice", timing_raw):
+            # The actor's servers pause until the end of the step.
+            self.experience_runtime.take_turn()
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
