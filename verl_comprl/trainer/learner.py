@@ -1,8 +1,8 @@
 """Trains the extractor: one CISPO step whenever the buffer holds a full batch.
 
-On slots of its own that is a background thread, whose schedule is independent of the actor's steps. On those of the
-actor it takes turns with the actor. Its failures are independent of the actor in any case: an update that fails is tried
-again later, and after some failures in a row the extractor is trained no more.
+On slots of its own that is a background thread, whose schedule is independent of the actor's steps; on those of the
+actor the two take turns. Its failures are independent of the actor in any case: an update that fails is tried again
+later, and after some failures in a row the extractor is trained no more.
 """
 
 import threading
