@@ -119,7 +119,7 @@ def test_verls_pools_still_wait_for_their_slots_without_limit(monkeypatch: pytes
 
     waits = []
     get = base.RayResourcePool.get_placement_groups
-    monkeypatch.setattr(base.ray, "get", lambda references, **limits: waits.append(limits))
+    monkeypatch.setattr("ray.get", lambda references, **limits: waits.append(limits))
     monkeypatch.setattr(base, "placement_group", lambda **_: SimpleNamespace(ready=lambda: None))
     monkeypatch.setattr(base, "sort_placement_group_by_node_ip", lambda groups: groups)
     monkeypatch.setattr(

@@ -41,16 +41,19 @@ def keep_vllm_cpu_weights() -> None:
 
 
 @functools.cache
-def reserve_resource_pools(base: Any) -> dict[tuple[str, str], list[Any]]:
+def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
     """For verl 0.9.1 (``verl.single_controller.ray.base``): its pools reserve their slots themselves, without limit.
 
     Returns:
         Placement groups by Ray job and name of the pool, which the caller fills; a pool takes those with its name.
     """
+    import ray
+    from verl.single_controller.ray import base
+
     reserved: dict[tuple[str, str], list[Any]] = {}
 
     def job() -> str:
-        return base.ray.get_runtime_context().get_job_id()
+        return ray.get_runtime_context().get_job_id()
 
     get = base.RayResourcePool.get_placement_groups
 

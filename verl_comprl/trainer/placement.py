@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from verl_comprl.config.slots import SlotGroup
@@ -37,9 +38,7 @@ def reserve(groups: Sequence[SlotGroup], *, seconds: float = LIMIT_SECONDS) -> N
     Raises:
         PlacementError: If the limit is over; what had been reserved is given back. It lists bundles and nodes.
     """
-    from verl.single_controller.ray import base
-
-    reserved = reserve_resource_pools(base)
+    reserved = reserve_resource_pools()
     job = ray.get_runtime_context().get_job_id()
     deadline = time.monotonic() + seconds
     taken: dict[str, list[Any]] = {}
@@ -79,7 +78,7 @@ def _message(group: SlotGroup, seconds: float) -> str:
         f"the slots of {group.name} could not be reserved within {seconds:.0f} s: {wanted}{pinned}, with "
         f"{group.processes} CPUs for each slot. Free on the nodes of the cluster:"
     ]
-    for node, free in sorted(ray._private.state.available_resources_per_node().items()):
+    for node, free in sorted(available_resources_per_node().items()):
         shown = {
             name: amount for name, amount in free.items() if not name.startswith(("node:", "object_store", "memory"))
         }
