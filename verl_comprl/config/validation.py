@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.models import read_model_file
+from verl_comprl.config.parallelism import undividable
 from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
@@ -37,6 +38,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *_loggers(config),
         *_models(config, comprl.experience),
         *_weight_sync(config, comprl.experience),
+        *undividable(config, comprl),
         *_micro_batches(config),
         *_data(config),
     ]
