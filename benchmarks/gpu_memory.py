@@ -1,6 +1,6 @@
-"""Estimated memory per GPU of each layout in recipes/shared/gpus, on top of a paper recipe: ``python -m benchmarks.gpu_memory``.
+"""Estimates memory per GPU of each layout in recipes/shared/gpus: ``python -m benchmarks.gpu_memory`` prints a table.
 
-Arithmetic, no measurement: nothing of it has been compared with a GPU. Sizes are in GiB.
+Arithmetic on top of a paper recipe, no measurement: nothing of it has been compared with a GPU. Sizes are in GiB.
 """
 
 import os
@@ -116,10 +116,10 @@ class Pool:
         """The pool's line in the table of docs/gpus.md."""
         name = self.path.partition("/")[2]
         what = "" if self.share and self.tokens else (", trained" if self.tokens else ", served")
-        server = f"{self.server:.0f}{' (stays)' if self.stays else ''}" if self.share else "–"
-        idle = f"{self.idle_engine():.0f}" if self.share and self.tokens else "–"
-        training = f"{self.training():.0f} (logits {self.copies} × {self.logits():.1f})" if self.tokens else "–"
-        cache = f"{self.cached_tokens()} k" if self.share else "–"
+        server = f"{self.server:.0f}{' (stays)' if self.stays else ''}" if self.share else "-"
+        idle = f"{self.idle_engine():.0f}" if self.share and self.tokens else "-"
+        training = f"{self.training():.0f} (logits {self.copies} * {self.logits():.1f})" if self.tokens else "-"
+        cache = f"{self.cached_tokens()} k" if self.share else "-"
         return f"| `{layout}` | {self.gpus} | {self.model}, {name}{what} | {server} | {idle} | {training} | {cache} |"
 
 

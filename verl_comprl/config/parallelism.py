@@ -1,4 +1,4 @@
-"""Checks that models, batches and sequences can be divided over the GPUs; verl asserts it minutes into the start, or later."""
+"""Checks that models, batches and sequences can be divided over the GPUs, which verl asserts after minutes at best."""
 
 from collections.abc import Iterator
 
@@ -49,8 +49,8 @@ def _servers(config: DictConfig, subtree: str, pools: dict[str, int]) -> Iterato
     for named, gpus in pools.items():
         if gpus % size:
             yield (
-                f"{subtree}.rollout.tensor_model_parallel_size * data_parallel_size={size} must divide the {gpus} device "
-                f"slots of its servers ({named})"
+                f"{subtree}.rollout.tensor_model_parallel_size * data_parallel_size={size} must divide the {gpus} "
+                f"device slots of its servers ({named})"
             )
 
 
@@ -82,6 +82,6 @@ def _longest_sequence(config: DictConfig, subtree: str, prompt: int, response: i
     for name, (used, tokens) in limits.items():
         if used and tokens * actor.ulysses_sequence_parallel_size < longest:
             yield (
-                f"{subtree}.{name}={tokens} is too small: a micro-batch must hold the longest sequence of {longest} tokens; "
-                f"it must be at least {-(-longest // actor.ulysses_sequence_parallel_size)}"
+                f"{subtree}.{name}={tokens} is too small: a micro-batch must hold the longest sequence of {longest} "
+                f"tokens; it must be at least {-(-longest // actor.ulysses_sequence_parallel_size)}"
             )
