@@ -1,4 +1,4 @@
-"""The GPU image: its constraints are verl's own pins and cover our extras; its Dockerfile can be read. Nothing is built."""
+"""The GPU image: its constraints are verl's own pins and cover our extras. Nothing is built."""
 
 import re
 import shutil
@@ -48,7 +48,7 @@ def test_the_dockerfile_ends_with_the_doctor_and_uses_the_pins() -> None:
     assert steps[-1] == "RUN comprl doctor --without-device"
     assert f'verl[vllm]=={PINS["verl"]}"' in text
     (flash,) = (one for one in asked("verl-comprl", "flash-attn") if one.name == "flash-attn")
-    assert str(flash) .partition(";")[0].strip() in text
+    assert str(flash).partition(";")[0].strip() in text
     for step in steps:
         if step.startswith("RUN "):
             subprocess.run(["bash", "-n", "-c", step[4:]], check=True)

@@ -27,7 +27,7 @@ def divided(config: DictConfig) -> DictConfig:
         (
             "actor_rollout_ref.rollout.tensor_model_parallel_size",
             3,
-            r"tensor_model_parallel_size \* data_parallel_size=3 must divide the 4 device slots of its servers \(trainer",
+            r"tensor_model_parallel_size \* data_parallel_size=3 must divide the 4 device slots of its servers",
         ),
         ("actor_rollout_ref.rollout.data_parallel_size", 4, "data_parallel_size=8 must divide the 4 device slots"),
         (
