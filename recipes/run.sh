@@ -6,6 +6,7 @@
 #   bash recipes/run.sh minihack_small cpu    the complete method on two CPU cores, in minutes
 #   bash recipes/run.sh smollm2 cpu   a real instruct model on two CPU cores (make smollm2 installs it first)
 #   bash recipes/run.sh mix3 paper shared/extractor=30b     the paper's setting with a larger extractor
+#   bash recipes/run.sh mix3 paper shared/gpus=1x8          the paper's setting on 8 GPUs; see docs/gpus.md for others
 #
 # COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes); models that it makes are in
 # outputs/models. The tasks are listed in the recipe's tasks.sh.
@@ -53,6 +54,7 @@ models=
 [ "$setting" = paper ] || models=minihack_small
 [[ -z "$models" || "$recipe" != mix* ]] || models=mix_models
 [ ! -f "recipes/$recipe/prepare.py" ] || models=$recipe
+[[ " ${overrides[*]} " != *" shared/gpus="* ]] || models=  # a layout of GPUs that replaces them names its own
 if [ -n "$models" ]; then
   export COMPRL_MODELS="$PWD/outputs/models/$models"
   export HF_HUB_OFFLINE=1  # nothing is downloaded

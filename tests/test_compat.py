@@ -1,6 +1,7 @@
 """Check of the installed verl: accepted version, and the errors for any other."""
 
 import importlib.metadata
+import inspect
 import sys
 from types import ModuleType
 
@@ -33,11 +34,37 @@ def test_a_missing_verl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_missing_symbol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "half_a_verl", ModuleType("half_a_verl"))
-    symbols = ("verl.trainer.ppo.core_algos:register_adv_est", "half_a_verl:Trainer", "no_such_module_here:anything")
+    names = ("verl.trainer.ppo.core_algos:register_adv_est", "half_a_verl:Trainer.fit", "no_such_module_here:anything")
+    symbols = dict.fromkeys(names, "it trains")
     monkeypatch.setattr(compat, "REQUIRED_SYMBOLS", symbols)
     with pytest.raises(IncompatibleVerlError) as caught:
         check_symbols()
     message = str(caught.value)
-    assert "half_a_verl:Trainer (no such name)" in message
+    assert "half_a_verl:Trainer.fit (no such name; it trains)" in message
     assert "no_such_module_here:anything (No module named 'no_such_module_here')" in message
     assert "register_adv_est" not in message and message.startswith("verl 0.9.1 lacks")
+
+
+def test_behaviour_that_we_stand_on() -> None:
+    """The names are there; these are what they must do."""
+    from verl.checkpoint_engine.base import CheckpointEngineRegistry
+    from verl.trainer.ppo.v1 import trainer_base
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+    from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+    from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    for trainer in (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync):
+        assert issubclass(trainer, PPOTrainer)
+        for hook in ("on_init_end", "on_sample_end", "on_step_end"):
+            assert hook in vars(trainer), "each mode ends a sampling and a step in its own way"
+    assert issubclass(ReplayBufferAsync, ReplayBuffer)
+    # The mode's name decides what a trainer does, so ours must report verl's name for it.
+    source = inspect.getsource(trainer_base)
+    assert source.count('self.trainer_mode != "sync"') + source.count('self.trainer_mode == "sync"') >= 5
+    fit, step = inspect.getsource(PPOTrainer.fit), inspect.getsource(PPOTrainer.step)
+    # A checkpoint is written before the end of a step, whose rows are cleared after it.
+    assert fit.index("self._save_checkpoint()") < fit.index("self.on_step_end()") < fit.index("tq.kv_clear(")
+    assert "self.parameter_sync_step" in step
+    assert callable(CheckpointEngineRegistry.register) and callable(CheckpointEngineRegistry.new)

@@ -5,30 +5,55 @@ Otherwise an incompatible verl would fail deep inside a worker.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 
 SUPPORTED_VERL = ("0.9.1",)
 
-REQUIRED_SYMBOLS = (
-    "verl.checkpoint_engine:CheckpointEngineManager",
-    "verl.experimental.agent_loop.agent_loop:AgentLoopBase",
-    "verl.experimental.agent_loop.agent_loop:register",
-    "verl.plugin.platform:PlatformRegistry",
-    "verl.single_controller.ray:RayWorkerGroup",
-    "verl.tools.base_tool:BaseTool",
-    "verl.trainer.ppo.core_algos:register_adv_est",
-    "verl.trainer.ppo.core_algos:compute_policy_loss_cispo",
-    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ",
-    "verl.trainer.ppo.v1.trainer_base:register_trainer",
-    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync",
-    "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager",
-    "verl.utils.distributed:initialize_global_process_group_ray",
-    "verl.workers.engine_workers:ActorRolloutRefWorker",
-    "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
-    "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient",
-    "verl.workers.rollout.llm_server:LLMServerClient",
-    "verl.workers.rollout.llm_server:LLMServerManager",
-    "verl.workers.rollout.replica:RolloutReplicaRegistry",
-)
+REQUIRED_SYMBOLS = {
+    "verl.checkpoint_engine:CheckpointEngineManager": "copies weights to the extractor's servers",
+    "verl.checkpoint_engine.base:CheckpointEngineRegistry": "weight sync to servers on GPUs of their own",
+    "verl.experimental.agent_loop.agent_loop:AgentLoopBase": "base of an episode",
+    "verl.experimental.agent_loop.agent_loop:register": "makes our agent loop selectable",
+    "verl.experimental.agent_loop.tool_parser:ToolParser": "finds questions in a turn",
+    "verl.plugin.platform:PlatformRegistry": "the CPU as a platform",
+    "verl.single_controller.ray:RayResourcePool": "the extractor's device slots",
+    "verl.single_controller.ray:RayWorkerGroup": "the extractor's workers",
+    "verl.single_controller.ray:create_colocated_worker_cls": "the extractor's workers",
+    "verl.tools.base_tool:BaseTool": "search_and_ask as a tool of other agent loops",
+    "verl.trainer.constants_ppo:get_ppo_ray_runtime_env": "environment of Ray's workers",
+    "verl.trainer.ppo.core_algos:register_adv_est": "makes our advantage selectable",
+    "verl.trainer.ppo.core_algos:register_policy_loss": "makes our CISPO selectable",
+    "verl.trainer.ppo.core_algos:compute_policy_loss_cispo": "Eq. 3",
+    "verl.trainer.ppo.v1:get_trainer_cls": "finds our trainers",
+    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ": "processes that play episodes",
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._terminal_eviction_reasons": "groups that leave the buffer",
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBufferAsync": "buffer of the asynchronous trainers",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._build_replay_buffer": "its buffer can be another",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage": "Eq. 5",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._get_required_batch_multiple": "several outputs per rollout",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader": "equal shares of tasks",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._save_checkpoint": "bank and extractor in a checkpoint",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._setup": "starts the extractor beside the actor",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._update_actor": "optimizer steps with several outputs",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update": "evaluation with and without experience",
+    "verl.trainer.ppo.v1.trainer_base:register_trainer": "makes our trainers selectable",
+    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync": "base of comprl_colocate_async",
+    "verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerSeparateAsync": "base of comprl_separate_async",
+    "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": "base of comprl_sync",
+    "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager": "checkpoints of a lent engine",
+    "verl.utils.checkpoint.checkpoint_manager:find_latest_ckpt_path": "resume",
+    "verl.utils.distributed:initialize_global_process_group_ray": "patched on a CPU",
+    "verl.utils.tokenizer.continuous_token:ContinuousTokenBuilder": "exact token stream of an episode",
+    "verl.workers.engine_workers:ActorRolloutRefWorker": "engine of both models",
+    "verl.workers.rollout.base:_ROLLOUT_REGISTRY": "makes the extractor's server adapter selectable",
+    "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient": "resumes aborted generations",
+    "verl.workers.rollout.llm_server:LLMServerClient": "generation",
+    "verl.workers.rollout.llm_server:LLMServerManager": "servers of the extractor",
+    "verl.workers.rollout.replica:RolloutReplicaRegistry": "makes the extractor's server selectable",
+    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica.init_hybrid": "the extractor's server",
+    "verl.workers.rollout.vllm_rollout.vllm_rollout:ServerAdapter": "its side in the engine's process",
+}
+"""What we use of verl (``module:name`` or ``module:class.method``), and for what."""
 
 
 class IncompatibleVerlError(RuntimeError):
@@ -60,12 +85,13 @@ def check_symbols() -> None:
         IncompatibleVerlError: If symbols are missing; names each with the reason.
     """
     missing = []
-    for symbol in REQUIRED_SYMBOLS:
+    for symbol, purpose in REQUIRED_SYMBOLS.items():
         module, _, name = symbol.partition(":")
         try:
-            if not hasattr(import_module(module), name):
-                missing.append(f"{symbol} (no such name)")
+            attrgetter(name)(import_module(module))
         except ImportError as error:
             missing.append(f"{symbol} ({error})")
+        except AttributeError:
+            missing.append(f"{symbol} (no such name; {purpose})")
     if missing:
         raise IncompatibleVerlError(f"verl {installed_verl()} lacks what verl-comprl needs: {'; '.join(missing)}")

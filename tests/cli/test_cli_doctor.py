@@ -94,3 +94,16 @@ def test_a_gpu_that_is_expected(
     monkeypatch.setattr(doctor, "CHECKS", {"device": doctor.CHECKS["device"]})
     assert main(["doctor"]) == int(expected.startswith("FAIL"))
     assert capsys.readouterr().out.startswith(expected)
+
+
+def test_a_machine_that_builds_for_another_is_not_asked_for_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+
+    def fail() -> str:
+        raise RuntimeError("no GPU")
+
+    monkeypatch.setattr(doctor, "CHECKS", {"device": fail, "other": lambda: os.environ.get("VERL_PLATFORM", "none")})
+    assert main(["doctor", "--without-device"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["ok    other: none", "All checks passed."]

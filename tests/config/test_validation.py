@@ -131,7 +131,7 @@ def test_what_is_allowed_passes(config: DictConfig, key: str, value: Any) -> Non
 def test_micro_batches_fill_a_mini_batch(config: DictConfig, key: str) -> None:
     ours = config.actor_rollout_ref
     ours.actor.ppo_mini_batch_size, ours.rollout.n = 7, 2
-    config.trainer.nnodes, config.trainer.n_gpus_per_node = 1, 1
+    config.trainer.nnodes, config.trainer.n_gpus_per_node, ours.rollout.tensor_model_parallel_size = 1, 1, 1
     ours.actor.use_dynamic_bsz = ours.rollout.log_prob_use_dynamic_bsz = False
     OmegaConf.update(ours, key, 7)
     validate(config)

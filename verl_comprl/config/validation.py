@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.models import read_model_file
+from verl_comprl.config.parallelism import undividable
 from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
 from verl_comprl.config.slots import ACTOR_POOL, EXTRACTOR_POOL, extractor_slots, needed_slots, slot_groups
@@ -39,6 +40,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *_loggers(config),
         *_models(config, comprl.experience),
         *_weight_sync(config, comprl.experience),
+        *undividable(config, comprl),
         *_micro_batches(config),
         *_data(config),
         *separate_adapter_mistakes(config),

@@ -1,0 +1,100 @@
+"""Models, batches and sequences that cannot be divided over the GPUs are one line each."""
+
+import re
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.config.validation import ConfigError, validate
+
+
+@pytest.fixture
+def divided(config: DictConfig) -> DictConfig:
+    """4 GPUs in two ranks for the actor, 4 in two ranks for the extractor; mini-batches of 16 x 8 rollouts."""
+    config.trainer.n_gpus_per_node = config.comprl.extractor.n_gpus_per_node = 4
+    config.actor_rollout_ref.actor.ppo_mini_batch_size = 16
+    for model in (config.actor_rollout_ref, config.extractor):
+        model.actor.ulysses_sequence_parallel_size = 2
+        model.actor.use_dynamic_bsz = True
+    config.extractor.actor.ppo_max_token_len_per_gpu = 32768
+    validate(config)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        (
+            "actor_rollout_ref.rollout.tensor_model_parallel_size",
+            3,
+            r"tensor_model_parallel_size \* data_parallel_size=3 must divide the 4 device slots of its servers",
+        ),
+        ("actor_rollout_ref.rollout.data_parallel_size", 4, "data_parallel_size=8 must divide the 4 device slots"),
+        (
+            "extractor.rollout.tensor_model_parallel_size",
+            8,
+            r"^extractor.rollout.tensor.*=8 must divide the 4 .*\(comprl.extractor.nnodes \* comprl.extractor.n_gpus_p",
+        ),
+        ("extractor.actor.ulysses_sequence_parallel_size", 8, "extractor.actor.ulysses_.*=8 must divide its 4 device"),
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 3, "actor.ulysses_.*=3 must divide its 4 device"),
+        (
+            "extractor.actor.ppo_max_token_len_per_gpu",
+            32767,
+            "extractor.actor.ppo_max_token_len_per_gpu=32767 is too small: .* 65536 tokens; it must be at least 32768$",
+        ),
+        ("data.max_response_length", 32257, "actor.ppo_max_token_len_per_gpu=16384 .* at least 16385$"),
+    ],
+)
+def test_what_does_not_divide(divided: DictConfig, key: str, value: int, line: str) -> None:
+    OmegaConf.update(divided, key, value)
+    if key == "data.max_response_length":  # the actor's two limits are one setting
+        OmegaConf.update(divided, "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu", 16385)
+    with pytest.raises(ConfigError) as caught:
+        validate(divided)
+    (message,) = str(caught.value).splitlines()
+    assert re.search(line, message), message
+
+
+def test_ranks_must_divide_a_mini_batch(divided: DictConfig) -> None:
+    divided.trainer.n_gpus_per_node = 6
+    with pytest.raises(ConfigError, match=r"ppo_mini_batch_size=16 prompts .*n=8 rollouts must be .* of the 3 ranks"):
+        validate(divided)
+    divided.actor_rollout_ref.actor.ppo_mini_batch_size = 18
+    validate(divided)
+
+
+def test_a_shorter_context_bounds_the_longest_sequence(divided: DictConfig) -> None:
+    divided.extractor.actor.ppo_max_token_len_per_gpu = 20000
+    divided.extractor.rollout.max_model_len = 40000
+    validate(divided)
+    divided.extractor.rollout.max_model_len = 40001
+    with pytest.raises(ConfigError, match="the longest sequence of 40001 tokens"):
+        validate(divided)
+
+
+def test_batches_counted_in_rows_have_no_limit_of_tokens(divided: DictConfig) -> None:
+    divided.extractor.actor.ppo_max_token_len_per_gpu = 1
+    divided.extractor.actor.use_dynamic_bsz = False
+    validate(divided)
+
+
+def test_standalone_servers_are_divided_over_their_own_gpus(divided: DictConfig) -> None:
+    actor = divided.actor_rollout_ref
+    divided.trainer.v1.trainer_mode = "comprl_separate_async"
+    actor.hybrid_engine = False
+    actor.rollout.nnodes, actor.rollout.n_gpus_per_node, actor.rollout.tensor_model_parallel_size = 1, 8, 8
+    validate(divided)
+    actor.hybrid_engine = True  # servers on the GPUs that train, too
+    with pytest.raises(ConfigError, match=r"=8 must divide the 4 device slots of its servers \(trainer.nnodes"):
+        validate(divided)
+
+
+def test_without_an_extractor_its_settings_are_not_looked_at(divided: DictConfig) -> None:
+    divided.extractor.rollout.tensor_model_parallel_size = 8
+    divided.comprl.experience = False
+    found = ""
+    try:
+        validate(divided)
+    except ConfigError as error:
+        found = str(error)
+    assert "extractor.rollout" not in found

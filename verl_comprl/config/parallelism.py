@@ -1,0 +1,87 @@
+"""Checks that models, batches and sequences can be divided over the GPUs, which verl asserts after minutes at best."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from verl_comprl.config.tree import ComprlConfig
+
+_STANDALONE = "comprl_separate_async"
+"""The trainer mode whose servers have GPUs of their own."""
+
+
+def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield one line per mistake.
+
+    Args:
+        config: The run's config.
+        comprl: Our part of it, typed.
+    """
+    actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    yield from _servers(config, "actor_rollout_ref", _server_pools(config))
+    yield from _ranks(config, "actor_rollout_ref", actor, "trainer.nnodes * trainer.n_gpus_per_node")
+    yield from _mini_batch(config, actor)
+    lengths = config.data.max_prompt_length, config.data.max_response_length
+    yield from _longest_sequence(config, "actor_rollout_ref", *lengths)
+    if comprl.experience:
+        gpus = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node
+        named = "comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node"
+        rollout = config.extractor.rollout
+        yield from _servers(config, "extractor", {named: gpus})
+        yield from _ranks(config, "extractor", gpus, named)
+        yield from _longest_sequence(config, "extractor", rollout.prompt_length, rollout.response_length)
+
+
+def _server_pools(config: DictConfig) -> dict[str, int]:
+    """Return the GPUs over which the actor's servers are distributed, by the settings that say how many."""
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    pools = {"trainer.nnodes * trainer.n_gpus_per_node": trainer.nnodes * trainer.n_gpus_per_node}
+    if trainer.v1.trainer_mode != _STANDALONE:
+        return pools
+    named = "actor_rollout_ref.rollout.nnodes * actor_rollout_ref.rollout.n_gpus_per_node"
+    standalone = {named: rollout.nnodes * rollout.n_gpus_per_node}
+    return {**pools, **standalone} if config.actor_rollout_ref.hybrid_engine else standalone
+
+
+def _servers(config: DictConfig, subtree: str, pools: dict[str, int]) -> Iterator[str]:
+    rollout = config[subtree].rollout
+    size = rollout.tensor_model_parallel_size * rollout.data_parallel_size
+    for named, gpus in pools.items():
+        if gpus % size:
+            yield (
+                f"{subtree}.rollout.tensor_model_parallel_size * data_parallel_size={size} must divide the {gpus} "
+                f"device slots of its servers ({named})"
+            )
+
+
+def _ranks(config: DictConfig, subtree: str, gpus: int, named: str) -> Iterator[str]:
+    size = config[subtree].actor.ulysses_sequence_parallel_size
+    if gpus % size:
+        yield f"{subtree}.actor.ulysses_sequence_parallel_size={size} must divide its {gpus} device slots ({named})"
+
+
+def _mini_batch(config: DictConfig, gpus: int) -> Iterator[str]:
+    actor, group = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
+    ranks = gpus // actor.ulysses_sequence_parallel_size
+    if ranks and actor.ppo_mini_batch_size * group % ranks:
+        yield (
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={actor.ppo_mini_batch_size} prompts of "
+            f"actor_rollout_ref.rollout.n={group} rollouts must be a multiple of the {ranks} ranks that share a batch "
+            "(trainer.nnodes * trainer.n_gpus_per_node / actor_rollout_ref.actor.ulysses_sequence_parallel_size)"
+        )
+
+
+def _longest_sequence(config: DictConfig, subtree: str, prompt: int, response: int) -> Iterator[str]:
+    """Check micro-batches that are filled up to a number of tokens."""
+    actor, rollout = config[subtree].actor, config[subtree].rollout
+    longest = min(prompt + response, rollout.max_model_len or prompt + response)
+    limits = {"actor.ppo_max_token_len_per_gpu": (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu)}
+    if subtree != "extractor":  # its old log-probs are the generator's
+        used = rollout.log_prob_use_dynamic_bsz
+        limits["rollout.log_prob_max_token_len_per_gpu"] = (used, rollout.log_prob_max_token_len_per_gpu)
+    for name, (used, tokens) in limits.items():
+        if used and tokens * actor.ulysses_sequence_parallel_size < longest:
+            yield (
+                f"{subtree}.{name}={tokens} is too small: a micro-batch must hold the longest sequence of {longest} "
+                f"tokens; it must be at least {-(-longest // actor.ulysses_sequence_parallel_size)}"
+            )
