@@ -1,6 +1,6 @@
 """Report of the miniature: its tables and figures from the folders of the runs.
 
-``python -m recipes.miniature.report --output outputs/miniature [--into docs/results/miniature]``
+``python -m recipes.miniature.report --output outputs/miniature [--into docs/results/miniature] [--add]``
 """
 
 import argparse
@@ -9,29 +9,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.miniature.rows import Row, read_rows
+from recipes.miniature.rows import Row, merge_rows, read_rows, stored_rows
 from recipes.miniature.tables import CAPTIONS, journal_table, paired_table, success_table, time_table
 
 
-def report(output: Path, into: Path | None = None) -> bool:
+def report(output: Path, into: Path | None = None, *, add: bool = False) -> bool:
     """Print the tables, and write rows, tables and figures.
 
     Args:
         output: Folder with ``runs``.
         into: Folder of what is written; None for ``output``.
+        add: Keep the rows in ``into`` of runs that ``output`` does not have.
 
     Returns:
         Whether there was a finished run.
     """
     from recipes.miniature.figures import draw  # needs matplotlib, the tables do not
 
+    into = into or output
+    file = into / "rows.jsonl"
     rows = read_rows(output / "runs")
+    if add:
+        rows = merge_rows(stored_rows(file), rows)
     if not rows:
         print(f"No run has finished in {output / 'runs'}.")
         return False
-    into = into or output
     into.mkdir(parents=True, exist_ok=True)
-    (into / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = "\n\n".join(f"## {title}\n\n{table}\n\n{caption}" for title, table, caption in _tables(rows))
     (into / "tables.md").write_text(f"# Tables of the miniature\n\n{text}\n")
     print(text)
@@ -57,8 +61,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes.miniature.report", description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="folder of the miniature's files")
     parser.add_argument("--into", type=Path, help="folder of rows, tables and figures (default: the same)")
+    parser.add_argument("--add", action="store_true", help="keep the rows of other runs that are there already")
     options = parser.parse_args()
-    return 0 if report(options.output, options.into) else 1
+    return 0 if report(options.output, options.into, add=options.add) else 1
 
 
 if __name__ == "__main__":

@@ -56,6 +56,25 @@ def read_rows(runs: Path) -> list[Row]:
     return rows
 
 
+def stored_rows(file: Path) -> list[Row]:
+    """Return the rows that a report has written; none if there is no such file."""
+    return list(_lines(file))
+
+
+def merge_rows(stored: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """Return both, sorted; of a run that is in both the row with more evaluations, the new one in a tie."""
+    rows = {_run(row): row for row in stored}
+    for row in new:
+        kept = rows.get(_run(row))
+        if kept is None or len(row["evaluations"]) >= len(kept["evaluations"]):
+            rows[_run(row)] = row
+    return [rows[run] for run in sorted(rows)]
+
+
+def _run(row: Row) -> tuple[str, str, int]:
+    return row["arm"], row["batch"], row["seed"]
+
+
 def read_evaluations(file: Path) -> Windows:
     """Return success with and without experience by step; a run that goes on evaluates again where it ended before."""
     evaluations: Windows = {}

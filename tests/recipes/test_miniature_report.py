@@ -11,7 +11,15 @@ from recipes.miniature.arms import ARMS
 from recipes.miniature.entries import WORKED, moves_content
 from recipes.miniature.figures import COLOURS, draw
 from recipes.miniature.report import report
-from recipes.miniature.rows import merged, read_evaluations, read_health, read_journal, read_training
+from recipes.miniature.rows import (
+    merge_rows,
+    merged,
+    read_evaluations,
+    read_health,
+    read_journal,
+    read_training,
+    stored_rows,
+)
 from recipes.miniature.tables import interval, journal_table, paired_table, success_table, time_table
 
 
@@ -148,3 +156,26 @@ def test_an_output_without_runs_is_said_and_not_reported(tmp_path: Path, capsys:
     (tmp_path / "runs/complementary-3-1/finished.json").write_text("{}")
     assert not report(tmp_path)
     assert f"No run has finished in {tmp_path / 'runs'}." in capsys.readouterr().out
+
+
+def test_rows_of_earlier_sessions_are_kept_and_longer_runs_win(tmp_path: Path) -> None:
+    short, other = row("baseline", 1, without=0.2), row("baseline", 2, without=0.3)
+    longer = row("baseline", 1, without=0.4)
+    longer["evaluations"]["120"] = {"without": 0.5}
+    again = row("baseline", 1, without=0.6)
+    assert merge_rows([short, other], [longer]) == [longer, other]
+    assert merge_rows([longer], [again]) == [longer]
+    assert merge_rows([short], [again]) == [again]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (short, other)))
+    assert stored_rows(tmp_path / "rows.jsonl") == [short, other]
+    assert stored_rows(tmp_path / "none.jsonl") == []
+
+
+def test_a_report_can_be_made_over_several_outputs(tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    (into / "rows.jsonl").write_text(json.dumps(row("baseline", 1, without=0.2)) + "\n")
+    (tmp_path / "empty/runs").mkdir(parents=True)
+    assert report(tmp_path / "empty", into, add=True)
+    assert "baseline" in (into / "tables.md").read_text()
+    assert len(stored_rows(into / "rows.jsonl")) == 1

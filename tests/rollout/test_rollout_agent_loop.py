@@ -181,6 +181,15 @@ async def test_the_tool_is_offered_as_often_as_allowed(make_loop, tokenizer):
     assert details["invalid_actions"] == 1.0
 
 
+async def test_an_invalid_action_costs_reward_in_training_only(make_loop, tokenizer):
+    for evaluation, expected in ((False, -0.1), (True, 0.0)):
+        loop = make_loop(ScriptedServer(tokenizer, ["left", *[MOVE_TURN] * 3]), ScriptedManager(GUIDE))
+        loop._settings = loop._settings.model_copy(update={"invalid_action_penalty": 0.1})
+        output = await play(loop, **row(3, evaluation=evaluation))
+        assert output.extra_fields["reward_extra_info"]["invalid_actions"] == 1.0
+        assert output.reward_score == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("failure", [RayActorError(), TimeoutError()])
 async def test_a_dead_manager_costs_the_guide_and_nothing_else(make_loop, tokenizer, failure):
     server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)

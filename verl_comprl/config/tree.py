@@ -116,6 +116,11 @@ class ComprlConfig(Settings):
     max_turn_tokens: PositiveInt = 4096
     """Tokens of one turn of the actor."""
 
+    invalid_action_penalty: NonNegativeFloat = 0.0
+    """Subtracted from the reward for every invalid action, in training only. A small one keeps a policy's format where
+    most episodes fail: without it an episode that fails for its form is as good as any that fails. Success, which the
+    extractor is rewarded with, stays as it is."""
+
     poll_interval: PositiveFloat = 0.5
     """Seconds between checks for finished rollouts (verl's default is 2)."""
 

@@ -235,7 +235,10 @@ class ComplementaryAgentLoop(AgentLoopBase):
             # Turns of the environment only: a tool call is no turn, and self-distillation leaves it out.
             episode.generated.append((conversation.last_turn_ids, conversation.last_turn_log_probs))
             episode.reward += reward
-            episode.invalid_actions += not episode.info["action_valid"]
+            if not episode.info["action_valid"]:
+                episode.invalid_actions += 1
+                if not episode.evaluation:
+                    episode.reward -= self._settings.invalid_action_penalty
             if terminated or truncated:
                 return
             fits = await conversation.append(observation_message(observation))
