@@ -99,7 +99,7 @@ def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path
             assert min(seconds for _, seconds in later) < 0.1
 
         asyncio.run(asking())
-        metrics = ray.get(manager.collect.remote(1))
+        metrics: Any = ray.get(manager.collect.remote(1))
         assert (metrics["answers/answered"], metrics["answers/unavailable"]) == (1, 16)
         assert (metrics["extractor/away"], metrics["queue/depth"], metrics["queue/retried"]) == (1, 1, 0)
         assert not any(name.startswith("failures/") for name in metrics)
