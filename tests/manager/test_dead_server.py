@@ -60,7 +60,7 @@ def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path
         """With a fast embedder, a tokenizer of characters and an entry."""
 
         async def load(self, *_: Any) -> None:
-            from conftest import CharacterTokenizer  # pyright: ignore[reportMissingImports]
+            from conftest import CharacterTokenizer  # pyright: ignore[reportAttributeAccessIssue]
             from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]
 
             self._embedder, self._tokenizer = FakeEmbedder(), None
