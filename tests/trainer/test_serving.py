@@ -148,7 +148,7 @@ def test_a_server_that_hangs_is_an_error_and_is_restored(
 
 def test_verls_manager_of_servers_gets_the_calls(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its methods are coroutines unless they are called outside of an event loop, as here, in a thread."""
-    from verl.checkpoint_engine import CheckpointEngineManager, base
+    from verl.checkpoint_engine import CheckpointEngineManager
 
     class Replica:
         async def abort_all_requests(self, reject_request: bool) -> None:
@@ -165,7 +165,7 @@ def test_verls_manager_of_servers_gets_the_calls(servers: Servers, monkeypatch: 
     control.actor_wg = SimpleNamespace(
         update_weights=lambda global_steps, mode: servers.note("sync", str(global_steps))
     )
-    monkeypatch.setattr(base.ray, "get", lambda reference: reference)
+    monkeypatch.setattr("verl.checkpoint_engine.base.ray.get", lambda reference: reference)
     monkeypatch.setattr(module, "wait_for", lambda *_: None)
     serving = Serving(control, [], shares_memory=True)
     train(serving, servers)
