@@ -52,7 +52,7 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
     monkeypatch.setattr(experience_runtime, "start_manager", lambda *_: (None, None))
     monkeypatch.setattr(experience_runtime, "wait_for", lambda *_: None)
     monkeypatch.setattr(experience_runtime, "open_bank", lambda *_, **options: opened.append(options))
-    monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig)
+    monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig.model_construct())
     ExperienceRuntime(OmegaConf.create()).open(folder)
     make_old(folder)
     with pytest.raises(ValueError, match="release that wrote it"):

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,3 +144,29 @@ def test_a_server_that_hangs_is_an_error_and_is_restored(
     with pytest.raises(WaitTimeout, match=r"waited 0\.05 s for the extractor's servers \(sleep_replicas\)"):
         train(serving, servers)
     assert servers.events == [*PAUSE, *RESTORE] and serving.state is State.SERVING
+
+
+def test_verls_manager_of_servers_gets_the_calls(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its methods are coroutines unless they are called outside of an event loop, as here, in a thread."""
+    from verl.checkpoint_engine import CheckpointEngineManager
+
+    class Replica:
+        async def abort_all_requests(self, reject_request: bool) -> None:
+            servers.note("abort", str(reject_request))
+
+        async def sleep(self) -> None:
+            servers.note("sleep")
+
+        async def resume_generation(self) -> None:
+            servers.note("resume")
+
+    control: Any = object.__new__(CheckpointEngineManager)
+    control.replicas, control.backend = [Replica()], "naive"
+    control.actor_wg = SimpleNamespace(
+        update_weights=lambda global_steps, mode: servers.note("sync", str(global_steps))
+    )
+    monkeypatch.setattr("verl.checkpoint_engine.base.ray.get", lambda reference: reference)
+    monkeypatch.setattr(module, "wait_for", lambda *_: None)
+    serving = Serving(control, [], shares_memory=True)
+    train(serving, servers)
+    assert servers.events == ["abort False", "sleep", "train", "sync 3", "resume"]

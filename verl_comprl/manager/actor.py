@@ -3,7 +3,6 @@
 The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
-import asyncio
 import time
 import uuid
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import ActorDiedError
 from verl.utils.tokenizer import hf_tokenizer
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -21,11 +19,11 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generation
-from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
+from verl_comprl.manager.server_calls import bounded
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
@@ -111,20 +109,14 @@ class _ManagerActor(BankInspection, ExperienceManager):
         }
 
         async def generate(prompt_ids: list[int]) -> Generation:
-            try:
-                async with asyncio.timeout(self._config.work_timeout):
-                    output = await client.generate(
-                        uuid.uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling)
-                    )
-            except Exception as error:
-                raise (ExtractorGone(repr(error)) if is_dead(error) else error) from error
+            output = await client.generate(uuid.uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling))
             version = output.extra_fields.get("max_global_steps") or 0
             return Generation(list(output.token_ids), list(output.log_probs or []), version)
 
         self.start(
             ExtractorCalls(
                 load_tokenizer(model),
-                self.availability.when_there(generate),
+                self.availability.when_there(bounded(generate, self._config.work_timeout)),
                 max_prompt_tokens=rollout.prompt_length,
                 max_operations=self._config.extractor.max_operations,
                 votes=self._config.extractor.votes,
@@ -134,12 +126,6 @@ class _ManagerActor(BankInspection, ExperienceManager):
 
 def _actor_name(run: str) -> str:
     return manager_name(ray.get_runtime_context().get_job_id(), run)
-
-
-def is_dead(error: Exception) -> bool:
-    """Return whether a call to a vLLM server failed because its process, or that of its engine, has died."""
-    # By name: vLLM takes seconds to import, and nothing else here needs it.
-    return isinstance(error, ActorDiedError) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
 
 
 def start_manager(config: DictConfig) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 The manager here is the real ``BankInspection`` with a real bank, in a Ray actor.
 """
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.cli.bank import live as live_module
+from verl_comprl.experience import BankConfig, ExperienceBank, StoreError
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 
@@ -124,3 +127,10 @@ async def test_a_folder_held_by_a_process_that_cannot_be_reached(folder: Path, m
     assert f"is already open in process {os.getpid()}" in done.stderr and message in done.stderr
     await bank.close()
     assert comprl_bank("verify", "--path", folder).returncode == 0
+
+
+async def test_a_manager_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "_ANSWER_SECONDS", 0.05)
+    hanging: Any = SimpleNamespace(bank_verify=SimpleNamespace(remote=lambda: asyncio.sleep(60)))
+    with pytest.raises(StoreError, match=r"the run in process 7 did not answer within 0\.05 s"):
+        await live_module._LiveBank(hanging, 7).verify()

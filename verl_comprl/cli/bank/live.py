@@ -3,6 +3,7 @@
 Owns the connection to the run's Ray cluster. The manager writes its address to ``manager.json`` in the bank's folder.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from verl_comprl.experience import Experience, StoreError
 from verl_comprl.manager.inspection import MANAGER_FILE
 
 _CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 600.0  # a snapshot of a large bank takes minutes
 
 
 @asynccontextmanager
@@ -91,13 +93,16 @@ class _LiveBank:
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            return await getattr(self._actor, method).remote(*arguments)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await getattr(self._actor, method).remote(*arguments)
         except RayTaskError as error:
             raise StoreError(f"the run in process {self._pid} reported an error: {_first_line(error.cause)}") from error
         except RayError as error:
             raise StoreError(
                 f"the run in process {self._pid} can no longer be reached: {_first_line(error)}"
             ) from error
+        except TimeoutError as error:
+            raise StoreError(f"the run in process {self._pid} did not answer within {_ANSWER_SECONDS:g} s") from error
 
 
 def _first_line(error: BaseException) -> str:

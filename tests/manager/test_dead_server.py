@@ -1,0 +1,108 @@
+"""The manager's Ray actor when the process of the extractor's server is killed: no engine, but real processes."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import Add, BankConfig
+from verl_comprl.experience.schema import DistillationRequest
+from verl_comprl.extractor.config import QueueConfig
+from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.rollout.guidance import Guidance
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.run
+
+
+class Server:
+    """Takes a second for an answer."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    async def generate(self) -> list[int]:
+        await asyncio.sleep(1)
+        return [ord(character) for character in "<answer>go left</answer>"]
+
+
+class Client:
+    """In the place of verl's client."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    async def generate(self, *_: Any, **__: Any) -> Any:
+        ids = await self._server.generate.remote()
+        return SimpleNamespace(token_ids=ids, log_probs=[-0.1] * len(ids), extra_fields={"max_global_steps": 0})
+
+
+async def ask(guidance: Guidance) -> tuple[str, float]:
+    started = time.perf_counter()
+    answer = await guidance.ask("open the door", task="t", environment="e", read_only=False, timeout=30)
+    return answer.status, time.perf_counter() - started
+
+
+def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path, make_request: Any) -> None:
+    import ray
+
+    from verl_comprl.manager import actor
+
+    class Manager(actor._ManagerActor):
+        """With a fast embedder, a tokenizer of characters and an entry."""
+
+        async def load(self, *_: Any) -> None:
+            from conftest import CharacterTokenizer  # pyright: ignore[reportAttributeAccessIssue]
+            from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]
+
+            self._embedder, self._tokenizer = FakeEmbedder(), None
+            actor.load_tokenizer = lambda _: CharacterTokenizer()
+
+        async def seed(self) -> None:
+            add = Add(title="open the door", content="go left")
+            where = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
+            await self._bank.apply([add], call_id="seed", listed=(), **where)
+
+    paths = os.pathsep.join(map(str, (ROOT, *(ROOT / name for name in ("tests", "tests/experience", "tests/manager")))))
+    environment = {"env_vars": {"PYTHONPATH": paths}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    try:
+        server: Any = ray.remote(Server).remote()
+        manager: Any = ray.remote(Manager).remote()
+        settings = ComprlConfig(bank=BankConfig(path=str(tmp_path / "bank")), queue=QueueConfig(folder=str(tmp_path)))
+        rollout = {"temperature": 1, "top_p": 1, "top_k": -1, "prompt_length": 9999, "response_length": 64}
+        view = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout, "model": {}}})
+        ray.get(manager.load.remote(settings, {}))
+        ray.get(manager.open.remote(settings, run=str(tmp_path), keep_content=False, seed=0))
+        ray.get(manager.seed.remote())
+        ray.get(manager.connect.remote(Client(server), view))
+        guidance, request = Guidance(manager), make_request("a")
+        assert isinstance(request, DistillationRequest)
+
+        async def asking() -> None:
+            assert (await ask(guidance))[0] == "answered"
+            waiting = [asyncio.create_task(ask(guidance)) for _ in range(8)]
+            await guidance.report(EpisodeReport(request, guided=False))
+            await asyncio.sleep(0.2)
+            os.kill(await server.pid.remote(), signal.SIGKILL)
+            assert {status for status, _ in await asyncio.gather(*waiting)} == {"unavailable"}
+            later = [await ask(guidance) for _ in range(8)]
+            assert {status for status, _ in later} == {"unavailable"}
+            assert min(seconds for _, seconds in later) < 0.1
+
+        asyncio.run(asking())
+        metrics: Any = ray.get(manager.collect.remote(1))
+        assert (metrics["answers/answered"], metrics["answers/unavailable"]) == (1, 16)
+        assert (metrics["extractor/away"], metrics["queue/depth"], metrics["queue/retried"]) == (1, 1, 0)
+        assert not any(name.startswith("failures/") for name in metrics)
+        ray.get(manager.close.remote())
+    finally:
+        ray.shutdown()

@@ -1,0 +1,29 @@
+"""Bounds generations of the extractor in time, and tells a server that has died from a request that failed."""
+
+import asyncio
+
+from ray.exceptions import ActorDiedError
+
+from verl_comprl.extractor.calls import Generate, Generation
+from verl_comprl.manager.availability import ExtractorGone
+
+
+def bounded(generate: Generate, seconds: float) -> Generate:
+    """Return ``generate`` with a limit for each call; one whose server has died raises :class:`ExtractorGone`."""
+
+    async def generate_within(prompt_ids: list[int]) -> Generation:
+        try:
+            async with asyncio.timeout(seconds):
+                return await generate(prompt_ids)
+        except Exception as error:
+            if is_dead(error):
+                raise ExtractorGone(repr(error)) from error
+            raise
+
+    return generate_within
+
+
+def is_dead(error: Exception) -> bool:
+    """Return whether a call to a vLLM server failed because its process, or that of its engine, has died."""
+    # By name: vLLM takes seconds to import, and nothing else here needs it.
+    return isinstance(error, ActorDiedError) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
