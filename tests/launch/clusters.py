@@ -1,0 +1,112 @@
+"""Runs of the launcher under torchrun, on one machine: as processes on 127.0.0.1, or in network namespaces."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+MARKER = "COMPRL_TEST_RUN"
+
+
+class Cluster:
+    """One ``torchrun`` per node; everything it starts carries its marker in the environment."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        *,
+        within: Sequence[Sequence[str]] = ((), ()),
+        address: str,
+        **variables: str,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            folder: For the output of the nodes.
+            command: What torchrun runs.
+            within: For each node the command that enters its network namespace.
+            address: Of the first node.
+            variables: Of all nodes.
+        """
+        self.folder, self.command, self.within, self.address = folder, list(command), within, address
+        self.marker, self.port = uuid.uuid4().hex, 29500 + os.getpid() % 1000
+        self.variables = variables
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: int) -> None:
+        """Start a node's torchrun."""
+        where = ["--nnodes", str(len(self.within)), "--node-rank", str(node), "--nproc-per-node", "1"]
+        where += ["--master-addr", self.address, "--master-port", str(self.port)]
+        environment = os.environ | {MARKER: self.marker, "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "1"} | self.variables
+        with self.output(node).open("wb") as output:
+            self.nodes[node] = subprocess.Popen(
+                [*self.within[node], sys.executable, "-m", "torch.distributed.run", *where, *self.command],
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def output(self, node: int) -> Path:
+        return self.folder / f"node-{node}.txt"
+
+    def text(self) -> str:
+        return "\n".join(
+            f"--- {file.name}\n{file.read_text()[-4000:]}" for file in sorted(self.folder.glob("node-*.txt"))
+        )
+
+    def wait(self, seconds: float) -> list[int]:
+        """Return what the launchers returned, by node; torchrun itself makes 1 of any failure."""
+        deadline = time.monotonic() + seconds
+        for process in self.nodes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
+            assert process.poll() is not None, f"not over after {seconds} s:\n{self.text()}"
+        found = [
+            re.findall(r"launcher of this node returned (\d+)", self.output(node).read_text()) for node in self.nodes
+        ]
+        return [int(codes[-1]) if codes else -1 for codes in found]
+
+    def wait_until(self, condition: Callable[[], object], seconds: float = 300) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert all(process.poll() is None for process in self.nodes.values()), self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.2)
+
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        """Return the processes of this run whose command line contains ``name``."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
+                    found += [process] if name in " ".join(process.cmdline()) else []
+        return found
+
+    def of_node(self, node: int, name: str) -> psutil.Process:
+        """Return the process of a node whose command line contains ``name`` and that is nearest to its torchrun."""
+        descendants = psutil.Process(self.nodes[node].pid).children(recursive=True)
+        return next(process for process in descendants if name in " ".join(process.cmdline()))
+
+    def left_after(self, seconds: float) -> list[str]:
+        """Return the names of the processes of this run that are still there after a while."""
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left]
+
+    def kill(self) -> None:
+        """End whatever is left."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGKILL)
