@@ -1,7 +1,7 @@
 """Stands for the training in the launcher's tests: ``tiny_driver.py REPORT MODE``, on the cluster of ``RAY_ADDRESS``.
 
-Writes what a task on each node sees into REPORT, then ends with code MODE, or sleeps. SIGTERM ends it with 130, as it does a
-training.
+Writes what a task on each node sees into REPORT, then ends with code MODE, or sleeps. SIGTERM ends it with 130, as it
+does a training.
 """
 
 import json

@@ -52,7 +52,13 @@ def _address(store: RunStore) -> str:
     """Return this node's address; where its own name means loopback, the one under which another node sees it."""
     if store.nodes == 1 or not store.ip.startswith("127."):
         return store.ip
-    return wait_for(lambda: store.get("seen"), join_seconds()) or store.ip
+    if address := wait_for(lambda: store.get("seen"), join_seconds()):
+        return address
+    raise _too_few(1, store)
+
+
+def _too_few(joined: int, store: RunStore) -> LaunchError:
+    return LaunchError(f"{joined} of {store.nodes} nodes joined within {join_seconds():g} s (COMPRL_JOIN_SECONDS)")
 
 
 def _start_head(store: RunStore, node: Node) -> Process:
@@ -80,7 +86,7 @@ def _start_head(store: RunStore, node: Node) -> Process:
         head = {"address": address, "token": token, "versions": installed_versions()}
         store.set("head", json.dumps(head))
     if not wait_for(lambda: joined() == store.nodes, deadline - time.monotonic()):
-        raise LaunchError(f"{joined()} of {store.nodes} nodes joined within {join_seconds():g} s (COMPRL_JOIN_SECONDS)")
+        raise _too_few(joined(), store)
     store.set("all", "1")
     return ray
 
