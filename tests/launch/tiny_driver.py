@@ -5,6 +5,7 @@ does a training.
 """
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ def look(rank: int, nodes: int, port: int) -> dict[str, object]:
 
 def main(report: Path, mode: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
-    ray.init(log_to_driver=False, logging_level="ERROR")
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
     nodes = int(sum(name.startswith("comprl_node_") for name in ray.cluster_resources()))
     head = ray.util.get_node_ip_address()
     with socket.socket() as free:

@@ -3,6 +3,7 @@
 A process of its own, so that the launcher never loads Ray. Ends when all are there.
 """
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ def main(file: Path, nodes: int) -> None:
 
     while not ray.is_initialized():
         try:
-            ray.init(log_to_driver=False, logging_level="CRITICAL")
+            ray.init(log_to_driver=False, logging_level=logging.CRITICAL)
         except Exception:  # the head is not up yet; the launcher has the limit
             time.sleep(1)
     joined = 0

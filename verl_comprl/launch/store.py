@@ -21,19 +21,20 @@ class RunStore:
             ValueError: If a variable is missing or no number.
             LaunchError: If there is no store at that address.
         """
-        import torch.distributed as dist
-
         try:
             self.rank = int(environment.get("GROUP_RANK") or environment["RANK"])
             self.nodes = int(environment.get("GROUP_WORLD_SIZE") or environment["WORLD_SIZE"])
             host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is not set; start this with torchrun (docs/launch.md)") from None
+        # Late, as it takes seconds and mistakes in the variables should not.
+        from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
         # Without torchrun (RANK and the others set by hand) the first node hosts the store.
         hosts = self.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         seconds = timedelta(seconds=join_seconds())
         try:
-            store = dist.TCPStore(host, port, is_master=hosts, wait_for_workers=False, timeout=seconds)
+            store = TCPStore(host, port, is_master=hosts, wait_for_workers=False, timeout=seconds)
             # The address of the interface that reaches the first node; a datagram socket sends nothing to find out.
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((host, port))
@@ -41,7 +42,7 @@ class RunStore:
         except (RuntimeError, OSError) as error:
             raise LaunchError(f"no store at MASTER_ADDR={host} MASTER_PORT={port}: {error}") from error
         run, attempt = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = dist.PrefixStore(f"comprl/{run}/{attempt}", store)
+        self._store = PrefixStore(f"comprl/{run}/{attempt}", store)
 
     def set(self, key: str, value: str) -> None:
         """Set ``key`` for all nodes.
