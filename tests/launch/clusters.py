@@ -7,14 +7,45 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"
+
+
+IPS = ("10.77.0.1", "10.77.0.2")
+"""Addresses of the two namespaces."""
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def two_namespaces() -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Make two network namespaces with a cable between them; gives nothing where that is not allowed."""
+    names = tuple(f"comprl{node}-{os.getpid()}" for node in range(2))
+    ends = ("veth0", "veth1")  # each is inside of its namespace
+    made: list[str] = []
+    try:
+        with suppress(OSError, subprocess.CalledProcessError):
+            for name in names:
+                _ip("netns", "add", name)
+                made.append(name)
+            _ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])
+            for name, end, address in zip(names, ends, IPS, strict=True):
+                _ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
+                _ip("-n", name, "link", "set", "lo", "up")
+                _ip("-n", name, "link", "set", end, "up")
+            made.append("cable")
+        yield tuple(("ip", "netns", "exec", name) for name in names) if made[2:] else ()
+    finally:
+        for name in made[:2]:
+            _ip("netns", "del", name)
 
 
 class Cluster:
@@ -66,16 +97,22 @@ class Cluster:
         )
 
     def wait(self, seconds: float) -> list[int]:
-        """Return what the launchers returned, by node; torchrun itself makes 1 of any failure."""
+        """Return the exit codes of the nodes' torchruns."""
         deadline = time.monotonic() + seconds
         for process in self.nodes.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0))
             assert process.poll() is not None, f"not over after {seconds} s:\n{self.text()}"
-        found = [
-            re.findall(r"launcher of this node returned (\d+)", self.output(node).read_text()) for node in self.nodes
-        ]
-        return [int(codes[-1]) if codes else -1 for codes in found]
+        return [self.nodes[node].returncode for node in sorted(self.nodes)]
+
+    def launcher_codes(self, seconds: float) -> list[int]:
+        """Return what the launchers returned, -1 for none; torchrun itself makes 1 of any failure."""
+        failed = [code != 0 for code in self.wait(seconds)]
+        texts = [self.output(node).read_text() for node in sorted(self.nodes)]
+        codes = [re.findall(r"launcher of this node returned (\d+)", text) for text in texts]
+        launchers = [int(found[-1]) if found else -1 for found in codes]
+        assert failed == [code != 0 for code in launchers], self.text()
+        return launchers
 
     def wait_until(self, condition: Callable[[], object], seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds

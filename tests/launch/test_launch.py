@@ -4,50 +4,30 @@ What is checked of each end: exit codes, how long it takes, and that no process 
 """
 
 import json
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import ROOT, Cluster
+from clusters import IPS, ROOT, Cluster, two_namespaces
 
 from verl_comprl.platform.launchers import strip_launcher_variables
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(900)]
 
-IPS = ("10.77.0.1", "10.77.0.2")
 LAUNCHER, DRIVER, RAYLET = "launch_tiny.py", "tiny_driver.py", "raylet/raylet"
 FORM_SECONDS = 400
 """From the command to the driver's report: 30 s on a quiet machine."""
 END_SECONDS = 120
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="session")
 def namespaces() -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Two network namespaces with a cable between them: two nodes for everything that talks over the network."""
-    names = tuple(f"comprl{node}-{os.getpid()}" for node in range(2))
-    ends = tuple(f"veth{node}-{os.getpid()}"[:15] for node in range(2))
-    try:
-        for name in names:
-            ip("netns", "add", name)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"network namespaces cannot be made here: {error}")
-    try:
-        ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])
-        for name, end, address in zip(names, ends, IPS, strict=True):
-            ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", end, "up")
-        yield tuple(("ip", "netns", "exec", name) for name in names)
-    finally:
-        for name in names:
-            ip("netns", "del", name)
+    """Commands that enter two network namespaces, which are two nodes for everything that talks over the network."""
+    with two_namespaces() as entered:
+        if not entered:
+            pytest.skip("network namespaces cannot be made here")
+        yield entered
 
 
 @pytest.fixture
@@ -90,7 +70,7 @@ def test_two_processes_share_a_cluster_and_leave_nothing(make_cluster, report: P
     cluster = make_cluster("0", COMPRL_RAY_START="--num-gpus 3 --num-cpus 5", RAY_ADDRESS="10.0.0.9:1")
     for node in (1, 0):
         cluster.start(node)
-    assert cluster.wait(FORM_SECONDS) == [0, 0], cluster.text()
+    assert cluster.launcher_codes(FORM_SECONDS) == [0, 0], cluster.text()
     assert not cluster.left_after(10)
     seen = json.loads(report.read_text())
     assert (seen["resources"]["GPU"], seen["resources"]["CPU"]) == (6, 10)
@@ -112,7 +92,7 @@ def test_a_node_that_never_comes_is_counted(make_cluster, where: str, request: p
     # torchrun waits for every torchrun for 15 minutes; on this node it starts, but no launcher does.
     cluster.command = ["-m", "this"]
     cluster.start(1)
-    assert cluster.wait(FORM_SECONDS) == [71, -1], cluster.text()
+    assert cluster.launcher_codes(FORM_SECONDS) == [71, -1], cluster.text()
     assert f"1 of 2 nodes joined within {seconds} s" in cluster.text() and not cluster.left_after(10)
 
 
@@ -122,7 +102,7 @@ def test_a_lost_raylet_ends_the_run_on_both(make_cluster, report: Path) -> None:
         cluster.start(node)
     cluster.wait_until(report.exists, FORM_SECONDS)
     cluster.of_node(1, RAYLET).kill()
-    assert cluster.wait(END_SECONDS) == [71, 71], cluster.text()
+    assert cluster.launcher_codes(END_SECONDS) == [71, 71], cluster.text()
     assert "Ray on node 1 ended" in cluster.text() and not cluster.left_after(10)
 
 
@@ -131,7 +111,7 @@ def test_in_two_namespaces_nodes_have_their_own_addresses(make_cluster, namespac
     cluster = make_cluster("7", namespaces, IPS[0])
     for node in (0, 1):
         cluster.start(node)
-    assert cluster.wait(FORM_SECONDS) == [7, 7], cluster.text()
+    assert cluster.launcher_codes(FORM_SECONDS) == [7, 7], cluster.text()
     assert not cluster.left_after(10)
     nodes = json.loads(report.read_text())["nodes"]
     assert [node["ip"] for node in nodes] == list(IPS)
@@ -142,7 +122,7 @@ def test_in_two_namespaces_nodes_have_their_own_addresses(make_cluster, namespac
 @pytest.mark.long
 def test_sigterm_to_the_first_torchrun_ends_the_run_on_both(sleeping: Cluster) -> None:
     sleeping.nodes[0].send_signal(signal.SIGTERM)
-    assert sleeping.wait(END_SECONDS) == [130, 130], sleeping.text()
+    assert sleeping.launcher_codes(END_SECONDS) == [130, 130], sleeping.text()
     assert not sleeping.left_after(10)
 
 
@@ -150,5 +130,5 @@ def test_sigterm_to_the_first_torchrun_ends_the_run_on_both(sleeping: Cluster) -
 def test_the_others_leave_when_the_first_launcher_is_killed(sleeping: Cluster) -> None:
     launcher = next(process for process in sleeping.processes(LAUNCHER) if process.ppid() == sleeping.nodes[0].pid)
     launcher.kill()
-    assert sleeping.wait(END_SECONDS) == [-1, 71], sleeping.text()
+    assert sleeping.launcher_codes(END_SECONDS) == [-1, 71], sleeping.text()
     assert not sleeping.left_after(60)  # Ray on the first node drains for 30 s, with nobody to cut that short
