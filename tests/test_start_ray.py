@@ -66,7 +66,7 @@ def test_workers_elsewhere_get_what_is_set_here_and_the_user_has_the_last_word(
 
 def test_ray_client_is_refused(started: dict[str, Any], monkeypatch: Any) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
-    with pytest.raises(ConfigError, match="ray://10.0.0.1:10001; give the head's host:port"):
+    with pytest.raises(ConfigError, match=r"ray://10.0.0.1:10001; give the head's host:port"):
         training.start_ray(config())
     assert not started
 

@@ -41,6 +41,7 @@ def two_namespaces() -> Iterator[tuple[tuple[str, ...], ...]]:
                 _ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
                 _ip("-n", name, "link", "set", "lo", "up")
                 _ip("-n", name, "link", "set", end, "up")
+                _ip("-n", name, "route", "add", "default", "dev", end)  # by which libraries find their own address
             made.append("cable")
         yield tuple(("ip", "netns", "exec", name) for name in names) if made[2:] else ()
     finally:
@@ -107,11 +108,12 @@ class Cluster:
 
     def launcher_codes(self, seconds: float) -> list[int]:
         """Return what the launchers returned, -1 for none; torchrun itself makes 1 of any failure."""
-        failed = [code != 0 for code in self.wait(seconds)]
+        codes = self.wait(seconds)
         texts = [self.output(node).read_text() for node in sorted(self.nodes)]
-        codes = [re.findall(r"launcher of this node returned (\d+)", text) for text in texts]
-        launchers = [int(found[-1]) if found else -1 for found in codes]
-        assert failed == [code != 0 for code in launchers], self.text()
+        found = [re.findall(r"launcher of this node returned (\d+)", text) for text in texts]
+        launchers = [int(lines[-1]) if lines else -1 for lines in found]
+        for code, launcher in zip(codes, launchers, strict=True):
+            assert launcher == -1 or (code == 0) == (launcher == 0), self.text()
         return launchers
 
     def wait_until(self, condition: Callable[[], object], seconds: float = 300) -> None:

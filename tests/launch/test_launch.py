@@ -86,7 +86,7 @@ def test_two_processes_share_a_cluster_and_leave_nothing(make_cluster, report: P
 def test_a_node_that_never_comes_is_counted(make_cluster, where: str, request: pytest.FixtureRequest) -> None:
     seconds, network = "20", ()
     if where == "namespaces":  # the first node knows its own address and starts Ray before another comes
-        seconds, network = "90", (request.getfixturevalue("namespaces"), IPS[0])
+        seconds, network = "60", (request.getfixturevalue("namespaces"), IPS[0])
     cluster = make_cluster("0", *network, COMPRL_JOIN_SECONDS=seconds)
     cluster.start(0)
     # torchrun waits for every torchrun for 15 minutes; on this node it starts, but no launcher does.

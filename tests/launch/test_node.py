@@ -45,14 +45,15 @@ def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node) -
 
 
 def test_after_a_failure_the_logs_are_kept(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    logs = node.folder / "ray/session_1/logs"
+    session = node.folder / "ray/session_1"
+    logs, spilled = session / "logs", session / "ray_spilled_objects"
     logs.mkdir(parents=True)
+    spilled.mkdir()
     (logs / "raylet.err").write_text("the reason")
     (node.folder / "ray/session_latest").symlink_to("session_1")
     node.stop(keep_logs=True)
-    kept = Path(f"{node.folder}-logs")
-    assert (kept / "raylet.err").read_text() == "the reason" and not node.folder.exists()
-    assert str(kept) in capsys.readouterr().err
+    assert (logs / "raylet.err").read_text() == "the reason" and not spilled.exists()
+    assert f"{node.folder}/ray/session_latest/logs" in capsys.readouterr().err
 
 
 def test_a_child_of_a_killed_launcher_gets_sigterm(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The store of a run, and what nodes tell each other through it before Ray is started."""
 
+import signal
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +16,15 @@ from verl_comprl.launch.versions import first_difference, installed_versions
 
 def variables(rank: int, port: int, nodes: int = 2, **more: str) -> dict[str, str]:
     return {"RANK": str(rank), "WORLD_SIZE": str(nodes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more}
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Put back the signal handlers that the launcher sets."""
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -89,12 +89,14 @@ class Node:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        logs = (self.folder / "ray/session_latest/logs").resolve()
-        if keep_logs and logs.exists():
-            kept = self.folder.with_name(f"{self.folder.name}-logs")
-            shutil.move(logs, kept)
-            print(f"launch: the logs of Ray on node {self.rank} are in {kept}", file=sys.stderr)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        session = self.folder / "ray/session_latest"
+        if not keep_logs or not session.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for path in session.iterdir():  # among them the objects that Ray has spilled
+            if path.name != "logs":
+                shutil.rmtree(path, ignore_errors=True)
+        print(f"launch: the logs of Ray on node {self.rank} are in {session / 'logs'}", file=sys.stderr)
 
 
 def gloo_interface(ip: str) -> str:
