@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+
+from verl_comprl.launch.node import free_port
 
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"
@@ -59,7 +61,8 @@ class Cluster:
         *,
         within: Sequence[Sequence[str]] = ((), ()),
         address: str,
-        **variables: str,
+        restarts: int = 0,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -68,17 +71,19 @@ class Cluster:
             command: What torchrun runs.
             within: For each node the command that enters its network namespace.
             address: Of the first node.
+            restarts: torchrun's ``--max-restarts``.
             variables: Of all nodes.
         """
         self.folder, self.command, self.within, self.address = folder, list(command), within, address
-        self.marker, self.port = uuid.uuid4().hex, 29500 + os.getpid() % 1000
-        self.variables = variables
+        self.marker, self.port = uuid.uuid4().hex, free_port("127.0.0.1")
+        self.variables, self.restarts = dict(variables or {}), restarts
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, node: int) -> None:
         """Start a node's torchrun."""
         where = ["--nnodes", str(len(self.within)), "--node-rank", str(node), "--nproc-per-node", "1"]
         where += ["--master-addr", self.address, "--master-port", str(self.port)]
+        where += ["--max-restarts", str(self.restarts)]
         environment = os.environ | {MARKER: self.marker, "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "1"} | self.variables
         with self.output(node).open("wb") as output:
             self.nodes[node] = subprocess.Popen(

@@ -40,9 +40,9 @@ def make_cluster(tmp_path: Path, report: Path) -> Iterator:
     """Return a maker of clusters whose driver ends with a code, or sleeps."""
     made: list[Cluster] = []
 
-    def make(mode: str, within=((), ()), address: str = "127.0.0.1", **variables: str) -> Cluster:
+    def make(mode: str, within=((), ()), address: str = "127.0.0.1", restarts: int = 0, **variables: str) -> Cluster:
         command = [str(ROOT / "tests/launch" / LAUNCHER), str(report), mode]
-        made.append(Cluster(tmp_path, command, within=within, address=address, **variables))
+        made.append(Cluster(tmp_path, command, within=within, address=address, restarts=restarts, variables=variables))
         return made[-1]
 
     yield make
@@ -132,3 +132,12 @@ def test_the_others_leave_when_the_first_launcher_is_killed(sleeping: Cluster) -
     launcher.kill()
     assert sleeping.launcher_codes(END_SECONDS) == [-1, 71], sleeping.text()
     assert not sleeping.left_after(60)  # Ray on the first node drains for 30 s, with nobody to cut that short
+
+
+@pytest.mark.long
+def test_torchrun_can_form_a_new_cluster_after_a_crash(make_cluster) -> None:
+    cluster = make_cluster("once", restarts=1)
+    for node in (0, 1):
+        cluster.start(node)
+    assert cluster.launcher_codes(2 * FORM_SECONDS) == [0, 0], cluster.text()
+    assert cluster.text().count("launcher of this node returned 5") == 2 and not cluster.left_after(10)

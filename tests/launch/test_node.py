@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -79,10 +80,8 @@ def test_a_child_of_a_killed_launcher_gets_sigterm(tmp_path: Path) -> None:
 def test_gloo_is_told_an_interface_only_where_it_would_take_loopback(
     own_name: str, ip: str, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = type("Address", (), {})
-    interfaces = {name: [address()] for name in ("lo", "eth0", "ib0")}
-    for name, each in zip(interfaces, ("127.0.0.1", "192.168.0.7", "10.0.0.7"), strict=True):
-        interfaces[name][0].address = each
+    addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.7", "ib0": "10.0.0.7"}
+    interfaces = {name: [SimpleNamespace(address=each)] for name, each in addresses.items()}
     monkeypatch.setattr(node_module.psutil, "net_if_addrs", lambda: interfaces)
     monkeypatch.setattr(node_module.socket, "gethostbyname", lambda _: own_name)
     assert gloo_interface(ip) == interface

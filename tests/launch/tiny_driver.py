@@ -1,7 +1,7 @@
 """Stands for the training in the launcher's tests: ``tiny_driver.py REPORT MODE``, on the cluster of ``RAY_ADDRESS``.
 
-Writes what a task on each node sees into REPORT, then ends with code MODE, or sleeps. SIGTERM ends it with 130, as it
-does a training.
+Writes what a task on each node sees into REPORT, then ends with code MODE, sleeps, or fails the first time only
+(``once``). SIGTERM ends it with 130, as it does a training.
 """
 
 import json
@@ -43,11 +43,14 @@ def main(report: Path, mode: str) -> int:
         for rank in range(nodes)
     ]
     seen = ray.get(tasks)
+    again = report.exists()
     partial = report.with_suffix(".partial")
     partial.write_text(json.dumps({"driver": dict(os.environ), "nodes": seen, "resources": ray.cluster_resources()}))
     partial.rename(report)
     if mode == "sleep":
         time.sleep(600)
+    if mode == "once":
+        return 0 if again else 5
     return int(mode)
 
 

@@ -26,9 +26,10 @@ def test_two_nodes_of_torchrun_train_both_models(folder: Path, tmp_path: Path) -
     checkpoint = ["trainer.save_freq=2", "trainer.test_freq=-1", "trainer.val_before_train=false"]
     command = ["-m", "verl_comprl.launch", *recipe, *batch, *checkpoint, "comprl.extractor.batch_size=8"]
     variables = run_environment(folder) | {"COMPRL_RUN": str(tmp_path / "run")}
+    variables["COMPRL_RAY_START"] = "--num-gpus 1 --num-cpus 32"
     with two_namespaces() as entered:
-        where = {"within": entered, "address": IPS[0]} if entered else {"address": "127.0.0.1"}
-        cluster = Cluster(tmp_path, command, **where, COMPRL_RAY_START="--num-gpus 1 --num-cpus 32", **variables)
+        within, address = (entered, IPS[0]) if entered else (((), ()), "127.0.0.1")
+        cluster = Cluster(tmp_path, command, within=within, address=address, variables=variables)
         try:
             for node in (0, 1):
                 cluster.start(node)
