@@ -1,14 +1,16 @@
 """The store of a run, and what nodes tell each other through it before Ray is started."""
 
+import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from verl_comprl.launch import __main__ as launch
 from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import LOST, LaunchError, wait_for
+from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, wait_for
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
@@ -108,3 +110,10 @@ def test_the_first_node_counts_who_came(port: int, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")
     assert lead(RunStore(variables(0, port)), ["-c", ""]) == LOST
     assert "1 of 2 nodes joined within 1 s (COMPRL_JOIN_SECONDS)" in capsys.readouterr().err
+
+
+def test_a_signal_while_nodes_are_awaited_ends_the_launch(port: int) -> None:
+    store = RunStore(variables(0, port))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert lead(store, ["-c", ""]) == INTERRUPTED and store.get("end") == "130"

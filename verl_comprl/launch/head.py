@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 
-from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, wait_for
+from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, join_seconds, leave_seconds, wait_for
 from verl_comprl.launch.node import Node, Process, free_port
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import installed_versions
@@ -33,8 +33,8 @@ def lead(store: RunStore, command: Sequence[str]) -> int:
         node = Node(store.rank, store.nodes, _address(store), os.environ)
         ray = _start_head(store, node)
         code = _run(store, node, ray, command)
-    except _Interrupted as interrupted:
-        code = 128 + interrupted.args[0]
+    except _Interrupted:
+        code = INTERRUPTED
     except LaunchError as error:
         print(f"launch: {error}", file=sys.stderr)
     finally:
@@ -42,7 +42,7 @@ def lead(store: RunStore, command: Sequence[str]) -> int:
         with suppress(LaunchError):
             store.set("end", str(code))
         if node is not None:
-            node.stop(keep_logs=code not in (0, 130))
+            node.stop(keep_logs=code not in (0, INTERRUPTED))
         with suppress(LaunchError):  # the store ends with this node's torchrun: the others have to read it first
             wait_for(lambda: store.add("left", 0) >= store.add("here", 0), leave_seconds())
     return code
@@ -111,5 +111,5 @@ def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
         signal.signal(number, handler)
 
 
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise _Interrupted(number)
+def _interrupt(*_: object) -> None:
+    raise _Interrupted

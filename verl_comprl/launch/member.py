@@ -6,7 +6,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from verl_comprl.launch.limits import LOST, LaunchError, wait_for
+from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, wait_for
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
@@ -29,7 +29,7 @@ def follow(store: RunStore) -> int:
         with suppress(LaunchError):
             store.set("lost", str(error))
     finally:
-        node.stop(keep_logs=code not in (0, 130))
+        node.stop(keep_logs=code not in (0, INTERRUPTED))
         with suppress(LaunchError):
             store.add("left", 1)
     return code
