@@ -3,6 +3,7 @@
 Arithmetic on top of a paper recipe, no measurement: nothing of it has been compared with a GPU. Sizes are in GiB.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+
+from verl_comprl.config.reading import comprl_config
+from verl_comprl.config.slots import extractor_slots
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 GIB = 2**30
@@ -134,8 +138,7 @@ def pools(config: DictConfig) -> list[Pool]:
             Pool(**{**vars(trained), "share": 0.0, "stays": False}),
             Pool(**{**vars(trained), "gpus": standalone, "tokens": 0}),
         ]
-    extractor = config.comprl.extractor
-    return [*placed, _pool("extractor", config.extractor, extractor.nnodes * extractor.n_gpus_per_node)]
+    return [*placed, _pool("extractor", config.extractor, math.prod(extractor_slots(config, comprl_config(config))))]
 
 
 def _pool(role: str, model: Any, gpus: int) -> Pool:

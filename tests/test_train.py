@@ -11,16 +11,24 @@ from verl_comprl import train
 
 
 def test_torchruns_variables_do_not_reach_the_workers(monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}
+    for name in names:
         monkeypatch.setenv(name, "0")
     assert train.prepare_environment()
-    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} & os.environ.keys()
+    assert not names & os.environ.keys()
 
 
 def test_only_torchruns_first_process_runs(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(train, "run", lambda config: pytest.fail("a second process must not train"))
     assert train.main([]) == 0
+
+
+def test_several_nodes_of_torchrun_are_sent_to_the_launcher(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    assert train.main([]) == 2
+    assert capsys.readouterr().out.startswith("error: torchrun has started this on 2 nodes; use -m verl_comprl.launch")
 
 
 def launch(*overrides: str) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,8 @@
-"""Launches a training run: ``python -m verl_comprl.train key=value …`` (also ``comprl train`` and torchrun).
+"""Launches a training run: ``python -m verl_comprl.train key=value …`` (also ``comprl train``).
 
-Composes and checks the config, starts Ray, runs the trainer in this process and stops all processes at the end. Under
-torchrun the first process does that and the others return immediately, since verl starts its own workers.
+Composes and checks the config, starts Ray or connects to the cluster of ``RAY_ADDRESS``, runs the trainer in this
+process and stops at the end what it has started. Under torchrun on one node the first process does that and the others
+return immediately, since verl starts its own workers; for several nodes there is ``verl_comprl.launch``.
 """
 
 import copy
@@ -16,6 +17,7 @@ from typing import Any
 from verl_comprl.config.reading import unknown_overrides
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.platform import detection
+from verl_comprl.platform.launchers import node_count, strip_launcher_variables
 from verl_comprl.training import Training, check_config, start_ray, uninterrupted
 
 _HELP = """\
@@ -32,6 +34,8 @@ chooses a variant of the method (arm=baseline is plain GRPO).
 
   comprl train --cfg job                      prints the whole config and starts nothing
   comprl train --info defaults-tree           prints the files that it is made from
+
+With RAY_ADDRESS set it runs on that Ray cluster; several nodes with torchrun or SLURM: docs/launch.md.
 """
 # Settings that Hydra takes from the primary config only, which may be a recipe of the user.
 _HYDRA_DEFAULTS = (
@@ -42,8 +46,6 @@ _HYDRA_DEFAULTS = (
     "hydra.job_logging.root.level=WARNING",
 )
 _INTERRUPTED = "interrupted; nothing was saved since the last checkpoint"
-_RAY_LOGS = "/tmp/ray/session_latest/logs"
-_TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def prepare_environment(*, cluster: bool = False) -> bool:
@@ -53,8 +55,7 @@ def prepare_environment(*, cluster: bool = False) -> bool:
         cluster: Whether the run is sent to an existing Ray cluster.
     """
     first = os.environ.get("RANK", "0") == "0"
-    for name in _TORCHRUN_VARIABLES:
-        os.environ.pop(name, None)  # Ray workers inherit them and verl's would be wrong
+    strip_launcher_variables(os.environ)
     if first:
         quiet_libraries()
         detection.select_platform(cluster=cluster)
@@ -92,10 +93,14 @@ def run(config: Any) -> int:
             display.fail(text)
             if not is_verbose():
                 print(text)  # to the log
-                display.note(f"All other output of this run is in {log}, the logs of Ray's workers in {_RAY_LOGS}.")
+                display.note(f"All other output of this run is in {log}, the logs of Ray's workers in {_ray_logs()}.")
             return 1
         finally:
             display.close()
+
+
+def _ray_logs() -> str:
+    return f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
 
 
 def _run(config: Any, display: Any) -> int:
@@ -162,6 +167,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if mistakes := unknown_overrides(given):
         print("\n".join(f"error: {mistake}" for mistake in mistakes))
+        return 2
+    if (nodes := node_count(os.environ)) > 1:
+        print(f"error: torchrun has started this on {nodes} nodes; use -m verl_comprl.launch instead (docs/launch.md)")
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,9 +1,11 @@
 """One training run, in a Ray that has been started: its trainer, its agent loops, and how a signal stops it."""
 
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -32,12 +34,15 @@ def check_config(config: Any) -> ComprlConfig:
     from verl.utils.config import validate_config
 
     from verl_comprl.config.validation import validate
+    from verl_comprl.platform.detection import on_existing_cluster
     from verl_comprl.rollout.template_check import check_templates
     from verl_comprl.trainer.extractor_runtime import extractor_view
 
     comprl = validate(config)
     check_templates(config, comprl)
     complete_config(config)
+    if on_existing_cluster(config.ray_kwargs.ray_init):
+        _use_absolute_paths(config)
     config.transfer_queue.enable = True  # verl's V1 trainers need it
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     if comprl.experience:
@@ -51,19 +56,61 @@ def check_config(config: Any) -> ComprlConfig:
 
 
 def start_ray(config: Any) -> None:
-    """Start Ray, or connect to a cluster, unless this process has done so."""
+    """Start Ray, or connect to a cluster, unless this process has done so.
+
+    Raises:
+        ConfigError: If the address of a cluster is wrong or nobody answers there.
+    """
     import ray
     from omegaconf import OmegaConf
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
+    from verl_comprl.platform.detection import on_existing_cluster
+
     if ray.is_initialized():
         return
     settings: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    if on_existing_cluster(settings):
+        address = settings.get("address") or os.environ["RAY_ADDRESS"]
+        if "://" in address:
+            raise ConfigError(f"Ray's address is {address}; give the head's host:port (Ray Client is not supported)")
+        # Its slots are those of its nodes; check_slots compares.
+        settings |= {"num_cpus": None, "num_gpus": None}
+    elif settings.get("num_cpus") is not None or settings.get("num_gpus") is not None:
+        settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
     defaults = get_ppo_ray_runtime_env(config)
-    defaults.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
+    defaults.setdefault("env_vars", {}).update(_worker_variables(), TRANSFER_QUEUE_ENABLE="1")
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
-    ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
+    try:
+        ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
+    except ConnectionError as error:
+        address = settings.get("address") or os.environ.get("RAY_ADDRESS")
+        raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}") from error
+
+
+def _worker_variables() -> dict[str, str]:
+    """Return the variables set here for the workers: those of a running cluster do not inherit them."""
+    from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV
+
+    from verl_comprl.display import quiet
+    from verl_comprl.platform import detection
+
+    names = {*PPO_RAY_RUNTIME_ENV["env_vars"], *quiet.VARIABLES, "COMPRL_VERBOSE", *detection.VARIABLES}
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}
+
+
+def _use_absolute_paths(config: Any) -> None:
+    """Name folders so that processes elsewhere find them: those of a running cluster have another working directory."""
+    for subtree, name in (
+        (config.trainer, "default_local_dir"),
+        (config.actor_rollout_ref.model, "path"),
+        (config.extractor.model, "path"),
+        (config.comprl, "initial_bank"),
+    ):
+        path = Path(os.path.expanduser(subtree.get(name) or "/"))
+        if not path.is_absolute() and (path.exists() or name == "default_local_dir"):
+            subtree[name] = str(path.resolve())
 
 
 class Training:

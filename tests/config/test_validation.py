@@ -245,6 +245,17 @@ def test_too_few_cpu_slots(config: DictConfig) -> None:
         check_slots(config, {"GPU": 2.0, "CPU": 9.0})
 
 
+def test_a_running_cluster_needs_more_nodes_not_other_settings(
+    config: DictConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.trainer.n_gpus_per_node = 1
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    for resources in ({"GPU": 1.0, "CPU": 99.0}, {"GPU": 2.0, "CPU": 9.0}):
+        with pytest.raises(ConfigError, match=r"tart more nodes.*COMPRL_RAY_START") as caught:
+            check_slots(config, resources)
+        assert "ray_init" not in str(caught.value)
+
+
 # ---- arms ----
 
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from verl.utils.config import omega_conf_to_dataclass
 
 from benchmarks.gpu_memory import CARD, HEADER, Pool, compose_layout, pools
+from verl_comprl.config.slots import needed_slots
 from verl_comprl.trainer.extractor_runtime import extractor_view
 from verl_comprl.training import check_config
 
@@ -93,10 +94,9 @@ def test_the_gpus_of_a_layout(composed) -> None:
     assert counted == {"1x1": [1, 1], "1x1_lora": [1, 1], "1x8": [4, 4], "2x8": [8, 8], "2x8_async": [4, 8, 4]}
 
 
-@pytest.mark.xfail(reason="comprl.extractor.placement is not there yet: both models ask for a GPU", strict=True)
-@pytest.mark.parametrize("layout", ONE_GPU)
-def test_one_gpu_is_enough(composed, layout: str) -> None:
-    assert composed(layout, "minihack/paper").comprl.extractor.placement == "shared"
+@pytest.mark.parametrize(("layout", "slots"), [("1x1", 1), ("1x1_lora", 1), ("1x8", 8), ("2x8", 16), ("2x8_async", 16)])
+def test_a_layout_asks_for_the_gpus_in_its_name(composed, layout: str, slots: int) -> None:
+    assert needed_slots(composed(layout, "minihack/paper")) == slots
 
 
 @pytest.mark.parametrize("recipe", ["minihack", "mix6", "webshop"])

@@ -1,9 +1,11 @@
 """Checks that models, batches and sequences can be divided over the GPUs, which verl asserts after minutes at best."""
 
+import math
 from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from verl_comprl.config.slots import extractor_slots
 from verl_comprl.config.tree import ComprlConfig
 
 _STANDALONE = "comprl_separate_async"
@@ -24,10 +26,14 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     lengths = config.data.max_prompt_length, config.data.max_response_length
     yield from _longest_sequence(config, "actor_rollout_ref", *lengths)
     if comprl.experience:
-        gpus = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node
-        named = "comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node"
+        gpus = math.prod(extractor_slots(config, comprl))
+        owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
+        named = f"{owner}.nnodes * {owner}.n_gpus_per_node"
         rollout = config.extractor.rollout
-        yield from _servers(config, "extractor", {named: gpus})
+        apart = {
+            "extractor.rollout.nnodes * extractor.rollout.n_gpus_per_node": rollout.nnodes * rollout.n_gpus_per_node
+        }
+        yield from _servers(config, "extractor", apart if comprl.extractor.placement == "split" else {named: gpus})
         yield from _ranks(config, "extractor", gpus, named)
         yield from _longest_sequence(config, "extractor", rollout.prompt_length, rollout.response_length)
 

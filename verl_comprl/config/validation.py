@@ -21,7 +21,7 @@ from verl_comprl.config.slots import ACTOR_POOL, EXTRACTOR_POOL, extractor_slots
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
-from verl_comprl.platform.detection import uses_cpu
+from verl_comprl.platform.detection import on_existing_cluster, uses_cpu
 
 
 def validate(config: DictConfig) -> ComprlConfig:
@@ -65,6 +65,13 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     """
     groups = slot_groups(config)
     slots = needed_slots(config)
+    more_gpus = "On the CPU, ray_kwargs.ray_init.num_gpus is the number of logical slots; null takes what is needed."
+    more_cpus = "set ray_kwargs.ray_init.num_cpus"
+    if on_existing_cluster(config.ray_kwargs.ray_init):
+        more_gpus = (
+            "Start more nodes, or on CPUs nodes with more slots: ray start --num-gpus, COMPRL_RAY_START in torchrun"
+        )
+        more_cpus = "start more nodes, or nodes with more slots: ray start --num-cpus, COMPRL_RAY_START in torchrun"
     available = int(resources.get("GPU", 0))
     if available < slots:
         actor = sum(group.slots for group in groups if group.name == ACTOR_POOL)
@@ -75,14 +82,14 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
             f"(trainer.nnodes * trainer.n_gpus_per_node) and {extractor} for the extractor "
             "(comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node)"
             + (f", and {others} for servers and models of their own. " if others else ". ")
-            + "On the CPU, ray_kwargs.ray_init.num_gpus is the number of logical slots; null takes what is needed."
+            + more_gpus
         )
     # One CPU per device slot and process that may share it; the servers and the manager take their own.
     needed = sum(group.slots * group.processes for group in groups) + 4
     if resources.get("CPU", 0) < needed:
         raise ConfigError(
             f"Ray has {int(resources.get('CPU', 0))} CPU slots, but at least {needed} are needed; "
-            "set ray_kwargs.ray_init.num_cpus (they are logical: it may exceed the cores)"
+            f"{more_cpus} (they are logical: it may exceed the cores)"
         )
 
 

@@ -3,7 +3,7 @@
 import os
 import warnings
 
-_SETTINGS = {
+VARIABLES = {
     "VERL_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TQ_LOGGING_LEVEL": "ERROR",
@@ -27,6 +27,6 @@ def quiet_libraries() -> None:
     if is_verbose():
         return
     os.environ["COMPRL_VERBOSE"] = "0"  # an empty value cannot be read by the config
-    for name, value in _SETTINGS.items():
+    for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore")  # for this process; the variable is for its workers

@@ -5,6 +5,7 @@ while the cluster's workers have one; to use the CPUs of a cluster, set ``VERL_P
 """
 
 import os
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ _VLLM_DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several servers share the cores
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB per server
 }
+
+VARIABLES = ("VERL_PLATFORM", *_VLLM_DEFAULTS)
+"""What :func:`select_platform` sets for this process and its workers."""
 
 _CPUS_PER_SLOT = 16
 """Ray's CPUs are only counted: they may exceed the cores, and too few of them make verl wait forever."""
@@ -30,6 +34,15 @@ def uses_cpu() -> bool:
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
+def on_existing_cluster(ray_init: Mapping[Any, Any]) -> bool:
+    """Return whether the run goes to a Ray cluster that others have started.
+
+    Args:
+        ray_init: ``ray_kwargs.ray_init`` of the config, whose address precedes ``RAY_ADDRESS``.
+    """
+    return (ray_init.get("address") or os.environ.get("RAY_ADDRESS") or "local") != "local"
+
+
 def select_platform(*, cluster: bool = False) -> None:
     """Set the environment variables of a CPU run where there is no accelerator, or no vLLM that could use it.
 
@@ -38,7 +51,7 @@ def select_platform(*, cluster: bool = False) -> None:
     Args:
         cluster: Whether the run is sent to an existing Ray cluster, as with ``RAY_ADDRESS``: nothing is chosen then.
     """
-    cluster = cluster or bool(os.environ.get("RAY_ADDRESS"))
+    cluster = cluster or on_existing_cluster({})
     if not os.environ.get("VERL_PLATFORM") and not cluster and (_is_cpu_vllm() or not _has_accelerator()):
         os.environ["VERL_PLATFORM"] = "cpu"
     if uses_cpu():
@@ -71,7 +84,7 @@ def complete_config(config: Any, slots: int) -> None:
         )
     config.trainer.device = "cpu"
     ray_init = config.ray_kwargs.ray_init
-    if os.environ.get("RAY_ADDRESS") or ray_init.get("address"):
+    if on_existing_cluster(ray_init):
         return  # an existing cluster has its own resources
     if ray_init.num_gpus is None:
         ray_init.num_gpus = slots

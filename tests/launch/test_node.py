@@ -1,0 +1,90 @@
+"""One node's processes, without Ray."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from verl_comprl.launch import node as node_module
+from verl_comprl.launch.node import Node, gloo_interface
+
+WAITS = "import time; print('up', flush=True); time.sleep(300)"
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")
+    return Node(1, 2, "127.0.0.1", os.environ | {"RAY_TMPDIR": str(tmp_path), "RANK": "1", "RAY_ADDRESS": "elsewhere"})
+
+
+def test_children_get_a_clean_environment_and_end_with_the_node(node: Node) -> None:
+    assert not {"RANK", "RAY_ADDRESS"} & node.environment.keys()
+    process = node.start("-c", WAITS)
+    (node.folder / "ray/session_latest/logs").mkdir(parents=True)
+    node.stop(keep_logs=False)
+    assert process.returncode == -signal.SIGTERM and not node.folder.exists()
+
+
+def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node) -> None:
+    stubborn = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    stubborn += f"subprocess.run([sys.executable, '-c', {WAITS!r}])"
+    process = node.start("-c", stubborn)
+    family = psutil.Process(process.pid)
+    deadline = time.monotonic() + 30
+    while not (children := family.children()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    node.stop(keep_logs=False)
+    assert process.returncode == -signal.SIGKILL
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert children and not alive
+
+
+def test_after_a_failure_the_logs_are_kept(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    session = node.folder / "ray/session_1"
+    logs, spilled = session / "logs", session / "ray_spilled_objects"
+    logs.mkdir(parents=True)
+    spilled.mkdir()
+    (logs / "raylet.err").write_text("the reason")
+    (node.folder / "ray/session_latest").symlink_to("session_1")
+    node.stop(keep_logs=True)
+    assert (logs / "raylet.err").read_text() == "the reason" and not spilled.exists()
+    assert f"{node.folder}/ray/session_latest/logs" in capsys.readouterr().err
+
+
+def test_a_child_of_a_killed_launcher_gets_sigterm(tmp_path: Path) -> None:
+    child = f"import signal, sys, time\nfrom pathlib import Path\nmark = Path({str(tmp_path / 'mark')!r})\n"
+    child += "signal.signal(signal.SIGTERM, lambda *_: (mark.write_text('ended'), sys.exit(0)))\n"
+    child += "mark.write_text('up'); time.sleep(300)"
+    launcher = "import os, time\nfrom verl_comprl.launch.node import Node\n"
+    launcher += f"Node(0, 1, '127.0.0.1', os.environ).start('-c', {child!r})\ntime.sleep(300)"
+    environment = os.environ | {"RAY_TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", launcher], env=environment) as process:
+        for expected in ("up", "ended"):
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "mark").exists() or (tmp_path / "mark").read_text() != expected:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("own_name", "ip", "interface"),
+    [("127.0.1.1", "10.0.0.7", "ib0"), ("10.1.0.7", "10.0.0.7", ""), ("127.0.1.1", "127.0.0.1", "")],
+)
+def test_gloo_is_told_an_interface_only_where_it_would_take_loopback(
+    own_name: str, ip: str, interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.7", "ib0": "10.0.0.7"}
+    interfaces = {name: [SimpleNamespace(address=each)] for name, each in addresses.items()}
+    monkeypatch.setattr(node_module.psutil, "net_if_addrs", lambda: interfaces)
+    monkeypatch.setattr(node_module.socket, "gethostbyname", lambda _: own_name)
+    assert gloo_interface(ip) == interface
+    environment = Node(0, 2, ip, {"PATH": ""}).environment
+    assert environment.get("GLOO_SOCKET_IFNAME", "") == interface
+    assert "GLOO_SOCKET_IFNAME" not in Node(0, 1, ip, {"PATH": ""}).environment

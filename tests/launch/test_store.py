@@ -1,0 +1,119 @@
+"""The store of a run, and what nodes tell each other through it before Ray is started."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from verl_comprl.launch import __main__ as launch
+from verl_comprl.launch.head import lead
+from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, wait_for
+from verl_comprl.launch.member import follow
+from verl_comprl.launch.store import RunStore
+from verl_comprl.launch.versions import first_difference, installed_versions
+
+
+def variables(rank: int, port: int, nodes: int = 2, **more: str) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(nodes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more}
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Put back the signal handlers that the launcher sets."""
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_without_torchrun_the_first_node_hosts_the_store(port: int) -> None:
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    assert (first.rank, second.rank, second.nodes, second.first_ip) == (0, 1, 2, "127.0.0.1")
+    assert second.get("head") == ""
+    first.set("head", "address")
+    assert second.get("head") == "address" and second.add("left", 1) == 1 and first.add("left", 0) == 1
+
+
+def test_torchruns_node_numbers_precede_process_numbers(port: int) -> None:
+    store = RunStore(variables(0, port, nodes=8, GROUP_RANK="0", GROUP_WORLD_SIZE="2"))
+    assert store.nodes == 2
+
+
+def test_a_second_attempt_sees_nothing_of_the_first(port: int) -> None:
+    first = RunStore(variables(0, port, TORCHELASTIC_RESTART_COUNT="0"))
+    first.set("end", "1")
+    again = RunStore(variables(1, port, TORCHELASTIC_RESTART_COUNT="1"))
+    assert again.get("end") == "" and first.get("end") == "1"
+
+
+def test_a_store_that_is_gone_is_a_launch_error(port: int) -> None:
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    del first
+    with pytest.raises(LaunchError, match="the store of the first node is gone"):
+        wait_for(lambda: second.get("end"), 20)
+
+
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
+def test_without_its_variables_the_launcher_says_what_to_do(missing: str, monkeypatch, capsys) -> None:
+    for name, value in variables(0, 1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    assert launch.main([]) == 2
+    assert f"{missing} is not set; start this with torchrun" in capsys.readouterr().err
+
+
+def test_mistakes_in_settings_are_found_before_anything_starts(capsys) -> None:
+    assert launch.main(["comprl.guided_fractoin=0.5"]) == 2
+    assert "did you mean guided_fraction" in capsys.readouterr().out
+
+
+def test_further_processes_of_a_node_have_nothing_to_do(monkeypatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert launch.main([]) == 0
+
+
+def test_the_first_difference_of_versions_is_named() -> None:
+    here = installed_versions()
+    assert first_difference(here, here) == "" and here["ray"] != "none" and len(here["source of verl_comprl"]) == 12
+    message = first_difference(here, here | {"ray": "1.0", "verl": "2.0"})
+    assert message == f"verl is {here['verl']} here, but 2.0 on the first node; install the same on all nodes"
+
+
+def test_a_node_with_other_versions_does_not_join_and_tells_the_first(port: int, monkeypatch, capsys) -> None:
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    first.set("head", '{"address": "127.0.0.1:1", "token": "", "versions": {"ray": "1.0"}}')
+    monkeypatch.setattr("verl_comprl.launch.node.Node.start_ray", lambda *_: pytest.fail("Ray must not start"))
+    assert follow(second) == LOST
+    assert "node 1: ray is " in first.get("lost") and "1.0 on the first node" in capsys.readouterr().err
+    assert first.add("left", 0) == 1
+
+
+def test_a_node_leaves_with_the_first_ones_code_if_that_has_ended_before(port: int) -> None:
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    first.set("end", "7")
+    assert follow(second) == 7
+    assert first.add("left", 0) == 1
+
+
+def test_the_first_node_counts_who_came(port: int, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COMPRL_JOIN_SECONDS", "1")
+    monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")
+    assert lead(RunStore(variables(0, port)), ["-c", ""]) == LOST
+    assert "1 of 2 nodes joined within 1 s (COMPRL_JOIN_SECONDS)" in capsys.readouterr().err
+
+
+def test_a_signal_while_nodes_are_awaited_ends_the_launch(port: int) -> None:
+    store = RunStore(variables(0, port))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert lead(store, ["-c", ""]) == INTERRUPTED and store.get("end") == "130"

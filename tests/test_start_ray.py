@@ -1,0 +1,99 @@
+"""How Ray is started or found; ``ray.init`` itself is replaced, since only its arguments matter here."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from omegaconf import OmegaConf
+
+from verl_comprl import training
+from verl_comprl.config.reading import ConfigError
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``ray.init`` was called with."""
+    given: dict[str, Any] = {}
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", lambda **settings: given.update(settings))
+    return given
+
+
+def config(**ray_init: Any) -> Any:
+    defaults = {"num_gpus": None, "num_cpus": None, "log_to_driver": 0, "include_dashboard": False, "runtime_env": {}}
+    return OmegaConf.create({"ray_kwargs": {"ray_init": defaults | ray_init}})
+
+
+def test_slots_are_those_of_a_ray_that_is_started_here(started: dict[str, Any]) -> None:
+    training.start_ray(config(num_gpus=2, num_cpus=32))
+    assert (started["num_gpus"], started["num_cpus"], started["address"]) == (2, 32, "local")
+
+
+def test_without_slots_ray_decides(started: dict[str, Any]) -> None:
+    training.start_ray(config())
+    assert "address" not in started and started["num_gpus"] is None
+
+
+@pytest.mark.parametrize("by", ["variable", "setting"])
+def test_a_running_cluster_is_given_no_slots(started: dict[str, Any], by: str, monkeypatch: Any) -> None:
+    if by == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    training.start_ray(config(num_gpus=2, num_cpus=32, **({} if by == "variable" else {"address": "10.0.0.1:6379"})))
+    assert started["num_gpus"] is None and started["num_cpus"] is None
+    assert started.get("address") == (None if by == "variable" else "10.0.0.1:6379")
+
+
+def test_a_variable_that_asks_for_a_new_ray_is_no_cluster(started: dict[str, Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    training.start_ray(config(num_gpus=2))
+    assert started["num_gpus"] == 2
+
+
+def test_workers_elsewhere_get_what_is_set_here_and_the_user_has_the_last_word(
+    started: dict[str, Any], monkeypatch: Any
+) -> None:
+    for name, value in {"VERL_PLATFORM": "cpu", "VLLM_CPU_KVCACHE_SPACE": "3", "NCCL_DEBUG": "INFO"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("A_SECRET", "x")
+    training.start_ray(config(runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "5"}}))
+    variables = started["runtime_env"]["env_vars"]
+    assert variables["VERL_PLATFORM"] == "cpu" and variables["NCCL_DEBUG"] == "INFO"
+    assert variables["VLLM_CPU_KVCACHE_SPACE"] == "5" and variables["TRANSFER_QUEUE_ENABLE"] == "1"
+    assert "A_SECRET" not in variables
+
+
+def test_ray_client_is_refused(started: dict[str, Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.1:10001")
+    with pytest.raises(ConfigError, match=r"ray://10.0.0.1:10001; give the head's host:port"):
+        training.start_ray(config())
+    assert not started
+
+
+def test_an_address_where_nobody_answers_is_named(started: dict[str, Any], monkeypatch: Any) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("timed out")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ConfigError, match=r"no Ray cluster can be reached at 10.0.0.1:6379 .RAY_ADDRESS.: timed out"):
+        training.start_ray(config())
+
+
+def test_folders_are_named_so_that_processes_elsewhere_find_them(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "actor").mkdir()
+    given = OmegaConf.create(
+        {
+            "trainer": {"default_local_dir": "runs/one"},
+            "actor_rollout_ref": {"model": {"path": "actor"}},
+            "extractor": {"model": {"path": "Qwen/Qwen3-4B"}},
+            "comprl": {"initial_bank": ""},
+        }
+    )
+    training._use_absolute_paths(given)
+    assert given.trainer.default_local_dir == f"{tmp_path}/runs/one"
+    assert given.actor_rollout_ref.model.path == f"{tmp_path}/actor"
+    assert given.extractor.model.path == "Qwen/Qwen3-4B" and given.comprl.initial_bank == ""
+    assert not os.path.exists("runs")

@@ -1,0 +1,63 @@
+"""Every node but the first: joins the cluster, stays until the first says that the run is over, and leaves."""
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, wait_for
+from verl_comprl.launch.node import Node
+from verl_comprl.launch.store import RunStore
+from verl_comprl.launch.versions import first_difference, installed_versions
+
+
+def follow(store: RunStore) -> int:
+    """Join, and return the run's exit code when it is over.
+
+    Signals are ignored: the first node gets them too and ends the run, which may take it a checkpoint.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which children would inherit
+    node, code = Node(store.rank, store.nodes, store.ip, os.environ), LOST
+    try:
+        store.set("seen", store.first_ip)
+        store.add("here", 1)
+        code = _stay(store, node)
+    except LaunchError as error:
+        print(f"launch: {error}", file=sys.stderr)
+        with suppress(LaunchError):
+            store.set("lost", str(error))
+    finally:
+        node.stop(keep_logs=code not in (0, INTERRUPTED))
+        with suppress(LaunchError):
+            store.add("left", 1)
+    return code
+
+
+def _stay(store: RunStore, node: Node) -> int:
+    """Join and wait for the exit code.
+
+    No limits are needed: the first node has them and sets the code in any case, and if it dies, its store is gone.
+    """
+    published = wait_for(lambda: store.get("head") or store.get("end"))
+    if ended := store.get("end"):
+        return int(ended)
+    head = json.loads(published)
+    if difference := first_difference(installed_versions(), head["versions"]):
+        raise LaunchError(f"node {store.rank}: {difference}")
+    node.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": head["token"]}
+    ray = node.start_ray("--address", head["address"])
+
+    def end() -> str:
+        nonlocal ray
+        code = store.get("end")
+        if not code and ray.poll() is not None:
+            if store.get("all"):
+                raise LaunchError(f"Ray on node {store.rank} ended with {ray.returncode}")
+            # Ray gives up on its start sooner than a busy machine needs; how long this may go on is the first node's
+            # decision.
+            ray = node.start_ray("--address", head["address"])
+        return code
+
+    return int(wait_for(end))

@@ -1,0 +1,124 @@
+"""This node's processes: its ``ray start``, and on the first node the training."""
+
+import ctypes
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from verl_comprl.launch.limits import leave_seconds, wait_for
+from verl_comprl.platform.launchers import strip_launcher_variables
+
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl
+
+# Ray's fixed ports would keep a second run from this machine; COMPRL_RAY_START can set them again for a firewall.
+_NO_FIXED_PORTS = ("--dashboard-agent-listen-port", "0", "--min-worker-port", "0", "--max-worker-port", "0")
+
+
+Process = subprocess.Popen[bytes]
+
+
+class Node:
+    """Processes that were started here, and the folder of this node's Ray."""
+
+    def __init__(self, rank: int, nodes: int, ip: str, environment: Mapping[str, str]) -> None:
+        """Start nothing yet.
+
+        Args:
+            rank: This node's number; tasks of Ray can be pinned to it by the resource ``comprl_node_<rank>``.
+            nodes: How many there are.
+            ip: Its address towards the other nodes.
+            environment: This process's; children get it without the launchers' variables.
+        """
+        self.rank, self.ip = rank, ip
+        # A short path, since Ray's sockets have long names; its own, so that no other ray.init() finds this Ray.
+        self.folder = Path(tempfile.mkdtemp(prefix="comprl-", dir=environment.get("RAY_TMPDIR") or "/tmp"))
+        self.environment = dict(environment) | {"RAY_TMPDIR": str(self.folder)}
+        self.environment.pop("RAY_ADDRESS", None)  # of another cluster
+        strip_launcher_variables(self.environment)
+        if nodes > 1 and (interface := gloo_interface(ip)):
+            self.environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+        self._started: list[Process] = []
+
+    def start(self, *command: str) -> Process:
+        """Start Python with ``command``; a terminal's Ctrl-C does not reach it, and SIGTERM does if this process dies.
+
+        Only for the main thread: the kernel sends that signal when the thread ends that has started the process.
+        """
+        parent = os.getpid()
+
+        def end_with_parent() -> None:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it has died in the meantime
+                os._exit(1)
+
+        process = subprocess.Popen(
+            [sys.executable, *command], env=self.environment, start_new_session=True, preexec_fn=end_with_parent
+        )
+        self._started.append(process)
+        return process
+
+    def start_ray(self, *options: str) -> Process:
+        """Start Ray's part of this node; ``COMPRL_RAY_START`` has further options of ``ray start``."""
+        own = ("--node-ip-address", self.ip, "--temp-dir", str(self.folder / "ray"), "--disable-usage-stats", "--block")
+        mark = ("--resources", json.dumps({f"comprl_node_{self.rank}": 1}))
+        given = shlex.split(self.environment.get("COMPRL_RAY_START", ""))
+        return self.start("-m", "ray.scripts.scripts", "start", *options, *own, *mark, *_NO_FIXED_PORTS, *given)
+
+    def stop(self, *, keep_logs: bool) -> None:
+        """End what was started here, the last first, and kill what does not end; then remove Ray's folder.
+
+        Args:
+            keep_logs: Leave the logs of Ray and its workers, and say where they are.
+        """
+        for process in reversed(self._started):
+            process.terminate()
+            if wait_for(lambda process=process: process.poll() is not None, leave_seconds()):
+                continue
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        session = self.folder / "ray/session_latest"
+        if not keep_logs or not session.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for path in session.iterdir():  # among them the objects that Ray has spilled
+            if path.name != "logs":
+                shutil.rmtree(path, ignore_errors=True)
+        print(f"launch: the logs of Ray on node {self.rank} are in {session / 'logs'}", file=sys.stderr)
+
+
+def gloo_interface(ip: str) -> str:
+    """Return the interface that gloo must be told, or nothing where it finds a usable one itself.
+
+    It takes the address to which the machine's own name resolves. With ``127.0.1.1 name`` in /etc/hosts, which Debian
+    writes, other nodes cannot reach that one.
+
+    Args:
+        ip: This node's address towards the other nodes; a loopback address if there are none.
+    """
+    if ip.startswith("127."):
+        return ""
+    with suppress(OSError):
+        if not socket.gethostbyname(socket.gethostname()).startswith("127."):
+            return ""
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, addresses in interfaces if any(each.address == ip for each in addresses)), "")
+
+
+def free_port(ip: str) -> int:
+    """Return a TCP port that nobody uses at ``ip``."""
+    with socket.socket() as found:
+        found.bind((ip, 0))
+        return found.getsockname()[1]

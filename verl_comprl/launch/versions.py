@@ -1,0 +1,35 @@
+"""What must be equal on all nodes: the versions of Python and of the libraries, and this package's source."""
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_LIBRARIES = ("verl", "ray", "torch", "vllm", "TransferQueue", "verl-comprl")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return this node's versions by name; ``"none"`` for what is not installed."""
+    versions = {"Python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = version(library)
+        except PackageNotFoundError:
+            versions[library] = "none"
+    return versions | {"source of verl_comprl": _source()}
+
+
+def first_difference(here: dict[str, str], first: dict[str, str]) -> str:
+    """Return the first difference to the first node's versions, or nothing."""
+    for name, expected in first.items():
+        if here.get(name) != expected:
+            return f"{name} is {here.get(name)} here, but {expected} on the first node; install the same on all nodes"
+    return ""
+
+
+def _source() -> str:
+    """Return a digest of the package's files: a checkout's version number says little."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
