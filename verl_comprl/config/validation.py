@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
+from verl_comprl.config.backends import frozen_back_end
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
@@ -35,13 +36,16 @@ def validate(config: DictConfig) -> ComprlConfig:
         *contradictions(config),
         *_trainer(config),
         *_loggers(config),
-        *_models(config, comprl.experience),
-        *_weight_sync(config, comprl.experience),
+        *_models(config, comprl.has_extractor_engine),
+        *_weight_sync(config, comprl.has_extractor_engine),
         *_micro_batches(config),
         *_data(config),
     ]
     if comprl.experience:
-        mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl), *_extractor(config, comprl)]
+        mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl)]
+        mistakes += frozen_back_end(config, comprl)
+    if comprl.has_extractor_engine:
+        mistakes += _extractor(config, comprl)
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return comprl
@@ -50,7 +54,7 @@ def validate(config: DictConfig) -> ComprlConfig:
 def device_slots(config: DictConfig) -> tuple[int, int]:
     """Return how many device slots actor and extractor need."""
     comprl = comprl_config(config)
-    extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.experience else 0
+    extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.has_extractor_engine else 0
     return config.trainer.nnodes * config.trainer.n_gpus_per_node, extractor
 
 
@@ -154,8 +158,8 @@ def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         )
 
 
-def _models(config: DictConfig, experience: bool) -> Iterator[str]:
-    for subtree in ("actor_rollout_ref", *(["extractor"] if experience else [])):
+def _models(config: DictConfig, extractor: bool) -> Iterator[str]:
+    for subtree in ("actor_rollout_ref", *(["extractor"] if extractor else [])):
         path = config[subtree].model.get("path")
         if not path:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
@@ -163,7 +167,7 @@ def _models(config: DictConfig, experience: bool) -> Iterator[str]:
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
 
 
-def _weight_sync(config: DictConfig, experience: bool) -> Iterator[str]:
+def _weight_sync(config: DictConfig, extractor: bool) -> Iterator[str]:
     """Check that a bucket of the weight sync holds a model's largest tensor; verl says so only when both have started.
 
     Only on the CPU, where buckets are shared memory: on other devices verl sends a larger tensor by itself.
@@ -172,7 +176,7 @@ def _weight_sync(config: DictConfig, experience: bool) -> Iterator[str]:
         return
     from verl.utils.torch_dtypes import PrecisionType
 
-    for subtree in ("actor_rollout_ref", *(["extractor"] if experience else [])):
+    for subtree in ("actor_rollout_ref", *(["extractor"] if extractor else [])):
         model, rollout = config[subtree].model, config[subtree].rollout
         # Sent as the engine holds them, whatever the server's dtype.
         dtype = PrecisionType.to_dtype(config[subtree].actor.fsdp_config.get("model_dtype") or "fp32")
