@@ -101,7 +101,7 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
 
 @pytest.mark.parametrize("backend", ["own", "endpoint", "actor"])
 def test_the_actors_servers_get_no_new_weights_under_the_extractors_calls(backend: str) -> None:
-    """verl's synchronous mode relies on there being no requests; the other modes pause the servers themselves."""
+    """In verl's synchronous mode there are no requests then; the other modes pause the servers themselves."""
     events = Events()
     trainer = trainer_of(ComplementarySync, events, 1, [])
     trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig(backend=backend)})
