@@ -37,11 +37,15 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 * Counters of the bank or files of the queue cannot be written: ``comprl/bank/counter_flush_failures`` and
   ``comprl/queue/disk_failures``; both are kept in memory.
 
+An endpoint in the extractor's place (``extractor/endpoint.py``) fails like its server does, after the retries of a
+request (``openai.OpenAIError``, ``EndpointError``). While the actor's server, in that place, is paused, calls wait.
+
 The first traceback of each kind is in ``RUN/train.log``, with all other warnings of the manager
 (``manager/kept_warnings.py``).
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
-terminal, exit code 2), if the manager's process dies, or if an update of the extractor or of the actor raises.
+terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
+manager's process dies, or if an update of the extractor or of the actor raises.
 
 An agent loop worker that dies takes its running episodes with it; verl waits for their prompts.
 
