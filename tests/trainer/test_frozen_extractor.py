@@ -115,9 +115,8 @@ def test_a_resumed_run_continues_the_counts(
     report(runtime, make_request("prompt_0"))
     runtime.finish()
     runtime.save(1)
-    runtime.close()
-    config.comprl.bank.path = str(tmp_path / "another")
-    config.trainer.default_local_dir = str(tmp_path / "resumed")
+    config.trainer.default_local_dir = str(tmp_path / "resumed")  # with a bank and a queue of its own
+    (tmp_path / "resumed").mkdir()
     resumed = start(tmp_path / "global_step_1")
     report(resumed, make_request("prompt_1"))
     metrics = resumed.finish()

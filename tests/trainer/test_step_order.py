@@ -104,7 +104,7 @@ def test_the_actors_servers_get_no_new_weights_under_the_extractors_calls(backen
     """In verl's synchronous mode there are no requests then; the other modes pause the servers themselves."""
     events = Events()
     trainer = trainer_of(ComplementarySync, events, 1, [])
-    trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig(backend=backend)})
+    trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig.model_validate({"backend": backend})})
     trainer.checkpoint_manager, trainer.curr_step_profile, trainer.timing_raw = events, False, {}
     trainer.on_sample_end()
     events.append("train")
