@@ -1,7 +1,7 @@
 """Content of a step's checkpoint: verl's own training loop, in each of its modes, with everything else a stub."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -102,9 +102,9 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
 @pytest.mark.parametrize("backend", ["own", "endpoint", "actor"])
 def test_the_actors_servers_get_no_new_weights_under_the_extractors_calls(backend: str) -> None:
     """In verl's synchronous mode there are no requests then; the other modes pause the servers themselves."""
-    events = Events()
-    trainer = trainer_of(ComplementarySync, events, 1, [])
-    trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig.model_validate({"backend": backend})})
+    events, kind = Events(), cast(Any, ComplementarySync)
+    trainer, settings = trainer_of(kind, events, 1, []), {"backend": backend}
+    trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig.model_validate(settings)})
     trainer.checkpoint_manager, trainer.curr_step_profile, trainer.timing_raw = events, False, {}
     trainer.on_sample_end()
     events.append("train")
