@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
-from verl_comprl.extractor.calls import ExtractorCalls, Generate, Generation
+from verl_comprl.extractor.calls import ExtractorCalls, Generate, Generation, Prompt
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 # The first example of a test may import verl, which takes seconds.
@@ -52,8 +52,8 @@ def make_calls(tokenizer: CharacterTokenizer) -> Callable[..., ExtractorCalls]:
         votes: bool = False,
         through: Callable[[Generate], Generate] = lambda generate: generate,
     ) -> ExtractorCalls:
-        async def generate(prompt_ids: list[int]) -> Generation:
-            answer = await reply(tokenizer.decode(prompt_ids))
+        async def generate(prompt: Prompt) -> Generation:
+            answer = await reply(tokenizer.decode(prompt.ids))
             ids = [ord(character) for character in answer]
             return Generation(ids, [-0.01 * position for position in range(len(ids))], WEIGHT_VERSION)
 

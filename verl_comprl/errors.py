@@ -39,6 +39,9 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 * Counters of the bank or files of the queue cannot be written: ``comprl/bank/counter_flush_failures`` and
   ``comprl/queue/disk_failures``; both are kept in memory.
 
+An endpoint in the extractor's place (``extractor/endpoint.py``) fails like its server does, after the retries of a
+request (``openai.OpenAIError``, ``EndpointError``). While the actor's server, in that place, is paused, calls wait.
+
 The first traceback of each kind is in ``RUN/train.log``, with all other warnings of the manager
 (``manager/kept_warnings.py``). While the extractor is away, distillations and a merge wait, which is no failure
 (``manager/availability.py``). A step that the manager does not close in time is counted in
@@ -51,7 +54,8 @@ run goes on with what it has. Counted in ``comprl/extractor/failed`` and ``given
 traceback.
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
-terminal, exit code 2), if the manager's process dies, if an update of the actor raises, or one of the extractor while
+terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
+manager's process dies, if an update of the actor raises, or one of the extractor while
 ``comprl.extractor.max_failures`` is 0.
 
 An agent loop worker that dies takes its running episodes with it; verl waits for their prompts.

@@ -114,6 +114,7 @@ def _run(config: Any, display: Any) -> int:
     from verl_comprl.config.saved import save_config
     from verl_comprl.config.validation import ConfigError, check_slots
     from verl_comprl.experience import SnapshotError, StoreError
+    from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.trainer.placement import PlacementError
     from verl_comprl.trainer.trainer import RunInterrupted
 
@@ -144,7 +145,7 @@ def _run(config: Any, display: Any) -> int:
         display.close()
         display.note(str(interrupted))
         return 130
-    except (FileNotFoundError, PlacementError, StoreError, SnapshotError) as error:
+    except (FileNotFoundError, PlacementError, StoreError, SnapshotError, EndpointError) as error:
         print(traceback.format_exc())  # to the log
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))

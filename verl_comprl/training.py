@@ -45,7 +45,7 @@ def check_config(config: Any) -> ComprlConfig:
         _use_absolute_paths(config)
     config.transfer_queue.enable = True  # verl's V1 trainers need it
     validate_config(config=config, use_reference_policy=False, use_critic=False)
-    if comprl.experience:
+    if comprl.has_extractor_engine:
         try:
             validate_config(config=extractor_view(config), use_reference_policy=False, use_critic=False)
         except Exception as error:

@@ -23,7 +23,7 @@ from recipes.mix_models.demonstrations import Demonstration, demonstrate
 from recipes.smollm2.lake import LAKE, MAX_TURNS
 from recipes.smollm2.stream import Stream
 from verl_comprl.experience.schema import DistillationRequest, Outcome
-from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -144,9 +144,9 @@ def measure(folder: Path, *, turns: int, calls: int) -> None:
             break
     rollout = config.extractor.rollout
 
-    async def generate(ids: list[int]) -> Generation:
+    async def generate(prompt: Prompt) -> Generation:
         writer.begin()
-        written = writer.write(ids, max_tokens=rollout.response_length, top_p=rollout.top_p)
+        written = writer.write(prompt.ids, max_tokens=rollout.response_length, top_p=rollout.top_p)
         print(f"extractor: an answer after {time.process_time() - started:.0f} CPU seconds", flush=True)
         return Generation(written, [0.0] * len(written), 0)
 

@@ -36,8 +36,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[Display, io.StringIO]:
         (STEP, "step 3/30 · success 31 % guided, 25 % free · bank 24 entries · extractor 1 update · 14 s"),
         (STEP | {"timing_s/step": 151.0}, "extractor 1 update · 2 min 31 s"),
         (
-            {**BASELINE, "comprl/bank/size": 1.0},
+            {**BASELINE, "comprl/bank/size": 1.0, "comprl/extractor/updates": 0.0},
             "step 3/30 · success 25 % free (none guided) · bank 1 entry · extractor 0 updates",
+        ),
+        (
+            {**BASELINE, "comprl/bank/size": 1.0},
+            "step 3/30 · success 25 % free (none guided) · bank 1 entry · extractor frozen",
         ),
         (BASELINE, "step 3/30 · success 25 % · 14 s"),
     ],

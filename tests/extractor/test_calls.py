@@ -1,13 +1,14 @@
 """The extractor's calls with a scripted model; one token is one character."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from verl_comprl.experience.schema import Add, DistillationRequest, Question, Retain, Return, Turn, Update, derive_id
-from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
 from verl_comprl.extractor.generation_record import CallKind
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
 
@@ -62,6 +63,23 @@ async def test_distill_returns_operations_and_the_record_of_the_call(
     assert list(record.response_log_probs[:3]) == pytest.approx([0.0, -0.01, -0.02])
     assert (record.weight_version, record.created_step) == (7, 12)
     assert (record.train_count, record.last_trained) == (0, None)
+
+
+async def test_tokens_of_all_calls_are_counted_as_the_back_end_states_them(
+    tokenizer: Any, make_request: MakeRequest
+) -> None:
+    sampled = [Generation([97, 98], [0.0, 0.0], 0), Generation([], [], 0, text="?", usage=(7, 3))]
+    tokens: Counter[str] = Counter(response=1)
+
+    async def generate(prompt: Prompt) -> Generation:
+        assert prompt.ids == tokenizer.apply_chat_template(prompt.messages)
+        return sampled.pop(0)
+
+    calls = ExtractorCalls(tokenizer, generate, max_prompt_tokens=10_000, max_operations=3, tokens=tokens)
+    _, record = await calls.answer("the entry", "which way?", 1)
+    assert tokens == {"prompt": len(record.prompt_ids), "response": 3}
+    await calls.distill(make_request("a"))
+    assert tokens == {"prompt": len(record.prompt_ids) + 7, "response": 6}
 
 
 async def test_the_same_episode_gives_the_same_record_id(make_calls: MakeCalls, make_request: MakeRequest) -> None:

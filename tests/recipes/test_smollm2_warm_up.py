@@ -21,7 +21,7 @@ from recipes.smollm2.stream import encode
 from recipes.tiny_models import warm_start
 from recipes.tiny_models.warm_start import IGNORED, Example
 from verl_comprl.experience.updates.parsing import parse_answer, parse_distillation, parse_merge
-from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
 from verl_comprl.extractor.prompts import answer_messages
 from verl_comprl.rollout.conversation import Conversation
 
@@ -82,7 +82,7 @@ async def test_an_encoded_answer_is_the_extractors_call(template: str) -> None:
     lesson = LAKE.draw(random.Random(1)).text
     written = [*tokenizer.encode(call[-1]["content"]), tokenizer.eos_token_id]
 
-    async def generate(_: list[int]) -> Generation:
+    async def generate(_: Prompt) -> Generation:
         return Generation(written, [0.0] * len(written), 0)
 
     calls = ExtractorCalls(tokenizer, generate, max_prompt_tokens=10_000, max_operations=3)

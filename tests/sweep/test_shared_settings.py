@@ -88,6 +88,14 @@ def test_the_extractor_of_a_run_that_does_not_use_it_may_be_anything(configs: di
     assert list(conflicts(other, configs["complementary"], "first")) == []
 
 
+@pytest.mark.parametrize("backend", ["endpoint", "actor"])
+def test_a_run_without_an_extractor_of_its_own_may_be_beside_one_with(reference: DictConfig, backend: str) -> None:
+    other = changed(reference, **{"comprl.extractor.backend": backend, "extractor.model.path": "other"})
+    assert list(conflicts(other, reference, "first")) == [] == list(conflicts(reference, other, "first"))
+    different = conflicts(changed(other, **{"actor_rollout_ref.model.path": "other"}), reference, "first")
+    assert next(different).startswith("actor_rollout_ref.model.path=other is not the")
+
+
 def test_the_reference_model_counts_where_it_is_used(reference: DictConfig) -> None:
     key = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
     assert list(conflicts(changed(reference, **{key: 3}), reference, "first")) == []

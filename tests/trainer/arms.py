@@ -53,3 +53,21 @@ ARMS: dict[str, list[str]] = {
         "comprl.exploration=0.5",
     ],
 }
+
+KEY = "COMPRL_TEST_KEY"
+"""Environment variable with the key of the endpoint in the run of that name."""
+
+_FROZEN = ["arm=static_online", "extractor.model.path=null", "trainer.save_freq=2", "comprl.drain_timeout=60"]
+
+# One GPU or an API: no second model. In four steps the actor's server is paused and goes on while calls of the
+# extractor are running.
+BACK_ENDS: dict[str, list[str]] = {
+    "endpoint": [
+        *_FROZEN,
+        "comprl.extractor.backend=endpoint",
+        "comprl.extractor.endpoint.model=teacher",
+        f"comprl.extractor.endpoint.key_variable={KEY}",
+        "comprl.merge.every=1",
+    ],
+    "actor_as_extractor": [*_FROZEN, "comprl.extractor.backend=actor", "trainer.total_training_steps=4"],
+}

@@ -4,11 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from arms import ARMS, COMPARED, SMALL
+from arms import ARMS, BACK_ENDS, COMPARED, KEY, SMALL
+from chat_endpoint import ChatEndpoint
 from running import (
     ROOT,
     START_SECONDS,
@@ -19,6 +21,7 @@ from running import (
     read_steps,
     run_environment,
 )
+from teaching import teach
 
 import env_adapters
 from verl_comprl.trainer.run_log import METRICS
@@ -95,7 +98,30 @@ def mix(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> dict[str, list[dict[str, Any]]]:
+def teacher() -> Iterator[ChatEndpoint]:
+    """An endpoint that is the extractor of a run."""
+    teacher = ChatEndpoint(teach)
+    teacher.server.start()
+    yield teacher
+    teacher.server.stop()
+
+
+def back_end_runs(folder: Path, teacher: ChatEndpoint, common: list[str]) -> list[dict[str, Any]]:
+    """Return the runs without a second model, and one that continues the endpoint's with the actor's server."""
+    url = f"comprl.extractor.endpoint.url={teacher.url}"
+    runs = [{"name": name, "overrides": [*common, *changes, url]} for name, changes in BACK_ENDS.items()]
+    saved = str(folder / "endpoint" / "global_step_2")
+    resumed = [*BACK_ENDS["endpoint"], url, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={saved}"]
+    resumed += ["trainer.total_training_steps=3", "comprl.extractor.backend=actor"]
+    runs.append({"name": "other_back_end", "overrides": [*common, *resumed]})
+    runs.append({"name": "evaluated_endpoint", "evaluate": saved, "result": "result_endpoint.json"})
+    return runs
+
+
+@pytest.fixture(scope="session")
+def lent(
+    folder: Path, interrupted: Run, initial_bank: Path, mix: list[str], teacher: ChatEndpoint
+) -> dict[str, list[dict[str, Any]]]:
     """Metrics of the steps of all runs that need no process of their own, see ``lent_run.py``."""
     compared = [*COMPARED, f"skip.rollout_tq.dump_dir={folder / 'rollouts'}", "trainer.resume_mode=disable"]
     step = last_step(folder / "run")
@@ -110,6 +136,7 @@ def lent(folder: Path, interrupted: Run, initial_bank: Path, mix: list[str]) -> 
     mixed = ["trainer.total_training_steps=1", "actor_rollout_ref.rollout.n=2", f"data.train_files=[{','.join(mix)}]"]
     mixed += ["data.max_prompt_length=3072", "data.max_response_length=1024", *batch]
     runs.append({"name": "mix", "overrides": [*common, *mixed]})
+    runs += back_end_runs(folder, teacher, common)
     # From the checkpoint that the signal left; then, in a folder of its own, from the one that verl writes of every
     # save_freq-th step, in which a merge is due.
     periodic = step + 2
@@ -135,6 +162,6 @@ def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> Non
     specification.write_text(json.dumps({"common": common, "runs": runs}))
     command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification)]
     with output.open("w") as log:
-        environment = run_environment(folder)
+        environment = run_environment(folder) | {KEY: "secret"}
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
     assert done.returncode == 0, output.read_text()[-5000:]

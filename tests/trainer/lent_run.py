@@ -2,7 +2,7 @@
 
 The specification is JSON: ``common`` overrides and a list of ``runs``, each with ``name``, ``overrides`` and perhaps
 ``plain`` (verl's own trainer instead of ours), ``start`` (a folder for the state before the first step), ``probe`` (a
-file, see ``probes``) or ``evaluate`` (a checkpoint for ``comprl evaluate``, and nothing else).
+file, see ``probes``) or ``evaluate`` (a checkpoint for ``comprl evaluate``, and perhaps ``result``, its file).
 """
 
 import argparse
@@ -112,7 +112,7 @@ def main() -> int:
         if any(record["status"] != "finished" for record in records):
             return 1
         for run in evaluated:
-            sweep.evaluate(run["evaluate"], file.with_name("result.json"))
+            sweep.evaluate(run["evaluate"], file.with_name(run.get("result", "result.json")))
     finally:
         sweep.close()
     return 0

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arms import ARMS, STEPS
-from running import read_steps, undocumented
+from arms import ARMS, BACK_ENDS, STEPS
+from chat_endpoint import ChatEndpoint
+from running import last_step, read_steps, undocumented
 from safetensors.torch import load_file
+from teaching import LESSON
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 import env_adapters
@@ -85,6 +87,45 @@ def test_every_arm_runs(lent: Steps, arm: str) -> None:
 @pytest.mark.parametrize("arm", ["offline", "static_online"])
 def test_a_frozen_extractor_does_not_learn(lent: Steps, arm: str) -> None:
     assert len({step["comprl/extractor/updates"] for step in lent[arm]}) == 1
+
+
+@pytest.mark.parametrize("run", [*BACK_ENDS, "other_back_end"])
+def test_runs_without_a_second_model(folder: Path, lent: Steps, run: str) -> None:
+    last = lent[run][-1]
+    assert last["comprl/guided/rollouts"] > 0 and undocumented(last) == []
+    # The server that answers both models' requests has the weights that are trained, and no cache of older ones.
+    assert last["training/rollout_probs_diff_mean"] < 1e-2
+    made = {kind: last.get(f"comprl/distillations/{kind}", 0) for kind in ("written", "return", "unreadable")}
+    assert sum(made.values()) > 0 and (made["written"] > 0 or run != "endpoint")
+    assert last["comprl/extractor/tokens/prompt"] > last["comprl/extractor/tokens/response"] > 0
+    # No call failed or was given up because the actor's server was paused or had other weights.
+    assert [name for name in last if name.startswith("comprl/failures/")] == []
+    assert last["comprl/queue/retried"] == last["comprl/queue/dead"] == 0
+    assert "comprl/extractor/updates" not in last and last["comprl/buffer/records"] == 0
+    saved = folder / run / f"global_step_{last_step(folder / run)}"
+    assert (saved / "comprl.json").exists() and not (saved / "extractor").exists()
+
+
+def test_a_run_continues_with_another_back_end(lent: Steps) -> None:
+    (step,) = lent["other_back_end"]
+    before = lent["endpoint"][-1]
+    assert (before["step"], step["step"]) == (2, 3)
+    assert step["comprl/distillations/written"] >= before["comprl/distillations/written"]
+    assert step["comprl/bank/size"] >= before["comprl/bank/size"]
+
+
+def test_the_endpoint_answers_with_the_key_of_the_environment_which_is_kept_nowhere(
+    folder: Path, lent: Steps, teacher: ChatEndpoint
+) -> None:
+    assert teacher.keys == {"Bearer secret"} and {request["model"] for request in teacher.requests} == {"teacher"}
+    assert LESSON in (folder / "endpoint" / "experience.jsonl").read_text()
+    kept = [folder / "endpoint" / name for name in ("config.yaml", "train.log", "metrics.jsonl")]
+    assert not any("secret" in file.read_text() for file in kept)
+
+
+def test_a_run_on_an_endpoint_is_evaluated(folder: Path, lent: Steps) -> None:
+    found = json.loads((folder / "result_endpoint.json").read_text())
+    assert found["step"] == 2 and found["average"].keys() >= {"with", "without"}
 
 
 def test_without_the_tool_there_are_no_tool_calls(lent: Steps) -> None:

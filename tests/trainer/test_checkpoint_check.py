@@ -19,6 +19,7 @@ from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 def folder(tmp_path: Path, make_record: Callable[..., GenerationRecord]) -> Path:
     """The parts of a checkpoint that are looked at."""
     (tmp_path / "comprl" / "buffer").mkdir(parents=True)
+    (tmp_path / "extractor").mkdir()
     (tmp_path / STATE_FILE).write_text("{}")
     write_records(tmp_path / "comprl" / "buffer" / "records.parquet", [make_record("a")])
     return tmp_path
@@ -37,6 +38,13 @@ def test_a_checkpoint_of_this_release_is_accepted(folder: Path) -> None:
 def test_the_refusal_of_an_older_one_says_what_to_do(folder: Path) -> None:
     make_old(folder)
     with pytest.raises(ValueError, match=r"continue this run with the release that wrote it.*comprl\.initial_bank="):
+        check(folder)
+
+
+def test_a_frozen_extractors_checkpoint_cannot_be_continued_with_an_engine(folder: Path) -> None:
+    (folder / "extractor").rmdir()
+    check(folder, has_engine=False)
+    with pytest.raises(FileNotFoundError, match=r"no weights of an extractor: .*backend=endpoint or actor.*initial_b"):
         check(folder)
 
 

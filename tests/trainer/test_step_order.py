@@ -1,7 +1,7 @@
 """Content of a step's checkpoint: verl's own training loop, in each of its modes, with everything else a stub."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,6 +10,9 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
 
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import BankConfig
+from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.trainer import experience_runtime
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.trainer import (
@@ -48,6 +51,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
         }
     )
     trainer.experience_runtime = events
+    trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
     trainer._stop_requested, trainer._saved_step = False, -1
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
@@ -93,6 +97,20 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         *("finish", "stop"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("backend", ["own", "endpoint", "actor"])
+def test_the_actors_servers_get_no_new_weights_under_the_extractors_calls(backend: str) -> None:
+    """In verl's synchronous mode there are no requests then; the other modes pause the servers themselves."""
+    events, kind = Events(), cast(Any, ComplementarySync)
+    trainer, settings = trainer_of(kind, events, 1, []), {"backend": backend}
+    trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig.model_validate(settings)})
+    trainer.checkpoint_manager, trainer.curr_step_profile, trainer.timing_raw = events, False, {}
+    trainer.on_sample_end()
+    events.append("train")
+    trainer.on_step_end()
+    pause, resume = (["abort_replicas"], ["resume_generation_replicas"]) if backend == "actor" else ([], [])
+    assert events == [*pause, "sleep_replicas", "train", "update_weights 0", *resume]
 
 
 def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def _summary(group: type[Settings]) -> str:
     """Return a group's docstring without its own config path, which the reader sees."""
     text = inspect.cleandoc(group.__doc__ or "")
     return _one_line(
-        re.sub(r" \(``comprl\.\w+``(?:; ([^)]*))?\)", lambda found: f" ({found[1]})" if found[1] else "", text)
+        re.sub(r" \(``comprl\.[\w.]+``(?:; ([^)]*))?\)", lambda found: f" ({found[1]})" if found[1] else "", text)
     )
 
 

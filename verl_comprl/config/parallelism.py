@@ -25,7 +25,7 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     yield from _mini_batch(config, actor)
     lengths = config.data.max_prompt_length, config.data.max_response_length
     yield from _longest_sequence(config, "actor_rollout_ref", *lengths)
-    if comprl.experience:
+    if comprl.has_extractor_engine:
         gpus = math.prod(extractor_slots(config, comprl))
         owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
         named = f"{owner}.nnodes * {owner}.n_gpus_per_node"

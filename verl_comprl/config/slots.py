@@ -81,7 +81,7 @@ def _actor(config: DictConfig) -> Iterator[SlotGroup]:
 def _extractor(config: DictConfig) -> Iterator[SlotGroup]:
     comprl = comprl_config(config)
     extractor = comprl.extractor
-    if not comprl.experience or extractor.placement == "shared":
+    if not comprl.has_extractor_engine or extractor.placement == "shared":
         return
     resource = extractor.node_resource
     yield SlotGroup(EXTRACTOR_POOL, (extractor.n_gpus_per_node,) * extractor.nnodes, node_resource=resource)

@@ -142,3 +142,8 @@ class ComprlConfig(Settings):
     embedder: EmbedderConfig = EmbedderConfig()
     extractor: ExtractorConfig = ExtractorConfig()
     merge: MergeConfig = MergeConfig()
+
+    @property
+    def has_extractor_engine(self) -> bool:
+        """Whether the run has a second model of its own, with engine and server."""
+        return self.experience and self.extractor.backend == "own"

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
+from verl_comprl.config.backends import frozen_back_end
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import undividable
 from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
@@ -38,16 +39,18 @@ def validate(config: DictConfig) -> ComprlConfig:
         *contradictions(config),
         *_trainer(config),
         *_loggers(config),
-        *_models(config, comprl.experience),
-        *_weight_sync(config, comprl.experience),
+        *_models(config, comprl.has_extractor_engine),
+        *_weight_sync(config, comprl.has_extractor_engine),
         *undividable(config, comprl),
         *_micro_batches(config),
         *_data(config),
         *separate_adapter_mistakes(config),
     ]
     if comprl.experience:
-        mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl), *_extractor(config, comprl)]
-        mistakes += placement_mistakes(config, comprl)
+        mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl)]
+        mistakes += frozen_back_end(config, comprl)
+    if comprl.has_extractor_engine:
+        mistakes += [*_extractor(config, comprl), *placement_mistakes(config, comprl)]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return comprl
@@ -165,8 +168,8 @@ def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         )
 
 
-def _models(config: DictConfig, experience: bool) -> Iterator[str]:
-    for subtree in ("actor_rollout_ref", *(["extractor"] if experience else [])):
+def _models(config: DictConfig, extractor: bool) -> Iterator[str]:
+    for subtree in ("actor_rollout_ref", *(["extractor"] if extractor else [])):
         path = config[subtree].model.get("path")
         if not path:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
@@ -174,7 +177,7 @@ def _models(config: DictConfig, experience: bool) -> Iterator[str]:
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
 
 
-def _weight_sync(config: DictConfig, experience: bool) -> Iterator[str]:
+def _weight_sync(config: DictConfig, extractor: bool) -> Iterator[str]:
     """Check that a bucket of the weight sync holds a model's largest tensor; verl says so only when both have started.
 
     Only on the CPU, where buckets are shared memory: on other devices verl sends a larger tensor by itself.
@@ -183,7 +186,7 @@ def _weight_sync(config: DictConfig, experience: bool) -> Iterator[str]:
         return
     from verl.utils.torch_dtypes import PrecisionType
 
-    for subtree in ("actor_rollout_ref", *(["extractor"] if experience else [])):
+    for subtree in ("actor_rollout_ref", *(["extractor"] if extractor else [])):
         model, rollout = config[subtree].model, config[subtree].rollout
         # Sent as the engine holds them, whatever the server's dtype.
         dtype = PrecisionType.to_dtype(config[subtree].actor.fsdp_config.get("model_dtype") or "fp32")

@@ -73,7 +73,10 @@ class RunState:
 
     def extractor(self) -> str:
         """Return the number of the extractor's updates."""
-        return counted(self.metrics.get("comprl/extractor/updates", 0), "update", "updates")
+        updates = self.metrics.get("comprl/extractor/updates")
+        if self.metrics and updates is None:
+            return "frozen"  # an endpoint, or the actor's server
+        return counted(updates or 0, "update", "updates")
 
     def step_line(self) -> str:
         """Return the latest step as one line."""

@@ -48,7 +48,8 @@ def _experience(totals: Metrics) -> Iterator[tuple[str, str]]:
     changes = ", ".join(f"{total(f'operations/{name}'):.0f} {word}" for name, word in operations.items())
     rejected = f"{total('operations/rejected'):.0f} requests of the extractor rejected"
     yield "experience bank", f"{counted(total('bank/size'), 'entry', 'entries')} now; {changes}; {rejected}"
-    yield "extractor", f"trained in {counted(total('extractor/updates'), 'update', 'updates')}"
+    if "comprl/extractor/updates" in totals:
+        yield "extractor", f"trained in {counted(total('extractor/updates'), 'update', 'updates')}"
     troubles = {"retried": "tried again", "dead": "given up", "dropped": "dropped", "depth": "left in the queue"}
     if any(total(f"queue/{name}") for name in troubles):
         shown = ", ".join(f"{total(f'queue/{name}'):.0f} {word}" for name, word in troubles.items())

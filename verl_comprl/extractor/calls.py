@@ -4,6 +4,7 @@ Owns the path from prompt to tokens, answer and generation record. ``Generate`` 
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,16 +25,43 @@ _SHORTEST_TEXT = 200
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """A prompt as chat messages, and as the token ids that the calls' tokenizer makes of them."""
+
+    messages: list[Message]
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling of every call."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    """Tokens to choose from; -1 for all."""
+    max_tokens: int
+    """Length of an answer."""
+
+
+@dataclass(frozen=True)
 class Generation:
-    """One sampled response: token ids, their log-probs in nats, and the version of the weights."""
+    """One sampled response: token ids, their log-probs in nats, and the version of the weights.
+
+    An endpoint gives text and token counts instead.
+    """
 
     token_ids: list[int]
     log_probs: list[float]
     weight_version: int
+    text: str | None = None
+    """If not the decoded ``token_ids``."""
+    usage: tuple[int, int] | None = None
+    """Tokens of prompt and response, if not those of the prompt's ids and ``token_ids``."""
 
 
-Generate = Callable[[list[int]], Awaitable[Generation]]
-"""Samples one response to a prompt's token ids."""
+Generate = Callable[[Prompt], Awaitable[Generation]]
+"""Samples one response: the extractor's back end."""
 
 
 class Tokenizer(Protocol):
@@ -59,69 +87,74 @@ class ExtractorCalls:
         max_prompt_tokens: int,
         max_operations: int,
         votes: bool = False,
+        tokens: Counter[str] | None = None,
     ) -> None:
         """Set up calls to one model.
 
         Args:
-            tokenizer: The extractor's tokenizer.
-            generate: Samples a response from the extractor's server.
+            tokenizer: The extractor's tokenizer; another one where the back end takes messages, which it then measures.
+            generate: Samples a response from the extractor's back end.
             max_prompt_tokens: An episode whose prompt is longer loses turns, then text, from its middle.
             max_operations: Maximum number of operations in the answer to a distillation.
             votes: Whether a distillation may also vote on the entries it was shown.
+            tokens: Counts the tokens of all calls as ``prompt`` and ``response``.
         """
         self._tokenizer = tokenizer
         self._generate = generate
         self._max_prompt_tokens = max_prompt_tokens
         self._max_operations = max_operations
         self._votes = votes
+        self._tokens: Counter[str] = Counter() if tokens is None else tokens
 
     async def distill(
         self, request: DistillationRequest, similar: Sequence[str] = ()
     ) -> tuple[ParsedAnswer, GenerationRecord]:
         """Distil a finished episode; the prompt numbers what the episode read, then ``similar`` entries, from 1."""
-        prompt_ids, listed = self._episode_prompt(request, similar)
+        prompt, listed = self._episode_prompt(request, similar)
         # Derived, not random: the queue may deliver a request twice, and the bank must recognise the second call.
         call_id = derive_id(CallKind.DISTILL, request.id)
-        answer, record = await self._call(CallKind.DISTILL, call_id, prompt_ids, request.step)
+        answer, record = await self._call(CallKind.DISTILL, call_id, prompt, request.step)
         operations = parse_distillation(answer, max_operations=self._max_operations, listed=listed, votes=self._votes)
         return operations, record
 
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
         """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1."""
-        prompt_ids = self._encode(merge_messages(texts))
-        answer, record = await self._call(CallKind.MERGE, str(uuid.uuid4()), prompt_ids, step)
+        prompt = self._prompt(merge_messages(texts))
+        answer, record = await self._call(CallKind.MERGE, str(uuid.uuid4()), prompt, step)
         return parse_merge(answer, listed=len(texts)), record
 
     async def answer(self, experience: str, query: str, step: int) -> tuple[str | None, GenerationRecord]:
         """Answer a ``search_and_ask`` query from one entry; the text is ``None`` if the answer cannot be parsed."""
-        prompt_ids = self._encode(answer_messages(experience, query))
-        answer, record = await self._call(CallKind.ANSWER, str(uuid.uuid4()), prompt_ids, step)
+        prompt = self._prompt(answer_messages(experience, query))
+        answer, record = await self._call(CallKind.ANSWER, str(uuid.uuid4()), prompt, step)
         return parse_answer(answer), record
 
-    async def _call(
-        self, kind: CallKind, call_id: str, prompt_ids: list[int], step: int
-    ) -> tuple[str, GenerationRecord]:
-        if len(prompt_ids) > self._max_prompt_tokens:
-            raise ValueError(f"{kind} prompt of {len(prompt_ids)} tokens exceeds {self._max_prompt_tokens}")
-        generation = await self._generate(prompt_ids)
+    async def _call(self, kind: CallKind, call_id: str, prompt: Prompt, step: int) -> tuple[str, GenerationRecord]:
+        if len(prompt.ids) > self._max_prompt_tokens:
+            raise ValueError(f"{kind} prompt of {len(prompt.ids)} tokens exceeds {self._max_prompt_tokens}")
+        generation = await self._generate(prompt)
+        sent, sampled = generation.usage or (len(prompt.ids), len(generation.token_ids))
+        self._tokens.update(prompt=sent, response=sampled)
         record = GenerationRecord(
             id=call_id,
             kind=kind,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt.ids,
             response_ids=generation.token_ids,
             response_log_probs=generation.log_probs,
             weight_version=generation.weight_version,
             created_step=step,
         )
+        if generation.text is not None:
+            return generation.text, record
         return self._tokenizer.decode(generation.token_ids, skip_special_tokens=True), record
 
-    def _encode(self, messages: list[Message]) -> list[int]:
+    def _prompt(self, messages: list[Message]) -> Prompt:
         ids = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-        return list(ids)
+        return Prompt(messages, list(ids))
 
-    def _episode_prompt(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[list[int], int]:
+    def _episode_prompt(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[Prompt, int]:
         """Encode an episode, and return the number of entries listed.
 
         Until it fits, drop turns from its middle, then cut long texts in their middle, then drop entries from the end
@@ -142,10 +175,10 @@ class ExtractorCalls:
                 similar=similar,
                 votes=self._votes,
             )
-            prompt_ids = self._encode(messages)
-            if len(prompt_ids) <= self._max_prompt_tokens:
-                return prompt_ids, len(read) + len(similar)
-            kept = self._max_prompt_tokens / len(prompt_ids)
+            prompt = self._prompt(messages)
+            if len(prompt.ids) <= self._max_prompt_tokens:
+                return prompt, len(read) + len(similar)
+            kept = self._max_prompt_tokens / len(prompt.ids)
             if len(turns) > 2:
                 drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
                 middle = (len(turns) - drop) // 2
@@ -154,7 +187,7 @@ class ExtractorCalls:
             longest = max(map(len, (final, *(text for turn in turns for text in _texts(turn)))))
             if longest <= _SHORTEST_TEXT:
                 if not similar and len(read) <= 1:
-                    return prompt_ids, 0  # rules, task or guide alone are too long: the call is refused
+                    return prompt, 0  # rules, task or guide alone are too long: the call is refused
                 (similar or read).pop()
                 continue
             limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))

@@ -2,7 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, NonPositiveFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    NonPositiveFloat,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+)
 
 from verl_comprl.settings import FilePath, Settings, Share, interpolated
 
@@ -28,8 +36,52 @@ class QueueConfig(Settings):
     that episodes that failed together are not retried together."""
 
 
+class EndpointConfig(Settings):
+    """An OpenAI-compatible endpoint that answers the calls with ``backend: endpoint`` (``comprl.extractor.endpoint``).
+
+    Lengths and sampling of a call are those of ``extractor.rollout``, as with the other back ends.
+    """
+
+    url: str = ""
+    """Up to and with the version: `http://127.0.0.1:8000/v1`."""
+
+    model: str = ""
+    """The endpoint's name of its model."""
+
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable that holds the endpoint's key, which is read from nowhere else; empty for an endpoint
+    without a key."""
+
+    timeout: PositiveFloat = 120.0
+    """Seconds for one request."""
+
+    retries: NonNegativeInt = 4
+    """Further attempts of a request after status 408, 409, 429 or 5xx, a time-out or a lost connection. The pause
+    before each is what the endpoint asks for (`Retry-After`, up to two minutes), otherwise 0.5 s, then doubled up to
+    8 s. After the last one the call has failed: an episode is distilled again later (`comprl.queue`)."""
+
+    max_concurrent: PositiveInt = 32
+    """Requests at the same time; more wait."""
+
+    length_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name under which the endpoint takes the length of an answer (`extractor.rollout.response_length`); newer models
+    of OpenAI know the second only."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return url
+
+
 class ExtractorConfig(Settings):
     """How the extractor learns and where it runs (``comprl.extractor``); its model is the subtree ``extractor``."""
+
+    backend: Literal["own", "endpoint", "actor"] = "own"
+    """Model that answers the extractor's calls. `own`: a second model with engine and server, the subtree `extractor`.
+    `endpoint`: an OpenAI-compatible endpoint. `actor`: the actor's server with its current weights. The last two start
+    nothing, need no device slots and are not trained (`train: false`)."""
 
     train: bool = True
     """Whether the extractor is trained."""
@@ -100,6 +152,7 @@ class ExtractorConfig(Settings):
     slice_seconds: PositiveFloat = 60.0
     """With `placement: shared`, seconds of each actor step in which further updates begin while full batches wait. The
     last one is finished."""
+    endpoint: EndpointConfig = EndpointConfig()
 
 
 class MergeConfig(Settings):

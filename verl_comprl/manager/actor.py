@@ -4,21 +4,19 @@ The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import ray
 from omegaconf import DictConfig
 from verl.utils.tokenizer import hf_tokenizer
-from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
-from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
@@ -97,29 +95,22 @@ class _ManagerActor(BankInspection, ExperienceManager):
             remove_address(self._address_folder)
         await super().close()
 
-    async def connect(self, client: LLMServerClient, view: DictConfig) -> None:
-        """Connect the extractor's server and start distillation."""
-        rollout, model = view.actor_rollout_ref.rollout, view.actor_rollout_ref.model
-        sampling = {
-            "temperature": rollout.temperature,
-            "top_p": rollout.top_p,
-            "top_k": rollout.top_k,
-            "logprobs": True,
-            "max_tokens": rollout.response_length,
-        }
+    async def connect(self, generate: Generate, model: DictConfig, max_prompt_tokens: int) -> None:
+        """Connect the extractor's back end and start distillation.
 
-        async def generate(prompt_ids: list[int]) -> Generation:
-            output = await client.generate(uuid.uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling))
-            version = output.extra_fields.get("max_global_steps") or 0
-            return Generation(list(output.token_ids), list(output.log_probs or []), version)
-
+        Args:
+            generate: The back end.
+            model: A ``model`` subtree, whose tokenizer encodes or measures prompts.
+            max_prompt_tokens: Length of a prompt.
+        """
         self.start(
             ExtractorCalls(
                 load_tokenizer(model),
                 self.availability.when_there(bounded(generate, self._config.work_timeout)),
-                max_prompt_tokens=rollout.prompt_length,
+                max_prompt_tokens=max_prompt_tokens,
                 max_operations=self._config.extractor.max_operations,
                 votes=self._config.extractor.votes,
+                tokens=self._totals.tokens,
             )
         )
 

@@ -23,6 +23,8 @@ class Totals:
     verdicts: Counter[str] = field(default_factory=Counter)
     distillations: Counter[str] = field(default_factory=Counter)
     """Episodes: ``written``, ``return`` (nothing to learn), ``unreadable``; ``skipped`` were not drawn."""
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Of the extractor's calls: ``prompt`` and ``response``."""
     merges: int = 0
 
     def all_operations(self, bank: ExperienceBank) -> Counter[str]:
@@ -53,6 +55,7 @@ def manager_metrics(
         ("answers", totals.answers),
         ("verdicts", totals.verdicts),
         ("distillations", totals.distillations),
+        ("extractor/tokens", totals.tokens),
     ):
         metrics |= {f"{name}/{kind}": float(count) for kind, count in counter.items()}
     return metrics | {

@@ -21,13 +21,13 @@ _PARSER = "hermes"
 
 
 def check_templates(config: DictConfig, comprl: ComprlConfig) -> None:
-    """Check the actor's template, and the extractor's if the run has one.
+    """Check the actor's template, and the extractor's if the run has a model for it.
 
     Raises:
         ConfigError: With one line per mistake.
     """
     mistakes = list(_actor(config, comprl))
-    if comprl.experience:
+    if comprl.has_extractor_engine:
         mistakes += _extractor(config)
     if mistakes:
         raise ConfigError("\n".join(mistakes))

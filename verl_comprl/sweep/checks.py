@@ -21,14 +21,14 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
     """
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
-    from verl_comprl.sweep.shared_settings import conflicts, unsupported
+    from verl_comprl.sweep.shared_settings import conflicts, has_extractor_engine, unsupported
 
     if not runs:
         raise ConfigError("a sweep needs at least one run")
     check_symbols()
     plugin.verify()
     pairs = list(zip(runs, configs, strict=True))
-    reference, shared = next((pair for pair in pairs if pair[1].comprl.experience), pairs[0])
+    reference, shared = next((pair for pair in pairs if has_extractor_engine(pair[1])), pairs[0])
     # All comparisons come first: check_config completes a config.
     compared: list[list[str]] = []
     for run, config in pairs:

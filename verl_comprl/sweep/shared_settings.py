@@ -64,7 +64,7 @@ _FIXED = (
     "global_profiler",
     "transfer_queue",
 )
-_FIXED_WITH_EXPERIENCE = (
+_FIXED_WITH_EXTRACTOR = (
     "comprl.extractor.placement",
     "comprl.extractor.nnodes",
     "comprl.extractor.n_gpus_per_node",
@@ -77,21 +77,26 @@ def conflicts(config: DictConfig, reference: DictConfig, name: str) -> Iterator[
 
     Args:
         config: A run's config.
-        reference: The other's; with experience, if any run has it.
+        reference: The other's; with an engine for the extractor, if any run has one.
         name: Of the other run.
 
     Yields:
         A line for each setting that must be the same and is not, with both values.
     """
     subtrees = ["actor_rollout_ref", *_FIXED]
-    if config.comprl.experience and reference.comprl.experience:
-        subtrees += ["extractor", *_FIXED_WITH_EXPERIENCE]
+    if has_extractor_engine(config) and has_extractor_engine(reference):
+        subtrees += ["extractor", *_FIXED_WITH_EXTRACTOR]
     if config.distillation.enabled:
         subtrees.append("distillation")
     ours, theirs = _fixed_settings(config, subtrees), _fixed_settings(reference, subtrees)
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             yield f"{key}={ours.get(key)} is not the {theirs.get(key)} of run {name}, with which it is to share engines"
+
+
+def has_extractor_engine(config: DictConfig) -> bool:
+    """Return whether a run, whose settings need not be right, has a second model."""
+    return bool(config.comprl.experience) and config.comprl.extractor.backend == "own"
 
 
 def unsupported(config: DictConfig) -> Iterator[str]:

@@ -10,8 +10,10 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.frozen_extractor import FrozenExtractor
 
 STATE_FILE = "comprl.json"
+EXTRACTOR_FOLDER = "extractor"
 
 
 def resume_folder(config: DictConfig) -> Path | None:
@@ -32,7 +34,9 @@ def resume_folder(config: DictConfig) -> Path | None:
     return Path(latest) if latest else None
 
 
-def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: Any, seconds: float) -> None:
+def save(
+    config: DictConfig, step: int, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float
+) -> None:
     """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match.
 
     Args:
@@ -49,24 +53,34 @@ def save(config: DictConfig, step: int, extractor: ExtractorRuntime, manager: An
     # A run that is killed in between therefore does not resume from a checkpoint that lacks our part.
     folder = Path(config.trainer.default_local_dir).resolve() / f"global_step_{step}"
     with holding(extractor.lock, seconds, "a running update of the extractor to end"):
-        extractor.save(folder / "extractor", config.trainer.get("max_actor_ckpt_to_keep", None))
+        extractor.save(folder / EXTRACTOR_FOLDER, config.trainer.get("max_actor_ckpt_to_keep", None))
         saving = manager.save.remote(str(folder / "comprl"))
         wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
         state = {"extractor_weight_version": extractor.weight_version, "step": step}
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, *, has_engine: bool = True) -> None:
     """Check that :func:`load` can read a checkpoint. To be called first: an older release reads no bank opened by this.
 
+    Args:
+        folder: The checkpoint.
+        has_engine: Whether the extractor's weights are wanted, too.
+
     Raises:
-        FileNotFoundError: If the checkpoint has no part of ours, as one of plain verl.
+        FileNotFoundError: If the checkpoint has no part of ours, as one of plain verl, or lacks the weights.
         ValueError: If another release wrote it.
     """
     if not (folder / STATE_FILE).exists():
         raise FileNotFoundError(
             f"{folder} is not a verl-comprl checkpoint ({STATE_FILE} is missing); "
             "start with trainer.resume_mode=disable or another trainer.default_local_dir"
+        )
+    if has_engine and not (folder / EXTRACTOR_FOLDER).is_dir():
+        raise FileNotFoundError(
+            f"{folder} has no weights of an extractor: its run had comprl.extractor.backend=endpoint or actor. "
+            "Continue it with one of these, or start another run with its bank: "
+            f"comprl.initial_bank={folder / 'comprl' / 'bank'}"
         )
     try:
         next(read_records(folder / "comprl" / "buffer" / "records.parquet"), None)
@@ -77,9 +91,9 @@ def check(folder: Path) -> None:
         ) from error
 
 
-def load(folder: Path, extractor: ExtractorRuntime, manager: Any, seconds: float) -> None:
+def load(folder: Path, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float) -> None:
     """Load what :func:`save` wrote; the extractor and the bank may take ``seconds`` each."""
     state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    extractor.load(folder / "extractor", state["extractor_weight_version"])
+    extractor.load(folder / EXTRACTOR_FOLDER, state["extractor_weight_version"])
     restoring = manager.restore.remote(str(folder / "comprl"))
     wait_for(restoring, seconds, "the experience manager to restore bank, queue and buffer")

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from ray.exceptions import RayError
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
@@ -17,7 +18,8 @@ from verl_comprl.manager.actor import MANAGER_SECONDS, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer.engines import Engines
-from verl_comprl.trainer.extractor_runtime import extractor_view
+from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
+from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.learner import ExtractorLearner
 
 Metrics = dict[str, float]
@@ -44,8 +46,13 @@ class NoExperienceRuntime:
             pool: The actor's slots, if the extractor shares them.
         """
 
-    def connect(self, folder: Path | None) -> None:
-        """Restore from a checkpoint, if there is one, and start distillation."""
+    def connect(self, folder: Path | None, actor: LLMServerClient) -> None:
+        """Restore from a checkpoint, if there is one, and start distillation.
+
+        Args:
+            folder: The checkpoint; None for a new run.
+            actor: A client of the actor's servers, which have the actor's weights by now. It must survive their pauses.
+        """
 
     def begin(self) -> None:
         """Start training the extractor in the background."""
@@ -85,6 +92,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         """
         self._config = config
         self._comprl = comprl_config(config)
+        self._frozen = None if self._comprl.has_extractor_engine else make_frozen_extractor(config)
+        self._learner: ExtractorLearner | None = None
         self.manager, self._loaded = start_manager(config)
         self._is_open = False
         self._collect_timeouts = 0
@@ -96,18 +105,23 @@ class ExperienceRuntime(NoExperienceRuntime):
             folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
         """
         if folder is not None:
-            checkpoint.check(folder)
+            checkpoint.check(folder, has_engine=self._frozen is None)
+        if self._frozen is not None:
+            self._frozen.check()
         wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
         open_bank(self.manager, self._config, keep_content=folder is not None)
         self._is_open = True
 
     def start(self, engines: Engines, pool: Any = None) -> None:
-        """Start the extractor's engine and server, or take them over."""
-        self.extractor = engines.extractor(extractor_view(self._config), pool)
-        self._learner = ExtractorLearner(self.extractor, self.manager, max_failures=self._comprl.extractor.max_failures)
+        """Start the extractor's engine and server, or take them over, unless it has none."""
+        if self._frozen is not None:
+            self.extractor: ExtractorRuntime | FrozenExtractor = self._frozen
+            return
+        self.extractor = runtime = engines.extractor(extractor_view(self._config), pool)
+        self._learner = ExtractorLearner(runtime, self.manager, max_failures=self._comprl.extractor.max_failures)
 
-    def connect(self, folder: Path | None) -> None:
-        """Restore from ``folder``, copy the weights to the server and connect it to the manager."""
+    def connect(self, folder: Path | None, actor: LLMServerClient) -> None:
+        """Restore from ``folder``, copy the weights to the extractor's server and connect it to the manager."""
         limit = self._comprl.work_timeout
         if folder is not None:
             checkpoint.load(folder, self.extractor, self.manager, limit)
@@ -115,8 +129,10 @@ class ExperienceRuntime(NoExperienceRuntime):
                 replacing = self.manager.replace_bank.remote(self._comprl.initial_bank)
                 wait_for(replacing, limit, "the experience manager to load another bank")
         self.extractor.publish_weights()
-        self.extractor.serving.tell = self._tell_manager
-        connecting = self.manager.connect.remote(self.extractor.client(), self.extractor.config)
+        if isinstance(self.extractor, ExtractorRuntime):
+            self.extractor.serving.tell = self._tell_manager
+        extractor = self.extractor
+        connecting = self.manager.connect.remote(extractor.generate(actor), extractor.model, extractor.prompt_length)
         wait_for(connecting, limit, "the experience manager to connect the extractor")
 
     def _tell_manager(self, there: bool) -> None:
@@ -126,12 +142,12 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def begin(self) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
-        if self._comprl.extractor.train and not self._shares_slots:
+        if self._learner is not None and self._comprl.extractor.train and not self._shares_slots:
             self._learner.start()
 
     def take_turn(self) -> None:
         """Train the extractor while the actor pauses, if they share slots."""
-        if self._comprl.extractor.train and self._shares_slots:
+        if self._learner is not None and self._comprl.extractor.train and self._shares_slots:
             self._learner.take_turn(self._comprl.extractor.slice_seconds)
 
     @property
@@ -152,7 +168,7 @@ class ExperienceRuntime(NoExperienceRuntime):
                 wait_for(self.manager.merge.remote(), MANAGER_SECONDS, "the experience manager to start a merge")
         except WaitTimeout as error:
             metrics = self._note_timeout(error)
-        return metrics | {"comprl/collect_timeouts": float(self._collect_timeouts)} | self._learner.metrics()
+        return metrics | {"comprl/collect_timeouts": float(self._collect_timeouts)} | self._learned()
 
     def finish(self) -> Metrics:
         """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds."""
@@ -164,12 +180,15 @@ class ExperienceRuntime(NoExperienceRuntime):
             metrics = _named(wait_for(self.manager.metrics.remote(), MANAGER_SECONDS, "the manager's metrics"))
         except WaitTimeout as error:
             metrics = self._note_timeout(error)
-        return metrics | self._learner.metrics()
+        return metrics | self._learned()
 
     def _note_timeout(self, error: WaitTimeout) -> Metrics:
         self._collect_timeouts += 1
         print(f"{error}; the run goes on without it")
         return {}
+
+    def _learned(self) -> Metrics:
+        return self._learner.metrics() if self._learner is not None else {}
 
     def _print_warnings(self) -> None:
         """Print what the manager warned about; the launcher redirects it to train.log."""
@@ -179,7 +198,8 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def stop(self) -> None:
         """Let a running update finish, then stop training the extractor."""
-        self._learner.stop()
+        if self._learner is not None:
+            self._learner.stop()
         with suppress(RayError, WaitTimeout):  # the manager may be what has failed
             self._print_warnings()
 

@@ -29,6 +29,8 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import EXTRACTOR_POOL, extractor_slots
 from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.extractor.calls import Generate
+from verl_comprl.manager.served_model import ServedModel, sampling_of
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.engine_worker import EngineWorker
@@ -150,6 +152,20 @@ class ExtractorRuntime:
     def data_parallel_size(self) -> int:
         """Ranks that a batch is split over."""
         return max(self.workers._query_dispatch_info("actor")) + 1
+
+    @property
+    def model(self) -> DictConfig:
+        """Model whose tokenizer encodes prompts."""
+        return self.config.actor_rollout_ref.model
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.config.actor_rollout_ref.rollout.prompt_length
+
+    def generate(self, actor: LLMServerClient) -> Generate:
+        """Return what answers the extractor's calls: its own servers, not the actor's."""
+        return ServedModel(self.client(), sampling_of(self.config.actor_rollout_ref.rollout))
 
     def client(self) -> LLMServerClient:
         """Return a client that survives weight syncs: it resumes aborted generations under the new weights."""

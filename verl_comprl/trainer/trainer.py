@@ -81,6 +81,7 @@ class ComplementaryTrainerMixin(EngineSharing):
         self.progress = Progress()
         self._failures = FailureLog(self._folder)
         self._stop_requested = False
+        self._resumed_from: Path | None = None
         self._saved_step = -1
         self._stretch = 1
         """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
@@ -93,7 +94,7 @@ class ComplementaryTrainerMixin(EngineSharing):
             self.experience_runtime = ExperienceRuntime(self.config)
 
     def _setup(self) -> None:
-        folder = resume_folder(self.config)
+        folder = self._resumed_from = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
         self.prepare()
         self.experience_runtime.open(folder)
@@ -110,11 +111,19 @@ class ComplementaryTrainerMixin(EngineSharing):
                 starting = background.submit(self.experience_runtime.start, self.engines)
                 super()._setup()
                 starting.result()
-        self.experience_runtime.connect(folder)
+
+    def on_init_end(self) -> None:
+        """Copy the actor's weights to its servers, then connect the extractor, which may be one of them."""
+        super().on_init_end()
+        self.experience_runtime.connect(self._resumed_from, self.resuming_client())
+
+    def resuming_client(self) -> LLMServerClient:
+        """Return a client of the actor's servers that survives their pauses: aborted generations are resumed."""
+        return self.get_llm_client()
 
     @property
     def _shares_slots(self) -> bool:
-        return self.comprl.experience and self.comprl.extractor.placement == "shared"
+        return self.comprl.has_extractor_engine and self.comprl.extractor.placement == "shared"
 
     def _init_dataloader(self) -> None:
         """Give the tasks of a mix equal shares of every batch; a single task is sampled as verl samples it."""
@@ -334,6 +343,32 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
     def get_llm_client(self) -> LLMServerClient:
         """Return the client of the rollouts; the other modes add and remove servers during a run."""
         return make_client(self.llm_server_manager)
+
+    def resuming_client(self) -> LLMServerClient:
+        """Return a client of its own for the extractor's calls: the rollouts' need none that resumes in this mode."""
+        return make_client(self.llm_server_manager, resuming=True)
+
+    def on_sample_end(self) -> None:
+        """Pause the servers before they sleep or get other weights, if they answer the extractor's calls, too.
+
+        verl relies on there being no requests: it would put the servers to sleep, or change the weights, under them.
+        Paused, a server keeps what it is sent; the extractor's client sends aborted calls again.
+        """
+        if self._actor_is_extractor:
+            servers: Any = self.checkpoint_manager
+            servers.abort_replicas()
+        super().on_sample_end()
+
+    def on_step_end(self) -> None:
+        """Let the servers go on, with the new weights."""
+        super().on_step_end()
+        if self._actor_is_extractor:
+            servers: Any = self.checkpoint_manager
+            servers.resume_generation_replicas()
+
+    @property
+    def _actor_is_extractor(self) -> bool:
+        return self.comprl.experience and self.comprl.extractor.backend == "actor"
 
 
 @register_trainer("comprl_colocate_async")

@@ -12,7 +12,19 @@ import numpy as np
 from openai import AsyncOpenAI, OpenAIError
 
 _NO_KEY = "none"
-"""Used without ``OPENAI_API_KEY``: the client requires a key, local servers do not."""
+"""Used for an endpoint without a key: the client requires one, local servers do not."""
+
+
+def open_client(url: str, key: str | None, *, timeout: float, retries: int = 2) -> AsyncOpenAI:
+    """Return a client, which retries with backoff by itself.
+
+    Args:
+        url: Up to and with the version: ``http://127.0.0.1:8000/v1``.
+        key: The endpoint's; without one if it needs none.
+        timeout: Seconds for one request.
+        retries: Further attempts of a request.
+    """
+    return AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, timeout=timeout, max_retries=retries)
 
 
 class OpenAIEmbedder:
@@ -74,7 +86,7 @@ class OpenAIEmbedder:
         Raises:
             ValueError: If the endpoint does not return a vector.
         """
-        client = AsyncOpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or _NO_KEY, timeout=timeout)
+        client = open_client(url, os.environ.get("OPENAI_API_KEY"), timeout=timeout)
         embedder = cls(
             client,
             model,

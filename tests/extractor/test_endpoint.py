@@ -1,0 +1,144 @@
+"""The endpoint back end against a local HTTP server: requests, answers, failures."""
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from chat_endpoint import ChatEndpoint, refusal
+from openai import APIStatusError, APITimeoutError
+from starlette.responses import Response
+
+from verl_comprl.experience.schema import Add, DistillationRequest
+from verl_comprl.extractor.calls import ExtractorCalls, Prompt, Sampling
+from verl_comprl.extractor.config import EndpointConfig
+from verl_comprl.extractor.endpoint import Endpoint, EndpointError
+from verl_comprl.extractor.prompts import distill_messages, render_trajectory
+
+PROMPT = Prompt([{"role": "system", "content": "Rules."}, {"role": "user", "content": "Question?"}], [1, 2, 3])
+ADD = '<answer>[{"operation": "add", "title": "T", "content": "C"}]</answer>'
+
+
+@pytest.fixture
+def served() -> Iterator[ChatEndpoint]:
+    served = ChatEndpoint(lambda messages: "advice")
+    served.server.start()
+    yield served
+    served.server.stop()
+
+
+def connect(served: ChatEndpoint, *, key: str = "", top_k: int = -1, **settings: Any) -> Endpoint:
+    config = EndpointConfig(url=served.url, model="teacher", **settings)
+    return Endpoint(config, key, Sampling(temperature=0.5, top_p=0.9, top_k=top_k, max_tokens=64))
+
+
+async def test_messages_are_sent_as_messages_and_text_and_usage_come_back(served: ChatEndpoint) -> None:
+    generation = await connect(served, key="secret")(PROMPT)
+    assert (generation.text, generation.usage) == ("advice", (11, 5))
+    assert (generation.token_ids, generation.log_probs) == ([], [])
+    sampling = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 64}
+    assert served.requests == [{"model": "teacher", "messages": PROMPT.messages, **sampling}]
+    assert served.keys == {"Bearer secret"}
+
+
+async def test_parameters_outside_of_openais_schema(served: ChatEndpoint) -> None:
+    await connect(served, top_k=20, length_parameter="max_completion_tokens")(PROMPT)
+    (request,) = served.requests
+    assert request["top_k"] == 20 and request["max_completion_tokens"] == 64 and "max_tokens" not in request
+
+
+async def test_refusals_that_may_pass_are_retried(served: ChatEndpoint) -> None:
+    served.failures = [refusal(429), refusal(503)]
+    assert (await connect(served)(PROMPT)).text == "advice"
+    assert len(served.requests) == 3
+
+
+async def test_retries_are_limited(served: ChatEndpoint) -> None:
+    served.failures = [refusal(429) for _ in range(9)]
+    with pytest.raises(APIStatusError):
+        await connect(served, retries=2)(PROMPT)
+    assert len(served.requests) == 3
+
+
+async def test_a_key_that_is_refused_is_not_tried_again(served: ChatEndpoint) -> None:
+    served.failures = [refusal(401)]
+    with pytest.raises(APIStatusError, match="401"):
+        await connect(served)(PROMPT)
+    assert len(served.requests) == 1
+
+
+async def test_a_late_answer_is_given_up_and_requested_again(served: ChatEndpoint) -> None:
+    served.delay = 5.0
+    with pytest.raises(APITimeoutError):
+        await connect(served, timeout=0.1, retries=1)(PROMPT)
+    assert len(served.requests) == 2
+
+
+async def test_no_more_requests_at_once_than_allowed(served: ChatEndpoint) -> None:
+    endpoint, served.delay = connect(served, max_concurrent=3), 0.02
+    await asyncio.gather(*(endpoint(PROMPT) for _ in range(9)))
+    assert served.most_in_flight == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (Response('{"choices": [{"mess', media_type="application/json"), "is not JSON"),
+        (Response("Bad gateway", media_type="text/plain"), "has no message: Bad gateway"),
+        (Response("{}", media_type="application/json"), "has no message"),
+        (Response('{"choices": []}', media_type="application/json"), "has no message"),
+        (Response('{"choices": [{"index": 0}]}', media_type="application/json"), "has no message"),
+        (Response("[]", media_type="application/json"), "has no message"),
+    ],
+)
+async def test_unusable_answers_are_named(served: ChatEndpoint, answer: Response, message: str) -> None:
+    served.failures = [answer]
+    with pytest.raises(EndpointError, match=message):
+        await connect(served, retries=0)(PROMPT)
+
+
+async def test_an_answer_without_usage_is_used_and_its_tokens_are_not_counted(served: ChatEndpoint) -> None:
+    served.change = lambda answer: {name: value for name, value in answer.items() if name != "usage"}
+    generation = await connect(served)(PROMPT)
+    assert (generation.text, generation.usage) == ("advice", (0, 0))
+
+
+async def test_an_answer_without_text_is_an_empty_one(served: ChatEndpoint) -> None:
+    served.change = lambda answer: {**answer, "choices": [{"index": 0, "message": {"content": None}}]}
+    assert (await connect(served)(PROMPT)).text == ""
+
+
+async def test_it_travels_to_another_process_with_open_connections(served: ChatEndpoint) -> None:
+    endpoint = connect(served, key="secret")
+    await endpoint(PROMPT)
+    again: Endpoint = pickle.loads(pickle.dumps(endpoint))
+    assert (await again(PROMPT)).text == "advice" and served.keys == {"Bearer secret"}
+
+
+async def test_the_check_asks_for_a_few_tokens(served: ChatEndpoint) -> None:
+    await connect(served).check()
+    assert [request["max_tokens"] for request in served.requests] == [16]
+
+
+async def test_the_check_names_address_model_and_reason(served: ChatEndpoint) -> None:
+    served.failures = [refusal(401)]
+    with pytest.raises(EndpointError, match=rf"endpoint\.url={served.url} with model=teacher: .*401.*provoked"):
+        await connect(served).check()
+    served.server.stop()
+    with pytest.raises(EndpointError, match="Connection error"):
+        await connect(served, retries=0).check()
+    served.server.start()
+
+
+async def test_a_distillation_through_an_endpoint(
+    served: ChatEndpoint, tokenizer: Any, make_request: Callable[..., DistillationRequest]
+) -> None:
+    served.reply = lambda messages: ADD
+    request = make_request("episode")
+    calls = ExtractorCalls(tokenizer, connect(served), max_prompt_tokens=100_000, max_operations=3)
+    answer, record = await calls.distill(request)
+    assert answer.operations == (Add(title="T", content="C"),)
+    assert list(record.response_ids) == [] == list(record.response_log_probs)
+    expected = distill_messages("", request.goal, [], render_trajectory(request.turns), success=True)
+    assert served.requests[0]["messages"] == expected

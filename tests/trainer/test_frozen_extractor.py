@@ -1,0 +1,149 @@
+"""An endpoint in the extractor's place: launcher, the manager's Ray actor and a real HTTP server, without any model."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from chat_endpoint import ChatEndpoint, refusal
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+from running import ROOT, undocumented
+from teaching import LESSON, teach
+
+from verl_comprl.experience.schema import DistillationRequest
+from verl_comprl.extractor.endpoint import EndpointError
+from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.trainer.engines import Engines
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+
+pytestmark = pytest.mark.slow
+KEY = "COMPRL_TEST_KEY"
+Start = Callable[..., ExperienceRuntime]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def teacher() -> Iterator[ChatEndpoint]:
+    teacher = ChatEndpoint(teach)
+    teacher.server.start()
+    yield teacher
+    teacher.server.stop()
+
+
+@pytest.fixture
+def config(teacher: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DictConfig:
+    # After Ray has started: its workers do not have the key.
+    monkeypatch.setenv(KEY, "secret")
+    settings = {
+        "trainer.default_local_dir": tmp_path,
+        "actor_rollout_ref.model.path": ROOT / "recipes/miniature/models/plain/actor",
+        "extractor.model.path": "null",
+        "comprl.extractor.backend": "endpoint",
+        "comprl.extractor.endpoint.url": teacher.url,
+        "comprl.extractor.endpoint.model": "teacher",
+        "comprl.extractor.endpoint.key_variable": KEY,
+        "comprl.queue.backoff_seconds": 0.01,
+    }
+    overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", "arm=static_online"]
+    with initialize_config_module("verl_comprl.config", version_base=None):
+        return compose("comprl_trainer", [*overrides, *(f"{key}={value}" for key, value in settings.items())])
+
+
+@pytest.fixture
+def start(cluster: None, config: DictConfig) -> Iterator[Start]:
+    """Start a runtime as the trainer does; the test has it to itself."""
+    started: list[ExperienceRuntime] = []
+
+    def begin(folder: Path | None = None) -> ExperienceRuntime:
+        runtime = ExperienceRuntime(config)
+        started.append(runtime)
+        runtime.open(folder)
+        runtime.start(Engines())
+        no_actor: Any = None
+        runtime.connect(folder, no_actor)
+        runtime.begin()
+        return runtime
+
+    yield begin
+    for runtime in started:
+        runtime.stop()
+        runtime.close()
+
+
+def report(runtime: ExperienceRuntime, request: DistillationRequest) -> None:
+    ray.get(runtime.manager.report.remote(EpisodeReport(request, guided=False)))
+
+
+def test_episodes_are_distilled_and_questions_answered(
+    start: Start, teacher: ChatEndpoint, make_request: Callable[..., DistillationRequest], tmp_path: Path
+) -> None:
+    runtime = start()
+    teacher.failures = [refusal(429), refusal(503)]
+    for number in range(3):
+        report(runtime, make_request(f"prompt_{number}"))
+    metrics = runtime.finish()
+    assert metrics["comprl/distillations/written"] == metrics["comprl/bank/size"] == 3
+    assert metrics["comprl/queue/retried"] == 0, "a refused request is retried without failing the call"
+    # The check is no call.
+    assert (metrics["comprl/extractor/tokens/prompt"], metrics["comprl/extractor/tokens/response"]) == (33, 15)
+    assert "comprl/extractor/updates" not in metrics and metrics["comprl/buffer/records"] == 0
+    assert undocumented(metrics) == []
+    answer = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
+    assert (answer.status, answer.text) == ("answered", LESSON)
+    assert teacher.keys == {"Bearer secret"}
+
+    runtime.save(2)
+    saved = tmp_path / "global_step_2"
+    assert {path.name for path in saved.iterdir()} == {"comprl", "comprl.json"}
+    assert json.loads((saved / "comprl.json").read_text()) == {"extractor_weight_version": 0, "step": 2}
+    assert not any(b"secret" in path.read_bytes() for path in saved.rglob("*") if path.is_file())
+
+
+def test_a_resumed_run_continues_the_counts(
+    start: Start, config: DictConfig, make_request: Callable[..., DistillationRequest], tmp_path: Path
+) -> None:
+    runtime = start()
+    report(runtime, make_request("prompt_0"))
+    runtime.finish()
+    runtime.save(1)
+    config.trainer.default_local_dir = str(tmp_path / "resumed")  # with a bank and a queue of its own
+    (tmp_path / "resumed").mkdir()
+    resumed = start(tmp_path / "global_step_1")
+    report(resumed, make_request("prompt_1"))
+    metrics = resumed.finish()
+    assert metrics["comprl/bank/size"] == 2 and metrics["comprl/extractor/tokens/prompt"] == 22
+
+
+def test_an_endpoint_that_refuses_the_first_request_ends_the_start(start: Start, teacher: ChatEndpoint) -> None:
+    teacher.failures = [refusal(401)]
+    with pytest.raises(EndpointError, match=r"comprl\.extractor\.endpoint\.url=.* with model=teacher: .*401"):
+        start()
+
+
+def test_episodes_wait_for_an_endpoint_that_is_down(
+    start: Start, config: DictConfig, teacher: ChatEndpoint, make_request: Callable[..., DistillationRequest]
+) -> None:
+    config.comprl.extractor.endpoint.retries = 0
+    config.comprl.queue.max_attempts = 2
+    runtime = start()
+    teacher.failures = [refusal(503)]
+    report(runtime, make_request("prompt_0"))
+    metrics = runtime.finish()
+    assert metrics["comprl/queue/retried"] == 1 == metrics["comprl/distillations/written"]
+    teacher.server.stop()
+    report(runtime, make_request("prompt_1"))
+    assert runtime.finish()["comprl/queue/dead"] == 1
+    answer = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
+    assert answer.status == "failed"
+    teacher.server.start()
+    report(runtime, make_request("prompt_2"))
+    assert runtime.finish()["comprl/distillations/written"] == 2

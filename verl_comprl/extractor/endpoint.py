@@ -1,0 +1,110 @@
+"""An OpenAI-compatible endpoint as the extractor's back end: vLLM, SGLang, Ollama, OpenAI.
+
+Owns the requests and the checks of their answers. Retries, with backoff and Retry-After, are the client library's. It
+sends chat messages and gets text, without log-probs under weights that could be trained.
+"""
+
+import asyncio
+from functools import cached_property
+from typing import Any, Self, cast
+
+from openai import AsyncOpenAI, OpenAIError
+
+from verl_comprl.experience.embedding.openai import open_client
+from verl_comprl.extractor.calls import Generation, Prompt, Sampling
+from verl_comprl.extractor.config import EndpointConfig
+from verl_comprl.extractor.prompts import Message
+
+_SHOWN = 200
+"""Characters of an unusable answer that its error shows."""
+_CHECKED = 16
+"""Tokens that the check at the start asks for."""
+
+
+class EndpointError(ValueError):
+    """The endpoint's answer cannot be used, or it refuses the requests of this run."""
+
+
+class Endpoint:
+    """Samples responses with ``POST <url>/chat/completions``.
+
+    Pickled as its arguments: each process opens connections of its own.
+    """
+
+    def __init__(self, config: EndpointConfig, key: str, sampling: Sampling) -> None:
+        """Set up, without a connection.
+
+        Args:
+            config: Where the endpoint is, and limits.
+            key: Its key; "" if it needs none.
+            sampling: Sent with every request; ``top_k``, which OpenAI's schema lacks, only where it limits.
+        """
+        self._config = config
+        self._key = key
+        self._sampling = sampling
+
+    def __reduce__(self) -> tuple[type[Self], tuple[EndpointConfig, str, Sampling]]:
+        """Return the arguments, without open connections."""
+        return type(self), (self._config, self._key, self._sampling)
+
+    async def __call__(self, prompt: Prompt) -> Generation:
+        """Sample one response to the prompt's messages; token counts are those that the endpoint states, else 0.
+
+        Raises:
+            openai.OpenAIError: If there is no answer after all retries.
+            EndpointError: If the answer cannot be used.
+        """
+        answer = await self._request(prompt.messages, self._sampling.max_tokens)
+        # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
+        choices = getattr(answer, "choices", None)
+        message = getattr(choices[0], "message", None) if choices else None
+        content = getattr(message, "content", None)
+        if message is None or not isinstance(content, str | None):
+            raise EndpointError(f"the endpoint's answer has no message: {str(answer)[:_SHOWN]}")
+        usage = getattr(answer, "usage", None)
+        sent, sampled = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+        # Without a text, as after a refusal, it is an answer that cannot be parsed.
+        return Generation([], [], 0, text=content or "", usage=(sent or 0, sampled or 0))
+
+    async def check(self) -> None:
+        """Request a few tokens, so that a wrong address, key, model or parameter shows before a run begins.
+
+        Raises:
+            EndpointError: If the endpoint does not answer as it should; the message names the settings.
+        """
+        try:
+            await self._request([{"role": "user", "content": "Say yes."}], min(_CHECKED, self._sampling.max_tokens))
+        except (OpenAIError, EndpointError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise EndpointError(
+                f"comprl.extractor.endpoint.url={self._config.url} with model={self._config.model}: {reason}"
+            ) from error
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _request(self, messages: list[Message], max_tokens: int) -> Any:
+        sampling = self._sampling
+        body = {"top_k": sampling.top_k} if sampling.top_k > 0 else {}
+        async with self._in_flight:
+            try:
+                return await self._client.chat.completions.create(
+                    model=self._config.model,
+                    messages=cast(Any, messages),
+                    temperature=sampling.temperature,
+                    top_p=sampling.top_p,
+                    extra_body=body | {self._config.length_parameter: max_tokens},
+                )
+            except ValueError as error:
+                raise EndpointError(f"the endpoint's answer is not JSON: {error}") from error
+
+    @cached_property
+    def _client(self) -> AsyncOpenAI:
+        return open_client(self._config.url, self._key, timeout=self._config.timeout, retries=self._config.retries)
+
+    @cached_property
+    def _in_flight(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self._config.max_concurrent)
