@@ -78,13 +78,13 @@ def test_a_child_of_a_killed_launcher_gets_sigterm(tmp_path: Path) -> None:
     [("127.0.1.1", "10.0.0.7", "ib0"), ("10.1.0.7", "10.0.0.7", ""), ("127.0.1.1", "127.0.0.1", "")],
 )
 def test_gloo_is_told_an_interface_only_where_it_would_take_loopback(
-    own_name: str, ip: str, interface: str, monkeypatch: pytest.MonkeyPatch
+    own_name: str, ip: str, interface: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     addresses = {"lo": "127.0.0.1", "eth0": "192.168.0.7", "ib0": "10.0.0.7"}
     interfaces = {name: [SimpleNamespace(address=each)] for name, each in addresses.items()}
     monkeypatch.setattr(node_module.psutil, "net_if_addrs", lambda: interfaces)
     monkeypatch.setattr(node_module.socket, "gethostbyname", lambda _: own_name)
     assert gloo_interface(ip) == interface
-    environment = Node(0, 2, ip, {"PATH": ""}).environment
+    environment = Node(0, 2, ip, {"RAY_TMPDIR": str(tmp_path)}).environment
     assert environment.get("GLOO_SOCKET_IFNAME", "") == interface
-    assert "GLOO_SOCKET_IFNAME" not in Node(0, 1, ip, {"PATH": ""}).environment
+    assert "GLOO_SOCKET_IFNAME" not in Node(0, 1, ip, {"RAY_TMPDIR": str(tmp_path)}).environment

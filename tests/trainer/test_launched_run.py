@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,9 @@ def running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", str(port)]
-    options = ["--num-gpus", "2", "--num-cpus", "40", "--include-dashboard", "0", "--temp-dir", f"{tmp_path}/ray"]
+    temporary = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+    # Its sockets need a shorter path than pytest's.
+    options = ["--num-gpus", "2", "--num-cpus", "40", "--include-dashboard", "0", "--temp-dir", temporary.name]
     unset = ("VERL_PLATFORM", "VERL_LOGGING_LEVEL", "VLLM_LOGGING_LEVEL")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
@@ -64,6 +67,7 @@ def running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     finally:
         ray.terminate()
         ray.wait(60)
+        temporary.cleanup()
 
 
 def workers(ray: psutil.Process) -> list[str]:
