@@ -6,7 +6,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from verl_comprl.extractor.calls import Generation
+from verl_comprl.extractor.calls import Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.server_calls import bounded
 
@@ -18,27 +18,27 @@ def raised_remotely(error: Exception) -> Exception:
 
 @pytest.mark.parametrize("error", [ActorDiedError(), raised_remotely(EngineDeadError())])
 async def test_a_server_or_an_engine_that_has_died_is_gone(error: Exception) -> None:
-    async def generate(_: list[int]) -> Generation:
+    async def generate(_: Prompt) -> Generation:
         raise error
 
     with pytest.raises(ExtractorGone):
-        await bounded(generate, 5)([1])
+        await bounded(generate, 5)(Prompt([], [1]))
 
 
 @pytest.mark.parametrize("error", [raised_remotely(ValueError("too long")), ActorUnavailableError("busy", None)])
 async def test_another_failure_is_one_of_the_request(error: Exception) -> None:
-    async def generate(_: list[int]) -> Generation:
+    async def generate(_: Prompt) -> Generation:
         raise error
 
     with pytest.raises(type(error)):
-        await bounded(generate, 5)([1])
+        await bounded(generate, 5)(Prompt([], [1]))
 
 
 async def test_a_generation_that_hangs_is_given_up() -> None:
-    async def generate(prompt_ids: list[int]) -> Generation:
-        await asyncio.sleep(60 if prompt_ids else 0)
+    async def generate(prompt: Prompt) -> Generation:
+        await asyncio.sleep(60 if prompt.ids else 0)
         return Generation([1], [-0.5], 0)
 
-    assert (await bounded(generate, 0.05)([])).token_ids == [1]
+    assert (await bounded(generate, 0.05)(Prompt([], []))).token_ids == [1]
     with pytest.raises(TimeoutError):
-        await bounded(generate, 0.05)([1])
+        await bounded(generate, 0.05)(Prompt([], [1]))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from verl_comprl.extractor.calls import Generate, Generation
+from verl_comprl.extractor.calls import Generate, Generation, Prompt
 
 T = TypeVar("T")
 
@@ -51,11 +51,11 @@ class Availability:
     def when_there(self, generate: Generate) -> Generate:
         """Return ``generate`` for calls that may wait: it starts when the extractor is there, again if it died."""
 
-        async def wait_and_generate(prompt_ids: list[int]) -> Generation:
+        async def wait_and_generate(prompt: Prompt) -> Generation:
             while True:
                 await self._there.wait()
                 try:
-                    return await generate(prompt_ids)
+                    return await generate(prompt)
                 except ExtractorGone:
                     self.away()
 

@@ -4,17 +4,17 @@ import asyncio
 
 from ray.exceptions import ActorDiedError
 
-from verl_comprl.extractor.calls import Generate, Generation
+from verl_comprl.extractor.calls import Generate, Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone
 
 
 def bounded(generate: Generate, seconds: float) -> Generate:
     """Return ``generate`` with a limit for each call; one whose server has died raises :class:`ExtractorGone`."""
 
-    async def generate_within(prompt_ids: list[int]) -> Generation:
+    async def generate_within(prompt: Prompt) -> Generation:
         try:
             async with asyncio.timeout(seconds):
-                return await generate(prompt_ids)
+                return await generate(prompt)
         except Exception as error:
             if is_dead(error):
                 raise ExtractorGone(repr(error)) from error
