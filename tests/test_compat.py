@@ -4,6 +4,7 @@ import importlib.metadata
 import inspect
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -67,4 +68,5 @@ def test_behaviour_that_we_stand_on() -> None:
     # A checkpoint is written before the end of a step, whose rows are cleared after it.
     assert fit.index("self._save_checkpoint()") < fit.index("self.on_step_end()") < fit.index("tq.kv_clear(")
     assert "self.parameter_sync_step" in step
-    assert callable(CheckpointEngineRegistry.register) and callable(CheckpointEngineRegistry.new)
+    registry: Any = CheckpointEngineRegistry
+    assert callable(registry.register) and callable(registry.new)

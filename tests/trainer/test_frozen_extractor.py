@@ -97,7 +97,7 @@ def test_episodes_are_distilled_and_questions_answered(
     assert (metrics["comprl/extractor/tokens/prompt"], metrics["comprl/extractor/tokens/response"]) == (33, 15)
     assert "comprl/extractor/updates" not in metrics and metrics["comprl/buffer/records"] == 0
     assert undocumented(metrics) == []
-    answer = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
+    answer: Any = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
     assert (answer.status, answer.text) == ("answered", LESSON)
     assert teacher.keys == {"Bearer secret"}
 
@@ -142,7 +142,7 @@ def test_episodes_wait_for_an_endpoint_that_is_down(
     teacher.server.stop()
     report(runtime, make_request("prompt_1"))
     assert runtime.finish()["comprl/queue/dead"] == 1
-    answer = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
+    answer: Any = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
     assert answer.status == "failed"
     teacher.server.start()
     report(runtime, make_request("prompt_2"))
