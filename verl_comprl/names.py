@@ -12,6 +12,9 @@ AGENT_LOOP = "comprl_agent"
 EXTRACTOR_LOSS = "comprl_cispo"
 """``extractor.actor.policy_loss.loss_mode``."""
 
+GLOO_ENGINE = "comprl_gloo"
+"""``actor_rollout_ref.rollout.checkpoint_engine.backend``."""
+
 EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 """``extractor.rollout.name``."""
 
