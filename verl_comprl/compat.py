@@ -5,20 +5,31 @@ Otherwise an incompatible verl would fail deep inside a worker.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 
 SUPPORTED_VERL = ("0.9.1",)
 
 REQUIRED_SYMBOLS = (
     "verl.checkpoint_engine:CheckpointEngineManager",
+    "verl.checkpoint_engine.base:CheckpointEngineRegistry",
+    "verl.checkpoint_engine.base:merge_weight_chunks",
+    "verl.checkpoint_engine.base:split_weight_chunks",
     "verl.experimental.agent_loop.agent_loop:AgentLoopBase",
     "verl.experimental.agent_loop.agent_loop:register",
+    "verl.experimental.separation.engine_workers:DetachActorWorker",
     "verl.plugin.platform:PlatformRegistry",
     "verl.single_controller.ray:RayWorkerGroup",
     "verl.tools.base_tool:BaseTool",
     "verl.trainer.ppo.core_algos:register_adv_est",
     "verl.trainer.ppo.core_algos:compute_policy_loss_cispo",
     "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ",
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._wait_for_next_poll",
+    "verl.trainer.ppo.v1.replay_buffer:ReplayBufferAsync._terminal_eviction_reasons",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._add_batch_to_generate",
     "verl.trainer.ppo.v1.trainer_base:register_trainer",
+    "verl.trainer.ppo.v1.trainer_colocate_async:PPOTrainerColocateAsync",
+    "verl.trainer.ppo.v1.trainer_separate_async:HybridEngineMode",
+    "verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerSeparateAsync.switch_to_trainer",
     "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync",
     "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager",
     "verl.utils.distributed:initialize_global_process_group_ray",
@@ -63,8 +74,9 @@ def check_symbols() -> None:
     for symbol in REQUIRED_SYMBOLS:
         module, _, name = symbol.partition(":")
         try:
-            if not hasattr(import_module(module), name):
-                missing.append(f"{symbol} (no such name)")
+            attrgetter(name)(import_module(module))
+        except AttributeError:
+            missing.append(f"{symbol} (no such name)")
         except ImportError as error:
             missing.append(f"{symbol} ({error})")
     if missing:

@@ -1,7 +1,7 @@
 """The names under which verl and Ray know the parts of verl-comprl; imports nothing, so any module may import it."""
 
 TRAINERS = ("comprl_sync", "comprl_colocate_async", "comprl_separate_async")
-"""``trainer.v1.trainer_mode``."""
+"""``trainer.v1.trainer_mode``; each is verl's mode of the same name after ``comprl_``."""
 
 ADVANTAGE_ESTIMATOR = "comprl_subgroup"
 """``algorithm.adv_estimator``."""

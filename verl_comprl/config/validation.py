@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
+from verl_comprl.config.asynchrony import asynchrony_mistakes, rollout_slots
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.reading import ConfigError, comprl_config, read_settings
 from verl_comprl.config.tree import ComprlConfig
@@ -34,6 +35,7 @@ def validate(config: DictConfig) -> ComprlConfig:
     mistakes += [
         *contradictions(config),
         *_trainer(config),
+        *asynchrony_mistakes(config, comprl),
         *_loggers(config),
         *_models(config, comprl.experience),
         *_weight_sync(config, comprl.experience),
@@ -51,7 +53,7 @@ def device_slots(config: DictConfig) -> tuple[int, int]:
     """Return how many device slots actor and extractor need."""
     comprl = comprl_config(config)
     extractor = comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node if comprl.experience else 0
-    return config.trainer.nnodes * config.trainer.n_gpus_per_node, extractor
+    return config.trainer.nnodes * config.trainer.n_gpus_per_node + rollout_slots(config), extractor
 
 
 def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
@@ -69,7 +71,9 @@ def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     if available < actor + extractor:
         raise ConfigError(
             f"Ray has {available} device slots (GPU), but {actor + extractor} are needed: {actor} for the actor "
-            f"(trainer.nnodes * trainer.n_gpus_per_node) and {extractor} for the extractor "
+            "(trainer.nnodes * trainer.n_gpus_per_node, and with comprl_separate_async "
+            "actor_rollout_ref.rollout.nnodes * actor_rollout_ref.rollout.n_gpus_per_node for its servers) and "
+            f"{extractor} for the extractor "
             "(comprl.extractor.nnodes * comprl.extractor.n_gpus_per_node). "
             "On the CPU, ray_kwargs.ray_init.num_gpus is the number of logical slots; null takes what is needed."
         )

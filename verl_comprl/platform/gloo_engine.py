@@ -32,7 +32,7 @@ from verl_comprl.names import GLOO_ENGINE
 Address = tuple[str, int]
 
 
-@CheckpointEngineRegistry.register(GLOO_ENGINE)
+@CheckpointEngineRegistry.register(GLOO_ENGINE)  # pyright: ignore[reportArgumentType]  a static method in fact
 class GlooCheckpointEngine(CheckpointEngine):
     """One rank's end of the sync."""
 
@@ -48,7 +48,7 @@ class GlooCheckpointEngine(CheckpointEngine):
         self._is_master = is_master
         self._timeout = timedelta(seconds=timeout_seconds)
         self._store: TCPStore | None = None
-        self._group: ProcessGroupGloo | None = None
+        self._group: Any = None
 
     def prepare(self) -> Address | None:  # pyright: ignore[reportIncompatibleMethodOverride]  verl's engines too
         """Open the store through which the ranks find each other; returns its address, on the sending rank."""
@@ -76,11 +76,12 @@ class GlooCheckpointEngine(CheckpointEngine):
             return
         store = self._store or TCPStore(*address, is_master=False, wait_for_workers=False, timeout=self._timeout)
         self._store = store
-        options = ProcessGroupGloo._Options()
+        gloo: Any = ProcessGroupGloo  # its stub lacks most of it
+        options = gloo._Options()
         # By address: the name of a host may resolve to its loopback interface.
-        options._devices = [ProcessGroupGloo.create_device(hostname=_own_address())]
+        options._devices = [gloo.create_device(hostname=_own_address())]
         options._timeout = self._timeout
-        self._group = ProcessGroupGloo(PrefixStore("comprl", store), rank, world_size, options)
+        self._group = gloo(PrefixStore("comprl", store), rank, world_size, options)
 
     def finalize(self) -> None:
         """Disconnect."""
@@ -101,6 +102,7 @@ class GlooCheckpointEngine(CheckpointEngine):
             if filled + meta.chunk_size > self._bucket_size:
                 await self._send(metas, bucket[:filled])
                 metas, filled = [], 0
+            assert chunk is not None
             # A chunk of a tensor on a device is copied to the host here.
             bucket[filled : filled + meta.chunk_size].copy_(chunk)
             meta.offset = filled
@@ -139,7 +141,6 @@ class GlooCheckpointEngine(CheckpointEngine):
 
     async def _broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Broadcast from rank 0 in a thread: the worker answers other calls meanwhile."""
-        assert self._group is not None
         work = self._group.broadcast(tensor, 0)
         await asyncio.to_thread(work.wait)
         return tensor

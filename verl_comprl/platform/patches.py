@@ -76,7 +76,7 @@ def independent_copy(copy: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def accept_flush(logger: logging.Logger) -> None:
-    """For verl 0.9.1: with ``hybrid_engine=false`` it calls ``logger.info(…, flush=True)``, which raises a TypeError."""
+    """For verl 0.9.1: without hybrid servers it calls ``logger.info(…, flush=True)``, which is a TypeError."""
     if hasattr(logger.info, "__wrapped__"):
         return
     info = logger.info
@@ -85,4 +85,4 @@ def accept_flush(logger: logging.Logger) -> None:
     def without_flush(message: object, *args: object, flush: bool = False, **options: Any) -> None:
         info(message, *args, **{"stacklevel": 2, **options})
 
-    logger.info = without_flush
+    logger.info = without_flush  # pyright: ignore[reportAttributeAccessIssue]
