@@ -145,8 +145,8 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
     if config.extractor.rollout.max_num_seqs < needed:
         yield (
             f"extractor.rollout.max_num_seqs={config.extractor.rollout.max_num_seqs} is less than the {needed} "
-            "requests that a server may have at a time (comprl.extractor.distillation_workers, comprl.merge.workers and a "
-            "question of each guided rollout); weight syncs would wait for those that queue"
+            "requests that a server may have at a time (comprl.extractor.distillation_workers, comprl.merge.workers "
+            "and a question of each guided rollout); weight syncs would wait for those that queue"
         )
 
 

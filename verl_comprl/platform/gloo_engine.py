@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from verl.checkpoint_engine.base import (
     CheckpointEngine,
     CheckpointEngineRegistry,
@@ -32,7 +32,7 @@ from verl_comprl.names import GLOO_ENGINE
 Address = tuple[str, int]
 
 
-@CheckpointEngineRegistry.register(GLOO_ENGINE)  # pyright: ignore[reportArgumentType]  a static method in fact
+@CheckpointEngineRegistry.register(GLOO_ENGINE)  # pyright: ignore[reportAttributeAccessIssue]
 class GlooCheckpointEngine(CheckpointEngine):
     """One rank's end of the sync."""
 

@@ -29,7 +29,7 @@ class LocalUpdates:
         """Add the rollouts of one update."""
         self.details += [rows.details[row] for row in rows.episodes]
         self.tasks += [rows.tasks[row] for row in rows.episodes]
-        self.spans += [newest - oldest for oldest, newest in (rows.versions[row] for row in rows.episodes)]
+        self.spans += [newest - oldest + 1 for oldest, newest in (rows.versions[row] for row in rows.episodes)]
 
     def add_advantages(self, advantages: Sequence[float], guided: Sequence[bool]) -> None:
         """Add the rollouts' advantages in one update."""

@@ -70,10 +70,10 @@ def advantage_metrics(advantages: Sequence[float], guided: Sequence[bool]) -> di
 
 
 def span_metrics(spans: Sequence[int]) -> dict[str, float]:
-    """Return how many weight syncs a rollout went through: 0 if all of its turns come from the same weights.
+    """Return how many versions of the weights generated a rollout, mean and maximum.
 
     Args:
-        spans: Newest minus oldest weight version of each rollout.
+        spans: Number of versions of each rollout; 1 with a synchronous trainer.
     """
     if not spans:
         return {}
