@@ -142,14 +142,9 @@ def ahead_runs(folder: Path, common: list[str]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def separate(folder: Path, initial_bank: Path) -> list[dict[str, Any]]:
     """Metrics of two steps with verl's ``separate_async``, and of two more from their checkpoint."""
-    common = [
-        *SEPARATE,
-        "comprl.warmup_steps=0",
-        "actor_rollout_ref.rollout.n=4",
-        f"comprl.initial_bank={initial_bank}",
-        "trainer.save_freq=2",
-    ]
-    common += ["comprl.drain_timeout=0", f"trainer.default_local_dir={folder / 'separate'}"]
+    common = [*SEPARATE, "comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", "trainer.save_freq=2"]
+    common += ["comprl.drain_timeout=0", f"comprl.initial_bank={initial_bank}"]
+    common += [f"trainer.default_local_dir={folder / 'separate'}"]
     for steps in (2, 4):
         run = Run(folder, *common, f"trainer.total_training_steps={steps}", script="recorded_run.py")
         try:

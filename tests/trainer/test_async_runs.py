@@ -1,7 +1,7 @@
 """Runs with verl's asynchronous trainers: two steps, and two more from their checkpoint.
 
-``colocate_async`` on the engines that all runs share; ``separate_async`` in processes of its own, with two local updates
-per step and weights that go to the server over gloo.
+``colocate_async`` on the engines that all runs share; ``separate_async`` in processes of its own, with two local
+updates per step and weights that go to the server over gloo.
 """
 
 import json

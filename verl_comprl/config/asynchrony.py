@@ -128,7 +128,8 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
     """
     rollout = config.actor_rollout_ref.rollout
     slots = rollout_slots(config) or config.trainer.nnodes * config.trainer.n_gpus_per_node
-    in_flight = math.ceil((1 + _batches_ahead(config, mode)) * config.data.train_batch_size) * rollout.n
+    batch = config.data.train_batch_size
+    in_flight = (batch + math.floor(_batches_ahead(config, mode) * batch)) * rollout.n
     needed = math.ceil(in_flight / max(1, _servers(rollout, slots)))
     if rollout.max_num_seqs < needed:
         yield (
