@@ -48,7 +48,8 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
             "rollout": {"checkpoint_engine": {"backend": "comprl_gloo"}, "val_kwargs": {"n": 2}},
         },
     }
-    save_config(OmegaConf.create(config), tmp_path)
+    made: Any = OmegaConf.create(config)
+    save_config(made, tmp_path)
     (tmp_path / "global_step_2").mkdir()
     ran: list[Any] = []
     monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)

@@ -15,10 +15,10 @@ COMPARED = [
 ]
 
 # verl's asynchronous trainers. What is shared with the other runs of a sweep must be as it is in those.
-AHEAD = ["+shared/trainer=colocate_async", "actor_rollout_ref.rollout.max_num_seqs=64"]
+AHEAD = ["shared/trainer=colocate_async", "actor_rollout_ref.rollout.max_num_seqs=64"]
 
 SEPARATE = [
-    "+shared/trainer=separate_async",
+    "shared/trainer=separate_async",
     "trainer.v1.separate_async.parameter_sync_step=2",
     "data.train_batch_size=4",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",

@@ -51,7 +51,7 @@ def test_parts_of_each_mode(
     monkeypatch.setattr(trainer_base, "StatefulDataLoader", lambda **options: loaders.append(options))
     found = {}
     for name in (mode, f"comprl_{mode}"):
-        config = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
+        config: Any = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
         config.trainer.v1.trainer_mode = name
         trainer: Any = get_trainer_cls(name)(config)
         trainer.tokenizer = trainer.processor = None
