@@ -11,7 +11,7 @@ from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_comprl.display.progress import Progress
-from verl_comprl.trainer import stopping
+from verl_comprl.trainer import stoppable, stopping
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
 from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
@@ -154,9 +154,9 @@ def test_agent_loops_end_before_their_servers(trainer: Any, events: list[str], m
         abort_replicas=lambda reject_request: events.append("abort"), sleep_replicas=lambda: events.append("sleep")
     )
     trainer.checkpoint_manager = servers
-    monkeypatch.setattr(stopping, "ray", SimpleNamespace(kill=lambda worker: events.append(f"kill {worker}")))
+    monkeypatch.setattr(stoppable, "ray", SimpleNamespace(kill=lambda worker: events.append(f"kill {worker}")))
     running = True
-    monkeypatch.setattr(stopping, "episodes_are_running", lambda: running)
+    monkeypatch.setattr(stoppable, "episodes_are_running", lambda: running)
     trainer.end_episodes()
     assert events == ["kill loop", "abort", "sleep"]
     running = False

@@ -43,7 +43,7 @@ from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
-from verl_comprl.trainer.stopping import StoppableTrainer
+from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.task_sampler import TaskSampler
 
 
