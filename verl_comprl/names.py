@@ -1,7 +1,7 @@
 """The names under which verl and Ray know the parts of verl-comprl; imports nothing, so any module may import it."""
 
 TRAINERS = ("comprl_sync", "comprl_colocate_async", "comprl_separate_async")
-"""``trainer.v1.trainer_mode``."""
+"""``trainer.v1.trainer_mode``; each is verl's mode of the same name after ``comprl_``."""
 
 ADVANTAGE_ESTIMATOR = "comprl_subgroup"
 """``algorithm.adv_estimator``."""
@@ -11,6 +11,9 @@ AGENT_LOOP = "comprl_agent"
 
 EXTRACTOR_LOSS = "comprl_cispo"
 """``extractor.actor.policy_loss.loss_mode``."""
+
+GLOO_ENGINE = "comprl_gloo"
+"""``actor_rollout_ref.rollout.checkpoint_engine.backend``."""
 
 EXTRACTOR_ROLLOUT = "comprl_extractor_vllm"
 """``extractor.rollout.name``."""

@@ -111,12 +111,13 @@ def _run(config: Any, display: Any) -> int:
 
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
+    from verl_comprl.config.asynchrony import asynchrony_notes
     from verl_comprl.config.saved import save_config
     from verl_comprl.config.validation import ConfigError, check_slots
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.trainer.placement import PlacementError
-    from verl_comprl.trainer.trainer import RunInterrupted
+    from verl_comprl.trainer.stopping import RunInterrupted
 
     folder = Path(config.trainer.default_local_dir)
     os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
@@ -127,6 +128,8 @@ def _run(config: Any, display: Any) -> int:
         if detection.uses_cpu():
             for line in (detection.describe_cpu(), *detection.slow_servers(config)):
                 display.note(line)
+        for line in asynchrony_notes(config, comprl):
+            display.note(line)
         start_ray(config)
         check_slots(config, ray.cluster_resources())
     except (ConfigError, RuntimeError, AssertionError, ValueError, HydraException) as error:

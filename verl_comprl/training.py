@@ -193,12 +193,12 @@ class Training:
 
 @contextmanager
 def _stop_on_signal(trainer: Any, display: Any):
-    """First Ctrl-C or SIGTERM: finish the step and write a checkpoint. Second: stop immediately."""
+    """First Ctrl-C or SIGTERM: finish an update that is running and write a checkpoint. Second: stop immediately."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
         display.announce(
-            "stopping as soon as the current step has a checkpoint; press Ctrl-C again to stop without one"
+            "stopping as soon as there is a checkpoint of what has been trained; press Ctrl-C again to stop without one"
         )
         trainer.request_stop()
 

@@ -37,6 +37,31 @@ def test_bad_input_is_one_line(checkpoint: Path, capsys: Any, arguments: list[st
     assert error.startswith("comprl evaluate: ") and message in error and error.count("\n") == 1
 
 
+def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: Any = {
+        "comprl": {"experience": False, "arm": "baseline"},
+        "trainer": {"device": "cpu", "v1": {"trainer_mode": "comprl_separate_async"}},
+        "actor_rollout_ref": {
+            "hybrid_engine": False,
+            "rollout": {"checkpoint_engine": {"backend": "comprl_gloo"}, "val_kwargs": {"n": 2}},
+        },
+    }
+    made: Any = OmegaConf.create(config)
+    save_config(made, tmp_path)
+    (tmp_path / "global_step_2").mkdir()
+    ran: list[Any] = []
+    monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
+    monkeypatch.setattr("verl_comprl.train.run", lambda config: ran.append(config) or 3)
+    assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_2")]) == 3
+    (evaluated,) = ran
+    assert evaluated.trainer.v1.trainer_mode == "comprl_sync"
+    # The engine then has servers of its own, which get their weights directly.
+    model = evaluated.actor_rollout_ref
+    assert (model.hybrid_engine, model.rollout.checkpoint_engine.backend) == (True, "naive")
+
+
 def test_a_checkpoint_of_no_run_is_one_line(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "global_step_1").mkdir()
     assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_1")]) == 2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from verl_comprl.extractor.buffer import TrainingBuffer
-from verl_comprl.extractor.credit import Credit
+from verl_comprl.extractor.credit import Credit, Settling
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 
@@ -89,3 +89,28 @@ def test_waiting_uses_survive_a_checkpoint(buffer: TrainingBuffer) -> None:
     restored.flush_pending(1, {})
     assert rewards(buffer) == {"a": -2.0}
     assert restored.state()["free"] == {"q": [True], "p": [True]}
+
+
+def test_a_use_waits_for_the_whole_free_half(buffer: TrainingBuffer) -> None:
+    """With an asynchronous trainer, rollouts of one prompt end in different steps."""
+    credit = Credit(buffer, relative=True, settling=Settling(rollouts=3, steps=8))
+    credit.record_outcome("a", "p", "t", True, 1)
+    for step, success in ((1, False), (4, True)):
+        credit.record_free_outcome("p", success, step)
+        credit.flush_pending(step, {"t": [True]})
+        assert len(credit) == 1
+    credit.record_free_outcome("p", False, 6)
+    credit.record_outcome("b", "p", "t", False, 6)
+    credit.flush_pending(6, {"t": [True]})
+    # Baseline (−1 + 1 − 1)/3.
+    assert rewards(buffer) == {"a": pytest.approx(4 / 3), "b": pytest.approx(-2 / 3)}
+
+
+def test_a_use_is_compared_with_what_is_in_when_it_has_waited_long_enough(buffer: TrainingBuffer) -> None:
+    credit = Credit(buffer, relative=True, settling=Settling(rollouts=3, steps=4))
+    credit.record_outcome("a", "p", "t", True, 3)
+    credit.record_free_outcome("p", False, 3)  # the other two have failed
+    credit.flush_pending(6, {"t": [True]})
+    assert rewards(buffer) == {}
+    credit.flush_pending(7, {"t": [True]})
+    assert rewards(buffer) == {"a": 2.0}

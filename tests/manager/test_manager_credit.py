@@ -157,3 +157,35 @@ async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> N
         await manager.close()
     assert not waiting
     assert sorted(found) == [(id, pytest.approx(reward)) for id, reward in sorted(expected)]
+
+
+async def test_relative_rewards_wait_from_the_report_on(tmp_path: Path) -> None:
+    """With an asynchronous trainer, episodes end some steps after their prompt was submitted."""
+    manager = await open_manager(tmp_path, relative=True)
+    manager._buffer.add(record("entry"))
+    await manager.collect(9)
+    await manager.report(report(0, True, True, ["entry"], step=1))
+    await manager.collect(10)
+    assert await manager.next_batch() is None
+    await manager.report(report(1, False, False, [], step=1))
+    await manager.collect(11)
+    batch = await manager.next_batch()
+    assert batch is not None and batch.rewards == [2.0]  # 1 - (-1)
+    await manager.close()
+
+
+async def test_a_repeated_episode_counts_once_in_later_steps_too(tmp_path: Path) -> None:
+    """A resumed run plays the episodes again that were running, under the same ids."""
+    manager = await open_manager(tmp_path)
+    manager._buffer.add(record("entry"))
+    await manager.report(report(0, True, True, ["entry"], step=1))
+    await manager.collect(1)
+    await manager.save(str(tmp_path / "saved"))
+    await manager.restore(str(tmp_path / "saved"))
+    await manager.report(report(0, True, False, ["entry"], step=4))
+    await manager.collect(4)
+    batch = await manager.next_batch()
+    assert batch is not None and batch.rewards == [1.0]
+    await manager.trained()
+    assert await manager.next_batch() is None
+    await manager.close()

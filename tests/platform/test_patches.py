@@ -1,5 +1,6 @@
 """Each patch still has something to repair, and repairs it. In processes of their own: patches are global."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,49 @@ def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path
     lines = run(tmp_path, program).splitlines()
     lines = [line for line in lines if line.split()[0] in ("freed", "once", "kept")]
     assert lines == ["freed True", "once True", *["kept (32, 64) True"] * 4]
+
+
+@pytest.mark.slow
+def test_verl_still_sets_weights_in_host_memory_aside_without_copying_them(tmp_path: Path) -> None:
+    program = """
+        import os
+        import torch
+        from torch.distributed.fsdp import fully_shard
+        from verl.utils.fsdp_utils import fsdp2_sharded_load_from_cpu, fsdp2_sharded_save_to_cpu
+        from verl_comprl.platform.patches import independent_copy
+
+        torch.distributed.init_process_group("gloo", init_method=f"file://{os.getcwd()}/s", rank=0, world_size=1)
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        for save in (fsdp2_sharded_save_to_cpu, independent_copy(fsdp2_sharded_save_to_cpu)):
+            model = fully_shard(torch.nn.Linear(3, 2), mesh=mesh)
+            before = model.weight.full_tensor().clone()
+            saved, spec = save(model)
+            with torch.no_grad():
+                model.weight.add_(1.0)  # an update
+            kept = torch.equal(saved["weight"][0], before)
+            fsdp2_sharded_load_from_cpu(model, saved, spec)
+            print("kept", kept, torch.equal(model.weight.full_tensor(), before))
+    """
+    lines = [line for line in run(tmp_path, program).splitlines() if line.startswith("kept")]
+    assert lines == ["kept False False", "kept True True"]
+
+
+def test_verl_still_gives_flush_to_a_logger(caplog: pytest.LogCaptureFixture) -> None:
+    import inspect
+
+    from verl.trainer.ppo.v1 import trainer_separate_async
+
+    source = inspect.getsource(trainer_separate_async.PPOTrainerSeparateAsync._setup)
+    assert "flush=True" in source, "not needed any more"
+    logger: Any = logging.getLogger("test_flush")
+    logger.setLevel(logging.INFO)
+    with pytest.raises(TypeError):
+        logger.info("servers: %d", 1, flush=True)
+    for _ in range(2):  # every trainer asks for it
+        patches.accept_flush(logger)
+    logger.info("servers: %d", 2, flush=True)
+    assert [record.getMessage() for record in caplog.records] == ["servers: 2"]
+    assert caplog.records[0].filename == "test_patches.py"
 
 
 def test_the_vllm_plugin_does_nothing_outside_a_cpu_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_comprl.cli.main import main
+from verl_comprl.config.slots import needed_slots
 from verl_comprl.config.validation import ConfigError, validate
 from verl_comprl.trainer.extractor_runtime import extractor_view
 from verl_comprl.training import check_config
@@ -90,6 +91,16 @@ def test_a_recipe_composes_and_passes_the_checks(composed, recipe: str, setting:
     assert config.comprl.max_turn_tokens < rollout.response_length
     ray_init = config.ray_kwargs.ray_init
     assert (config.trainer.device, ray_init.num_gpus, ray_init.num_cpus) == (None, None, None), "found by itself"
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+@pytest.mark.parametrize(("recipe", "setting"), [("minihack_small", "cpu"), ("mix3", "cpu"), ("mix6", "paper")])
+def test_an_asynchronous_trainer_can_be_added_to_a_recipe(composed, recipe: str, setting: str, mode: str) -> None:
+    before, config = composed(recipe, setting), composed(recipe, setting, f"shared/trainer={mode}")
+    validate(config)
+    assert config.trainer.v1.trainer_mode == f"comprl_{mode}"
+    own_servers = config.trainer.n_gpus_per_node if mode == "separate_async" else 0
+    assert needed_slots(config) == needed_slots(before) + own_servers
 
 
 @pytest.mark.parametrize("recipe", PAPER)

@@ -14,7 +14,7 @@ from verl_comprl.config.saved import FILE
 from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
 from verl_comprl.sweep.sweep import Sweep
-from verl_comprl.trainer.trainer import RunInterrupted
+from verl_comprl.trainer.stopping import RunInterrupted
 
 
 class Script:

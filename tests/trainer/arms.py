@@ -14,6 +14,16 @@ COMPARED = [
     f"skip.rollout_tq.steps={list(range(1, STEPS + 1))}".replace(" ", ""),
 ]
 
+# verl's asynchronous trainers. What is shared with the other runs of a sweep must be as it is in those.
+AHEAD = ["shared/trainer=colocate_async", "actor_rollout_ref.rollout.max_num_seqs=64"]
+
+SEPARATE = [
+    "shared/trainer=separate_async",
+    "trainer.v1.separate_async.parameter_sync_step=2",
+    "data.train_batch_size=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+]
+
 SMALL = [
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arms import ARMS, BACK_ENDS, COMPARED, KEY, SMALL
+from arms import AHEAD, ARMS, BACK_ENDS, COMPARED, KEY, SEPARATE, SMALL
 from chat_endpoint import ChatEndpoint
 from running import (
     ROOT,
@@ -149,11 +149,37 @@ def lent(
     runs.append({"name": "again", "overrides": [*common, "trainer.total_training_steps=1"]})
     for run in (runs[0], runs[-1]):
         run["start"] = str(folder / "starts" / run["name"])
+    runs += ahead_runs(folder, common)
     runs.append({"name": "evaluated", "evaluate": str(folder / "run" / f"global_step_{step}")})
     run_lent(folder, runs, [*SMALL, f"trainer.default_local_dir={folder}"])
     steps = {run["name"]: read_steps(folder / run["name"]) for run in runs if (folder / run["name"] / METRICS).exists()}
     steps["resumed"] = [line for line in steps.pop("run") if line["step"] > step]
     return steps
+
+
+def ahead_runs(folder: Path, common: list[str]) -> list[dict[str, Any]]:
+    """Two steps with verl's ``colocate_async``, and two more from their checkpoint, in a folder of their own."""
+    saved = [*common, *AHEAD, "trainer.save_freq=2"]
+    again = [*saved, "trainer.total_training_steps=4", "trainer.resume_mode=resume_path"]
+    again.append(f"trainer.resume_from_path={folder / 'ahead' / 'global_step_2'}")
+    runs = [{"name": "ahead", "overrides": saved}, {"name": "ahead_continued", "overrides": again}]
+    return [run | {"groups": str(folder / f"{run['name']}_groups.jsonl")} for run in runs]
+
+
+@pytest.fixture(scope="session")
+def separate(folder: Path, initial_bank: Path) -> list[dict[str, Any]]:
+    """Metrics of two steps with verl's ``separate_async``, and of two more from their checkpoint."""
+    common = [*SEPARATE, "comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", "trainer.save_freq=2"]
+    common += ["comprl.drain_timeout=0", f"comprl.initial_bank={initial_bank}"]
+    common += [f"trainer.default_local_dir={folder / 'separate'}"]
+    for steps in (2, 4):
+        run = Run(folder, *common, f"trainer.total_training_steps={steps}", script="recorded_run.py")
+        try:
+            assert run.process.wait(timeout=2 * START_SECONDS) == 0, run.text()
+        finally:
+            run.process.kill()
+        run.probe.rename(folder / f"separate_groups_{steps}.jsonl")
+    return read_steps(folder / "separate")
 
 
 def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> None:

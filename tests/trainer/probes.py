@@ -1,4 +1,8 @@
-"""Log-probs of the same tokens from each model's engine and server: a JSON line per model after every step."""
+"""Measurements inside a run.
+
+Log-probs of the same tokens from each model's engine and server, a JSON line per model after every step; and what is in
+TransferQueue when a checkpoint is written, a line per checkpoint.
+"""
 
 import asyncio
 import json
@@ -84,3 +88,20 @@ def probe_after_steps(trainer: Any, file: Path) -> None:
             probe(arguments[0] if arguments else trainer, file)
 
     trainer.on_step_end = probed
+
+
+def record_groups(trainer: Any, file: Path) -> None:
+    """Make a trainer, or all trainers of a class, write down what TransferQueue holds when a checkpoint is written."""
+    import transfer_queue as tq
+
+    save = trainer._save_checkpoint
+
+    def recorded(*arguments: Any) -> None:
+        rows = (tq.kv_list("train") or {}).get("train", {})
+        prompts = [key for key, tag in rows.items() if tag.get("is_prompt", False)]
+        without_prompt = [key for key in rows if key not in prompts and key.split("_")[0] not in prompts]
+        step = (arguments[0] if arguments else trainer).global_steps
+        _write(file, {"step": step, "prompts": len(prompts), "rows_without_prompt": len(without_prompt)})
+        save(*arguments)
+
+    trainer._save_checkpoint = recorded

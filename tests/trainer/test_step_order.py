@@ -15,6 +15,7 @@ from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.trainer import experience_runtime
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import (
     ComplementaryColocateAsync,
     ComplementarySeparateAsync,
@@ -53,7 +54,9 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.experience_runtime = events
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
-    trainer._stop_requested, trainer._saved_step = False, -1
+    trainer.end_episodes, trainer.kill_episodes = events.end_episodes, dict
+    trainer._restored_tq_prompt_count = 0
+    trainer.stop, trainer._saved_step = StopRequest(), -1
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
 
@@ -94,7 +97,7 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         *(*training, "collect 1", "take_turn", "publish 1"),
         *(*training, "collect 2", "take_turn", "save 2", "marker", "publish 2"),
         *(*training, "collect 3", "take_turn", "save 3", "marker", "publish 3"),
-        *("finish", "stop"),
+        *("end_episodes", "finish", "stop"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
 

@@ -1,35 +1,164 @@
-"""A run that was asked to stop does so at the next step that has a checkpoint."""
+"""A run that was asked to stop leaves with a checkpoint of what has been trained, also while it waits for rollouts."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1 import replay_buffer, trainer_base
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_comprl.display.progress import Progress
-from verl_comprl.trainer.trainer import ComplementarySync, RunInterrupted
+from verl_comprl.trainer import stoppable, stopping
+from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
+from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
+
+BATCH = KVBatchMeta(partition_id="train", keys=[], tags=[])
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Any:
-    """A trainer before its fifth step, with nothing but what the decision needs."""
-    trainer: Any = object.__new__(ComplementarySync)
-    trainer.config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
-    trainer.progress = Progress()
-    trainer.global_steps, trainer.total_training_steps = 5, 8
-    trainer._stop_requested, trainer._saved_step = False, -1
+def events() -> list[str]:
+    """What happened, in order."""
+    return []
+
+
+def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) -> Any:
+    """Return a trainer before its fifth step, with nothing but what the decision needs."""
+    trainer: Any = object.__new__(kind)
+    trainer.config = OmegaConf.create(
+        {"trainer": {"default_local_dir": str(folder)}, "data": {"train_batch_size": updates}}
+    )
+    trainer.progress, trainer.stop = Progress(), StopRequest()
+    trainer.global_steps, trainer.total_training_steps, trainer.parameter_sync_step = 5, 8, updates
+    trainer._saved_step, trainer._first_step, trainer.local_trigger_step = -1, 1, updates - 1
+    trainer._left_over, trainer.current_mode = 0, None
+    trainer._save_checkpoint = lambda: events.append(f"save {trainer.global_steps}")
+    trainer.end_episodes = lambda: events.append("end episodes")
+    trainer.prepare_step = dict
+    trainer.experience_runtime = SimpleNamespace(collect=lambda step: events.append(f"collect {step}") or {})
     return trainer
 
 
-def test_it_stops_where_there_is_a_checkpoint(trainer: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def trainer(tmp_path: Path, events: list[str]) -> Any:
+    return make_trainer(ComplementarySync, tmp_path, events)
+
+
+def test_between_steps_it_stops_with_the_checkpoint_that_there_is(trainer: Any, tmp_path: Path, events: list) -> None:
     trainer._saved_step = 4
     trainer.on_step_begin()
     trainer.request_stop()
     with pytest.raises(RunInterrupted, match=f"stopped after step 4; checkpoint in {tmp_path}/global_step_4"):
         trainer.on_step_begin()
+    assert events == ["end episodes"]
 
 
-def test_a_request_during_an_evaluation_needs_another_step_for_its_checkpoint(trainer: Any) -> None:
+def test_between_steps_it_writes_the_checkpoint_that_is_missing(trainer: Any, events: list[str]) -> None:
+    """The request came in an evaluation, after the end of step 4."""
     trainer._saved_step = 2
     trainer.request_stop()
-    trainer.on_step_begin()
+    with pytest.raises(RunInterrupted, match=r"stopped after step 4; checkpoint in .*global_step_4"):
+        trainer.on_step_begin()
+    assert events == ["end episodes", "save 4"]
+
+
+def test_without_a_trained_step_there_is_no_checkpoint(trainer: Any, events: list[str]) -> None:
+    trainer.global_steps = 1
+    trainer.request_stop()
+    with pytest.raises(RunInterrupted, match="stopped before a step was trained; there is no checkpoint"):
+        trainer.on_step_begin()
+    assert events == ["end episodes"]
+
+
+def waiting_buffer(kind: type, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return verl's buffer with one prompt that is never finished, as with an environment that hangs."""
+    rows = {"train": {"p": {"is_prompt": True, "status": "running", "global_steps": 5}}}
+    monkeypatch.setattr(replay_buffer, "tq", SimpleNamespace(kv_list=lambda: rows))
+    return kind(
+        trainer_mode="",
+        trainer_config=None,
+        max_off_policy_threshold=4,
+        max_off_policy_strategy="wait",
+        sampler_kwargs=None,
+        poll_interval=0.01,
+    )
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, ReplayBufferAsync])
+def test_waiting_for_rollouts_ends_and_nothing_of_the_step_counts(
+    trainer: Any, events: list[str], kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = waiting_buffer(kind, monkeypatch)
+    trainer.stop.interrupts(buffer)
+    polled = buffer._sync_metadata_from_transfer_queue
+
+    def poll() -> None:
+        polled()
+        events.append("poll")
+        if events.count("poll") == 3:
+            trainer.request_stop()
+
+    buffer._sync_metadata_from_transfer_queue = poll
+    trainer._step_once = lambda *_: buffer.sample(global_steps=5, partition_id="train", batch_size=1)
+    with pytest.raises(RunInterrupted, match=r"stopped after step 4; checkpoint in .*global_step_4"):
+        trainer.step({}, {})
+    assert events == ["poll", "poll", "poll", "end episodes", "save 4"]
+
+
+def test_a_step_of_which_an_update_was_made_counts(tmp_path: Path, events: list[str]) -> None:
+    trainer = make_trainer(ComplementarySeparateAsync, tmp_path, events, updates=2)
+
+    def update(*_: Any) -> KVBatchMeta:
+        if trainer.local_trigger_step == 1:
+            raise stopping.WaitingStopped
+        events.append("update")
+        return BATCH
+
+    trainer._step_once = update
+    with pytest.raises(RunInterrupted, match="stopped after step 5"):
+        trainer.step({}, {})
+    assert events == ["update", "collect 5", "end episodes", "save 5"]
+
+
+def test_a_stop_before_the_first_update_is_not_taken_for_one_in_the_step_before(tmp_path: Path, events: list) -> None:
+    """``separate_async`` may wait before a step's first update, when verl's counter is that of the last step."""
+    trainer = make_trainer(ComplementarySeparateAsync, tmp_path, events, updates=2)
+
+    def wait() -> dict:
+        raise stopping.WaitingStopped
+
+    trainer.prepare_step = wait
+    with pytest.raises(RunInterrupted, match="stopped after step 4"):
+        trainer.step({}, {})
+    assert events == ["end episodes", "save 4"]
+
+
+def test_an_evaluation_ends_without_a_result(trainer: Any, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(self: Any) -> dict:
+        raise stopping.WaitingStopped
+
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_validate", evaluate)
+    assert trainer._validate() == {} and events == []  # the next step will not begin
+    trainer._first_step, trainer.global_steps, trainer._saved_step = 0, 4, 4
+    with pytest.raises(RunInterrupted, match="stopped after step 4"):
+        trainer._validate()
+
+
+def test_agent_loops_end_before_their_servers(trainer: Any, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted turn may end an episode, whose outcome must not reach the bank."""
+    del trainer.end_episodes
+    trainer.agent_loop_manager = SimpleNamespace(agent_loop_workers=["loop"])
+    servers = SimpleNamespace(
+        abort_replicas=lambda reject_request: events.append("abort"), sleep_replicas=lambda: events.append("sleep")
+    )
+    trainer.checkpoint_manager = servers
+    monkeypatch.setattr(stoppable, "ray", SimpleNamespace(kill=lambda worker: events.append(f"kill {worker}")))
+    running = True
+    monkeypatch.setattr(stoppable, "episodes_are_running", lambda: running)
+    trainer.end_episodes()
+    assert events == ["kill loop", "abort", "sleep"]
+    running = False
+    trainer.end_episodes()
+    assert len(events) == 3

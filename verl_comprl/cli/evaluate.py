@@ -81,6 +81,10 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
         raise ValueError(f"--bank {options.bank}: the run had no experience; add comprl.experience=true to use a bank")
     sampling = config.actor_rollout_ref.rollout.val_kwargs
     with open_dict(config):
+        # Nothing is trained: no servers of their own are needed, and no state of rollouts that were running.
+        config.trainer.v1.trainer_mode = "comprl_sync"
+        config.actor_rollout_ref.hybrid_engine = True
+        config.actor_rollout_ref.rollout.checkpoint_engine.backend = "naive"
         config.trainer.update(
             resume_mode="resume_path",
             resume_from_path=str(checkpoint),

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.arm_check import contradictions
+from verl_comprl.config.asynchrony import asynchrony_mistakes
 from verl_comprl.config.backends import frozen_back_end
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import undividable
@@ -38,6 +39,7 @@ def validate(config: DictConfig) -> ComprlConfig:
     mistakes += [
         *contradictions(config),
         *_trainer(config),
+        *asynchrony_mistakes(config, comprl),
         *_loggers(config),
         *_models(config, comprl.has_extractor_engine),
         *_weight_sync(config, comprl.has_extractor_engine),

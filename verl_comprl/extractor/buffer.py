@@ -119,7 +119,11 @@ class TrainingBuffer:
                 self._records.pop(oldest.record_id, None)
 
     def collect(self) -> int:
-        """Close a collection step: each record used since the last one gets one sample. Returns their number."""
+        """Close a collection step: each record used since the last one gets one sample. Returns their number.
+
+        What counts is what was reported since then. With an asynchronous trainer that is not what the actor's step was
+        trained on: episodes of one prompt may fall into two collections, and dropped ones count too.
+        """
         utilities = mean_utilities(self._uses)
         self._uses.clear()
         # Uses are in the order in which episodes ended, and successes end first: batches taken in that order would have

@@ -2,6 +2,9 @@
 
 An outcome rewards the generation record of every text that the episode used. With ``relative``, the mean outcome of the
 free half of the same prompt is the baseline. It is known only once those rollouts have ended; a use waits until then.
+
+Steps are those in which outcomes are reported, not those in which the prompts were submitted: with an asynchronous
+trainer, rollouts of one prompt end in different steps, and some time after their submission.
 """
 
 from collections.abc import Mapping
@@ -11,8 +14,19 @@ from typing import Any
 from verl_comprl.algorithm.utility import outcome_reward, relative_reward
 from verl_comprl.extractor.buffer import TrainingBuffer
 
-WAIT_STEPS = 2
-"""Actor steps that a use waits for the free half of its prompt, since all rollouts of that half may have failed."""
+
+@dataclass(frozen=True)
+class Settling:
+    """When uses are compared with the free half of their prompt."""
+
+    rollouts: int = 1
+    """Rollouts of that half: as soon as all their outcomes are in."""
+    steps: int = 2
+    """Actor steps to wait for them, as some may have failed; then with those that are in, or with the task's."""
+
+
+ONE_STEP = Settling()
+"""For a synchronous trainer: all rollouts of a prompt end in the step that submitted it."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +42,17 @@ class _Use:
 class Credit:
     """Rewards records for outcomes, immediately or relative to the free half."""
 
-    def __init__(self, buffer: TrainingBuffer, *, relative: bool) -> None:
+    def __init__(self, buffer: TrainingBuffer, *, relative: bool, settling: Settling = ONE_STEP) -> None:
         """Set up for a buffer.
 
         Args:
             buffer: Receives the rewards; knows which records exist.
             relative: Whether the reward is the outcome minus the mean outcome of the prompt's free half.
+            settling: How long a use waits for that half, if so.
         """
         self._buffer = buffer
         self._relative = relative
+        self._settling = settling
         self._waiting: list[_Use] = []
         self._free: dict[str, list[bool]] = {}
         self._free_step: dict[str, int] = {}
@@ -55,7 +71,7 @@ class Credit:
             prompt: Id of the episode's prompt, whose free half is the baseline.
             task: The episode's task.
             success: Outcome of the episode.
-            step: Actor step of the episode.
+            step: Actor step in which the outcome is reported.
             judged: ``s`` of Eq. 8, which is added to the reward.
         """
         if self._relative:
@@ -64,29 +80,30 @@ class Credit:
             self._buffer.record_reward(record_id, judged + outcome_reward(success))
 
     def record_free_outcome(self, prompt: str, success: bool, step: int) -> None:
-        """Record the outcome of a rollout in a prompt's free half."""
+        """Record the outcome of a rollout in a prompt's free half, reported in actor step ``step``."""
         if self._relative:
             self._free.setdefault(prompt, []).append(success)
             self._free_step[prompt] = step
 
     def flush_pending(self, step: int, task_outcomes: Mapping[str, Any]) -> None:
-        """Reward waiting uses whose free half is known, and those that waited too long, relative to their task.
+        """Reward waiting uses whose free half is complete, and those that have waited long enough.
 
         Args:
             step: Actor step that is being closed.
-            task_outcomes: Latest outcomes of free rollouts by task, the baseline of uses that waited too long.
+            task_outcomes: Latest outcomes of free rollouts by task, the baseline of uses whose free half has failed.
         """
+        limits = self._settling
         waiting: list[_Use] = []
         for use in self._waiting:
-            outcomes = self._free.get(use.prompt)
-            if outcomes is None and step - use.step < WAIT_STEPS:
+            outcomes = self._free.get(use.prompt, [])
+            if len(outcomes) < limits.rollouts and step - use.step < limits.steps:
                 waiting.append(use)
             else:
                 compared = outcomes or list(task_outcomes.get(use.task, ()))
                 self._buffer.record_reward(use.record_id, use.judged + relative_reward(use.success, compared))
         self._waiting = waiting
-        # Kept for some steps: with an asynchronous trainer, rollouts of one prompt end in different steps.
-        for prompt in [prompt for prompt, seen in self._free_step.items() if step - seen >= WAIT_STEPS]:
+        # Kept as long: a guided rollout of the prompt may end later.
+        for prompt in [prompt for prompt, seen in self._free_step.items() if step - seen >= limits.steps]:
             del self._free[prompt], self._free_step[prompt]
 
     def state(self) -> dict[str, Any]:

@@ -11,12 +11,14 @@ import ray
 from omegaconf import DictConfig
 from verl.utils.tokenizer import hf_tokenizer
 
+from verl_comprl.config.asynchrony import settling
 from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
+from verl_comprl.extractor.credit import Settling
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
@@ -46,7 +48,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._embedder = await make_embedder(**config.embedder.model_dump())
         self._tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
 
-    async def open(self, config: ComprlConfig, *, run: str, keep_content: bool, seed: int) -> None:
+    async def open(self, config: ComprlConfig, *, run: str, keep_content: bool, seed: int, settling: Settling) -> None:
         """Open the bank.
 
         Args:
@@ -54,6 +56,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             run: The run's folder.
             keep_content: Whether the bank belongs to this run; otherwise what it holds is saved aside and removed.
             seed: Of the run.
+            settling: How long relative rewards wait for the free half of a prompt.
         """
         bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
         if len(bank) and not keep_content:
@@ -61,7 +64,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.delete([entry.id for entry in bank.entries()])
         if config.initial_bank and not keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
-        super().__init__(config, bank, seed=seed, journal=Path(run) / JOURNAL)
+        super().__init__(config, bank, seed=seed, journal=Path(run) / JOURNAL, settling=settling)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))
@@ -150,5 +153,6 @@ def open_bank(manager: Any, config: DictConfig, *, keep_content: bool) -> None:
     run = config.trainer.default_local_dir
     seed = config.data.get("seed") or 0
     settings = comprl_config(config)
-    opening = manager.open.remote(settings, run=run, keep_content=keep_content, seed=seed)
+    waiting = settling(config, settings)
+    opening = manager.open.remote(settings, run=run, keep_content=keep_content, seed=seed, settling=waiting)
     wait_for(opening, settings.work_timeout, "the experience manager to open the bank")

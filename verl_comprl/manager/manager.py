@@ -20,7 +20,7 @@ from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Add, DistillationRequest, Experience, Update
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
-from verl_comprl.extractor.credit import Credit
+from verl_comprl.extractor.credit import ONE_STEP, Credit, Settling
 from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
@@ -45,7 +45,13 @@ class ExperienceManager:
     """Bank, queue and buffer behind one set of asynchronous methods."""
 
     def __init__(
-        self, config: ComprlConfig, bank: ExperienceBank, *, seed: int = 0, journal: Path | None = None
+        self,
+        config: ComprlConfig,
+        bank: ExperienceBank,
+        *,
+        seed: int = 0,
+        journal: Path | None = None,
+        settling: Settling = ONE_STEP,
     ) -> None:
         """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`.
 
@@ -54,6 +60,7 @@ class ExperienceManager:
             bank: The open bank.
             seed: Determines, with the step, what is drawn at random from the bank.
             journal: File of the journal; None keeps none.
+            settling: How long relative rewards wait for the free half of a prompt.
         """
         self._config = config
         self._bank = bank
@@ -69,7 +76,7 @@ class ExperienceManager:
             max_staleness=learning.max_staleness,
             max_answer_share=learning.max_answer_share,
         )
-        self._credit = Credit(self._buffer, relative=learning.utility == "relative")
+        self._credit = Credit(self._buffer, relative=learning.utility == "relative", settling=settling)
         self._totals = Totals()
         self._format_watch = FormatWatch()
         self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
@@ -156,15 +163,13 @@ class ExperienceManager:
                 self._totals.verdicts[judged.verdict] += 1
             for record_id in episode.record_ids if episode.guided or judged else ():
                 bonus = judged.score if judged and judged.record_id == record_id else 0.0
-                self._credit.record_outcome(
-                    record_id, episode.prompt, request.task, success, request.step, judged=bonus
-                )
+                self._credit.record_outcome(record_id, episode.prompt, request.task, success, self._step, judged=bonus)
             if episode.guided:
                 self._bank.record_outcome(request.experience_ids[:1], success, task=request.task)
                 self._bank.record_outcome(request.experience_ids[1:], success, task=request.task, asked=True)
                 self._journal.read(request)
             else:
-                self._credit.record_free_outcome(episode.prompt, success, request.step)
+                self._credit.record_free_outcome(episode.prompt, success, self._step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
             if self._config.extractor.distill:
                 self._enqueue(request)

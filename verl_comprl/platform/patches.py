@@ -1,12 +1,16 @@
 """Every patch of a foreign library, in one place.
 
 Each function changes one thing, says why, and has a test in ``tests/platform/test_patches.py`` that fails when the
-library no longer needs it. All but the last are for running without an accelerator; none of these is applied otherwise.
+library no longer needs it. Those of process groups and of vLLM are applied only without an accelerator.
 """
 
 import functools
+import logging
 import os
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 
 @functools.cache  # once, however often it is asked for
@@ -73,3 +77,47 @@ def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
     base.RayResourcePool.get_placement_groups = get_placement_groups
     base.ResourcePoolManager._check_resource_available = check_resource_available
     return reserved
+
+
+def independent_copy(copy: Callable[..., Any]) -> Callable[..., Any]:
+    """For verl 0.9.1: its copy of a weight that is in host memory is the weight itself, which the next update changes.
+
+    Without this, π_old of ``separate_async`` is the current policy, and nothing says so.
+
+    Args:
+        copy: verl's function for the engine, such as ``fsdp2_sharded_save_to_cpu``.
+    """
+
+    @functools.wraps(copy)
+    def copied(module: Any) -> Any:
+        in_host_memory = {
+            getattr(weight, "_local_tensor", weight).data_ptr()
+            for weight in module.parameters()
+            if weight.device.type == "cpu"
+        }
+
+        def cloned(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: cloned(item) for name, item in value.items()}
+            if type(value) is tuple:  # not a subclass with a constructor of its own
+                return tuple(cloned(item) for item in value)
+            if isinstance(value, torch.Tensor) and value.data_ptr() in in_host_memory:
+                return value.clone()
+            return value
+
+        return cloned(copy(module))
+
+    return copied
+
+
+def accept_flush(logger: logging.Logger) -> None:
+    """For verl 0.9.1: without hybrid servers it calls ``logger.info(…, flush=True)``, which is a TypeError."""
+    if hasattr(logger.info, "__wrapped__"):
+        return
+    info = logger.info
+
+    @functools.wraps(info)
+    def without_flush(message: object, *args: object, flush: bool = False, **options: Any) -> None:
+        info(message, *args, **{"stacklevel": 2, **options})
+
+    logger.info = without_flush  # pyright: ignore[reportAttributeAccessIssue]

@@ -127,7 +127,7 @@ class Sweep:
 
     def _try(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> tuple[str, str]:
         """Return how the run ended, and the last line of its error."""
-        from verl_comprl.trainer.trainer import RunInterrupted
+        from verl_comprl.trainer.stopping import RunInterrupted
 
         try:
             self._train(run, following, display)

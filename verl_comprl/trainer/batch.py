@@ -32,12 +32,15 @@ class RolloutBatch:
     """Number of tokens that the actor generated."""
     tasks: list[str] = field(default_factory=list)
     """Task of each output, the ``data_source`` of its dataset row."""
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    """Oldest and newest version of the weights that generated the output, in actor steps."""
     partition: Any = field(default="train")
 
     @classmethod
     def read(cls, batch: KVBatchMeta) -> "RolloutBatch":
         """Read the columns from verl's batch."""
-        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        tags = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)}
+        keys = list(tags)
         partition: Any = batch.partition_id
         data = tq.kv_batch_get(
             keys=keys, partition_id=partition, select_fields=["uid", "extra_fields", "response_mask"]
@@ -50,6 +53,7 @@ class RolloutBatch:
             kinds=[OutputKind(extra.get(OUTPUT_KEY, OutputKind.EPISODE)) for extra in extras],
             tokens=[int(mask.sum()) for mask in data["response_mask"].unbind(0)],
             tasks=[str(extra[TASK_KEY]) for extra in extras],
+            versions=[_versions(tag) for tag in tags.values()],
             partition=partition,
         )
 
@@ -107,3 +111,9 @@ class RolloutBatch:
         chosen = {self.rollouts[row] for row, is_better in zip(rows, better, strict=True) if is_better}
         outputs = zip(self.kinds, self.rollouts, strict=True)
         return np.array([kind == OutputKind.DISTILLATION and rollout in chosen for kind, rollout in outputs])
+
+
+def _versions(tag: dict[str, Any]) -> tuple[int, int]:
+    """Return oldest and newest weight version of a row; equal if the server did not say."""
+    oldest, newest = tag.get("min_global_steps"), tag.get("max_global_steps")
+    return (0, 0) if oldest is None or newest is None else (oldest, newest)

@@ -1,21 +1,24 @@
 """verl's worker of a model, which can begin another run: initial weights, new optimizer, the settings of that run."""
 
 import gc
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
-from verl.workers.engine_workers import ActorRolloutRefWorker
+
+from verl_comprl.platform.patches import independent_copy
 
 _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
 
 
-class EngineWorker(ActorRolloutRefWorker):
-    """Engine and server adapter of one rank."""
+class EngineWorker(DetachActorWorker):
+    """Engine and server adapter of one rank, which can set its weights aside, as ``separate_async`` needs."""
 
     @register(dispatch_mode=_ALL_RANKS)
     def init_model(self) -> None:
@@ -51,3 +54,8 @@ class EngineWorker(ActorRolloutRefWorker):
         worker.reset()
         self.loss_fn = partial(self.loss_fn.func, **self.loss_fn.keywords | {"config": settings})
         worker.set_loss_fn(self.loss_fn)
+
+    @property
+    def copy_handler(self) -> Callable[..., Any]:
+        """Return verl's function that copies the weights to the host, such that training does not change the copy."""
+        return independent_copy(super().copy_handler)

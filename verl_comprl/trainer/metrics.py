@@ -26,6 +26,8 @@ def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[st
     for name in names if len(names) > 1 else []:
         rows = [row for row, task in zip(details, tasks, strict=True) if task == name]
         result |= _half_metrics(rows, f"comprl/task/{name}")
+        # With an asynchronous trainer the shares of the tasks need not be equal.
+        result[f"comprl/task/{name}/rollouts"] = float(len(rows))
     result["comprl/degraded"] = float(sum(row["degraded"] for row in details))
     return result
 
@@ -65,6 +67,17 @@ def advantage_metrics(advantages: Sequence[float], guided: Sequence[bool]) -> di
                 f"comprl/{half}/advantage_zero": float((values == 0).mean()),
             }
     return result
+
+
+def span_metrics(spans: Sequence[int]) -> dict[str, float]:
+    """Return how many versions of the weights generated a rollout, mean and maximum.
+
+    Args:
+        spans: Number of versions of each rollout; 1 with a synchronous trainer.
+    """
+    if not spans:
+        return {}
+    return {"comprl/rollout/span": float(np.mean(spans)), "comprl/rollout/span_max": float(max(spans))}
 
 
 def update_metrics(batch: TrainingBatch, version: int) -> dict[str, float]:

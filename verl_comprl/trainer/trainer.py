@@ -1,12 +1,13 @@
 """Complementary RL as a mixin over verl's V1 trainers, and the trainers made with it (``trainer.v1.trainer_mode``).
 
 Owns the order of events in a run: start, actor steps with subgroup advantages, collection of outcomes after each step,
-evaluation, checkpoints. The extractor is trained in the background by ``experience_runtime``.
+evaluation, checkpoints, and its end. The extractor is trained in the background by ``experience_runtime``.
 """
 
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
-from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode, PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import logger as separate_async_logger
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
@@ -31,22 +33,20 @@ from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
+from verl_comprl.platform.patches import accept_flush
 from verl_comprl.rollout.episode import EVALUATION_KEY
-from verl_comprl.trainer import metrics as comprl_metrics
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import resume_folder
-from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.evaluation import evaluation_metrics
-from verl_comprl.trainer.experience_runtime import ExperienceRuntime, NoExperienceRuntime
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.groups import SubmittedAhead
+from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
+from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.task_sampler import TaskSampler
-
-
-class RunInterrupted(Exception):
-    """The run was asked to stop; a checkpoint has been written."""
 
 
 class _MarkedAgentLoops:
@@ -64,7 +64,7 @@ class _MarkedAgentLoops:
         return getattr(self._manager, name)
 
 
-class ComplementaryTrainerMixin(EngineSharing):
+class ComplementaryTrainerMixin(StoppableTrainer):
     """To be put before one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
     base_mode: str
@@ -77,12 +77,10 @@ class ComplementaryTrainerMixin(EngineSharing):
         super().__init__(config)
         self.comprl = comprl_config(config)
         self.replay_buffer.poll_interval = self.comprl.poll_interval
-        self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.progress = Progress()
         self._failures = FailureLog(self._folder)
-        self._stop_requested = False
         self._resumed_from: Path | None = None
-        self._saved_step = -1
+        self._local = LocalUpdates()
         self._stretch = 1
         """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
 
@@ -121,6 +119,15 @@ class ComplementaryTrainerMixin(EngineSharing):
         """Return a client of the actor's servers that survives their pauses: aborted generations are resumed."""
         return self.get_llm_client()
 
+    def pause_servers(self) -> None:
+        """Pause the actor's servers when episodes have been ended, unless they are to read the last ones."""
+        if not self._actor_is_extractor:
+            super().pause_servers()
+
+    @property
+    def _actor_is_extractor(self) -> bool:
+        return self.comprl.experience and self.comprl.extractor.backend == "actor"
+
     @property
     def _shares_slots(self) -> bool:
         return self.comprl.has_extractor_engine and self.comprl.extractor.placement == "shared"
@@ -147,6 +154,8 @@ class ComplementaryTrainerMixin(EngineSharing):
         try:
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
+            # First, since episodes that go on would keep the distillation queue from becoming empty.
+            self.end_episodes()
             if not self.config.trainer.val_only:
                 self.progress.activity("finishing: the extractor reads the last episodes")
                 self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
@@ -154,11 +163,9 @@ class ComplementaryTrainerMixin(EngineSharing):
             self._failures.explain(error)
             raise
         finally:
+            with suppress(Exception):  # whatever has failed, which matters more
+                self.kill_episodes()
             self.experience_runtime.stop()
-
-    def request_stop(self) -> None:
-        """Finish the running step, write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted`."""
-        self._stop_requested = True
 
     def close(self) -> None:
         """Close the bank."""
@@ -172,7 +179,9 @@ class ComplementaryTrainerMixin(EngineSharing):
         This comes before ``on_step_end``, since verl saves the checkpoint of a step in between, in all its modes. A
         resumed run would otherwise lack the step's uses and its merge.
         """
+        self._local = LocalUpdates()
         batch = super().step(metrics, timing_raw)
+        metrics.update(self._local.metrics())
         with marked_timer("comprl_collect", timing_raw):
             metrics.update(self.experience_runtime.collect(self.global_steps))
         with marked_timer("extractor_slice", timing_raw):
@@ -186,17 +195,15 @@ class ComplementaryTrainerMixin(EngineSharing):
         With another estimator than ours, all rollouts of a prompt are compared with one another, as in verl.
         """
         rows = RolloutBatch.read(batch)
-        episodes = rows.episodes
-        measured = [rows.details[row] for row in episodes], [rows.tasks[row] for row in episodes]
-        metrics.update(comprl_metrics.rollout_metrics(*measured))
+        self._local.add(rows)
         if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
             return super()._compute_advantage(batch, metrics)
         tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))
         batch = super()._compute_advantage(batch, metrics)
         advantages = self._advantages(rows)
         outcomes = [float(advantages[row][advantages[row].abs().argmax()]) for row in rows.episodes]
-        metrics.update(comprl_metrics.advantage_metrics(outcomes, [rows.guided[row] for row in rows.episodes]))
-        self._weigh(rows, advantages, len(batch), metrics)
+        self._local.add_advantages(outcomes, [rows.guided[row] for row in rows.episodes])
+        self._weigh(rows, advantages, len(batch))
         return batch
 
     def _advantages(self, rows: RolloutBatch) -> list[torch.Tensor]:
@@ -204,21 +211,22 @@ class ComplementaryTrainerMixin(EngineSharing):
         data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition, select_fields=["advantages"])
         return list(data["advantages"].unbind(0))
 
-    def _weigh(self, rows: RolloutBatch, advantages: list[torch.Tensor], size: int, metrics: dict) -> None:
+    def _weigh(self, rows: RolloutBatch, advantages: list[torch.Tensor], size: int) -> None:
         """Replace verl's equal weights of rollouts with those of Eq. 5, and add the loss of self-distillation.
 
         verl averages over outputs with equal weights and offers no hook for others. The policy loss is homogeneous in
         the advantage, so a factor on a rollout's advantages is a weight on its loss. Self-distillation,
         ``weight · Σ over its outputs of −mean log π / number of rollouts``, needs no loss of its own either: while new
         and old policy are the same, as in the first mini-batch, the gradient of a policy loss is
-        ``−advantage · ∇ log π``.
+        ``−advantage · ∇ log π``. From the second local update of ``separate_async`` on they never are, which
+        ``config/asynchrony.py`` refuses.
         """
         self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
         factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
         settings = self.comprl.self_distillation
         distilled = rows.distilled(of_guided=settings.source == "guided")
         if settings.weight > 0:
-            metrics["comprl/distilled"] = float(distilled.sum())
+            self._local.add_distilled(float(distilled.sum()))
         if np.allclose(factors, 1.0):
             return
         # verl averages over all outputs; an output of this loss weighs as much as a rollout.
@@ -262,17 +270,15 @@ class ComplementaryTrainerMixin(EngineSharing):
         super().on_train_begin()
 
     def on_step_begin(self) -> None:
-        """Stop if asked to and the step before has a checkpoint; its metrics have been logged by now."""
-        step = self.global_steps - 1
-        if self._stop_requested and self._saved_step == step:
-            raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
+        """Stop if asked to; the metrics of the step before have been logged by now."""
+        self.stop_between_steps()
         self.progress.activity(f"step {self.global_steps} of {self.total_training_steps}")
         super().on_step_begin()
 
     def on_step_end(self) -> None:
         """Write a checkpoint if asked to stop; verl has written one already if the step is one of ``save_freq``."""
         super().on_step_end()
-        if self._stop_requested and self._saved_step != self.global_steps:
+        if self.stop.made and self._saved_step != self.global_steps:
             self._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
@@ -303,10 +309,6 @@ class ComplementaryTrainerMixin(EngineSharing):
         append_record(self._folder / EVALUATIONS, measured)
         self._failures.collect(result)
         return result
-
-    @property
-    def _folder(self) -> Path:
-        return Path(self.config.trainer.default_local_dir)
 
     def _saved_paths(self) -> dict[str, str]:
         folder = self._folder.resolve()
@@ -366,20 +368,32 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
             servers: Any = self.checkpoint_manager
             servers.resume_generation_replicas()
 
-    @property
-    def _actor_is_extractor(self) -> bool:
-        return self.comprl.experience and self.comprl.extractor.backend == "actor"
-
 
 @register_trainer("comprl_colocate_async")
-class ComplementaryColocateAsync(ComplementaryTrainerMixin, PPOTrainerColocateAsync):
-    """As verl's ``colocate_async``."""
+class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PPOTrainerColocateAsync):
+    """The next batches are rolled out while one is trained; servers pause meanwhile (verl's ``colocate_async``)."""
 
     base_mode = "colocate_async"
 
+    def get_llm_client(self) -> LLMServerClient:
+        """Return the client of the rollouts, which continues what a weight sync has aborted."""
+        return make_client(self.llm_server_manager, resuming=True)
+
 
 @register_trainer("comprl_separate_async")
-class ComplementarySeparateAsync(ComplementaryTrainerMixin, PPOTrainerSeparateAsync):
-    """As verl's ``separate_async``."""
+class ComplementarySeparateAsync(ComplementaryTrainerMixin, SubmittedAhead, PPOTrainerSeparateAsync):
+    """Servers of their own roll out while the trainer trains (verl's ``separate_async``)."""
 
     base_mode = "separate_async"
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config with our ``comprl`` and ``extractor`` subtrees."""
+        accept_flush(separate_async_logger)
+        super().__init__(config)
+
+    def pause_servers(self) -> None:
+        """Abort what the servers generate; the trainer's own ones free their memory for the engine too."""
+        trainer: Any = self  # verl's class has no types
+        trainer.standalone_checkpoint_manager.abort_replicas(reject_request=True)
+        if trainer.current_mode == HybridEngineMode.ROLLOUT:
+            trainer.switch_to_trainer()

@@ -1,0 +1,97 @@
+"""Weights arrive bit for bit: two ranks of a trainer and two of servers, in processes of their own."""
+
+import asyncio
+import multiprocessing
+from typing import Any
+
+import pytest
+import torch
+
+BUCKET = 1000
+"""Bytes: smaller than the largest weight, and no multiple of the others."""
+
+
+def weights(update: int) -> dict[str, torch.Tensor]:
+    """Weights of several sizes and types, other ones in every update."""
+    torch.manual_seed(update)
+    return {
+        "large": torch.randn(40, 17),
+        "scalar": torch.randn(()),
+        "odd": torch.randn(3).bfloat16(),
+        "after": torch.randn(5, 5),
+        "bytes": torch.randint(0, 255, (7,), dtype=torch.uint8),
+        "doubles": torch.randn(90).double(),
+    }
+
+
+def serve(pipe: Any, is_master: bool, sends: bool) -> None:
+    """Run one rank: answer calls of the engine's methods, as a worker of verl does."""
+    from verl.checkpoint_engine.base import CheckpointEngineRegistry
+
+    import verl_comprl.platform.gloo_engine  # noqa: F401  the decorator registers
+
+    arguments = {"is_master": is_master} if sends else {}  # verl gives it to the trainer's ranks only
+    engine: Any = CheckpointEngineRegistry.new("comprl_gloo", bucket_size=BUCKET, timeout_seconds=60.0, **arguments)
+    produced: list[str] = []
+
+    def produce(update: int) -> Any:
+        for name, weight in weights(update).items():
+            produced.append(name)
+            yield name, weight
+
+    async def receive() -> dict[str, torch.Tensor]:
+        return {name: weight.clone() async for name, weight in engine.receive_weights(global_steps=1)}
+
+    while True:
+        method, values = pipe.recv()
+        if method == "end":
+            return
+        if method == "update" and sends:
+            produced.clear()
+            asyncio.run(engine.send_weights(produce(values["update"])))
+            pipe.send(list(produced))
+        elif method == "update":
+            pipe.send({name: weight.tolist() for name, weight in asyncio.run(receive()).items()})
+        else:
+            pipe.send(getattr(engine, method)(**values))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_weights_arrive_bit_for_bit_in_every_update() -> None:
+    from verl_comprl.platform.gloo_engine import GlooCheckpointEngine
+
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for is_master, sends in ((True, True), (False, True), (False, False), (False, False)):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs, is_master, sends), daemon=True)
+        process.start()
+        pipes.append(ours)
+        processes.append(process)
+
+    def call(method: str, arguments: list[dict[str, Any]]) -> list[Any]:
+        for pipe, values in zip(pipes, arguments, strict=True):
+            pipe.send((method, values))
+        return [pipe.recv() for pipe in pipes]
+
+    try:
+        for update in (1, 2):
+            metadata = call("prepare", [{}] * 4)
+            assert metadata[1:] == [None] * 3
+            actor, rollout = GlooCheckpointEngine.build_topology(2, 2, metadata)
+            assert (actor["rank"], rollout["rank"]) == ([0, -1], [1, 2])
+            ranks = [
+                {name: values[rank] for name, values in group.items()} for group in (actor, rollout) for rank in (0, 1)
+            ]
+            call("init_process_group", ranks)
+            sent, other, *received = call("update", [{"update": update}] * 4)
+            expected = weights(update)
+            assert sent == other == list(expected), "a rank of the trainer did not produce all weights"
+            assert received == [{name: weight.tolist() for name, weight in expected.items()}] * 2
+            call("finalize", [{}] * 4)
+    finally:
+        for pipe, process in zip(pipes, processes, strict=True):
+            pipe.send(("end", {}))
+            process.join(10)
+            process.kill()

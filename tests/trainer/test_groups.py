@@ -1,0 +1,146 @@
+"""Groups in TransferQueue: those without rows, what a restored queue holds, and prompts left in flight."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from verl.trainer.ppo.v1 import replay_buffer, trainer_base
+from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
+
+from verl_comprl.trainer import groups
+from verl_comprl.trainer.groups import clear_leftovers, episodes_are_running, refill_groups_without_rows
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync
+
+
+class Queue:
+    """TransferQueue's keys and tags."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+
+    def prompt(self, uid: str, status: str, *sessions: int, partition: str = "train", step: int = 1) -> None:
+        self.partitions[partition][uid] = {"is_prompt": True, "status": status, "global_steps": step}
+        self.row(uid, *sessions, partition=partition)
+
+    def row(self, uid: str, *sessions: int, partition: str = "train") -> None:
+        self.partitions[partition] |= {f"{uid}_{session}_0": {"status": "success"} for session in sessions}
+
+    def kv_list(self, partition_id: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:
+        return {name: dict(keys) for name, keys in self.partitions.items() if partition_id in (None, name)}
+
+    def kv_clear(self, keys: list[str], partition_id: str) -> None:
+        for key in keys:
+            del self.partitions[partition_id][key]
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    queue = Queue()
+    monkeypatch.setattr(groups, "tq", queue)
+    monkeypatch.setattr(replay_buffer, "tq", queue)
+    return queue
+
+
+def make_buffer(refill: Any, limit: int) -> Any:
+    buffer = ReplayBufferAsync(
+        trainer_mode="colocate_async",
+        trainer_config=OmegaConf.create(),
+        max_off_policy_threshold=4,
+        max_off_policy_strategy="wait",
+        sampler_kwargs=OmegaConf.create(),
+        poll_interval=0.001,
+        refill_fn=refill,
+    )
+    refill_groups_without_rows(buffer, limit)
+    return buffer
+
+
+def test_groups_without_rows_are_replaced(queue: Queue) -> None:
+    refilled: list[int] = []
+
+    def refill(count: int) -> None:
+        refilled.append(count)
+        queue.prompt("new", "finished", 0, 1)
+
+    queue.prompt("empty", "finished")
+    queue.prompt("short", "finished", 3)  # stays: the others of its rollouts failed
+    batch, metrics = make_buffer(refill, limit=8).sample(global_steps=1, partition_id="train", batch_size=2)
+    assert sorted(batch.keys) == ["new_0_0", "new_1_0", "short_3_0"]
+    assert refilled == [1]
+    assert metrics == {"training/rollout_failure/evicted_samples": 1}
+    assert queue.partitions["train"].keys() == set(batch.keys)
+
+
+def test_an_evaluation_takes_groups_as_they_are(queue: Queue) -> None:
+    queue.prompt("empty", "finished", partition="val")
+    batch, _ = make_buffer(None, limit=8).sample(global_steps=1, partition_id="val", batch_size=1)
+    assert batch.keys == []
+
+
+def test_a_run_in_which_everything_fails_ends(queue: Queue) -> None:
+    submitted = 2
+
+    def refill(count: int) -> None:
+        nonlocal submitted
+        for _ in range(count):
+            submitted += 1
+            # One with rows in between, which begins the count again.
+            queue.prompt(f"p{submitted}", "finished", *([0] if submitted == 4 else []))
+
+    for number in (1, 2):
+        queue.prompt(f"p{number}", "finished")
+    with pytest.raises(RuntimeError, match="all rollouts of 4 prompts in a row have failed"):
+        make_buffer(refill, limit=4).sample(global_steps=1, partition_id="train", batch_size=2)
+    # p1 to p3, then p4 with rows; p5 to p7 fill up for those which came with it, and the fourth ends the run.
+    assert submitted > 5
+
+
+def test_a_restored_queue_loses_what_nobody_reads(queue: Queue) -> None:
+    queue.row("trained", 0, 1)  # of the checkpointed step: verl clears rows after it has saved
+    queue.prompt("finished", "finished", 0, 1)
+    queue.prompt("running", "running", 0)
+    queue.prompt("asked", "running", 0, partition="val")
+    queue.partitions["failures"]["x"] = {"type": "ValueError"}
+    assert clear_leftovers() == 4
+    assert queue.partitions["train"].keys() == {"finished", "finished_0_0", "finished_1_0", "running", "running_0_0"}
+    assert queue.partitions["val"] == {} and queue.partitions["failures"]
+    assert clear_leftovers() == 0
+
+
+def test_running_episodes(queue: Queue) -> None:
+    queue.row("trained", 0)
+    queue.prompt("finished", "finished", 0)
+    assert not episodes_are_running()
+    queue.prompt("pending", "pending", partition="val")
+    assert episodes_are_running()
+
+
+@pytest.mark.parametrize(
+    ("restored", "submitted"),
+    [
+        (0, [6, 6, 6]),  # a new run
+        (9, [6, 6, 6]),  # from a checkpoint at the end of a step: one and a half batches are ahead, as they should be
+        (15, [0, 6, 6]),  # stopped while it waited for a step's rollouts
+        (12, [3, 6, 6]),  # stopped after one of two local updates
+        (21, [0, 0, 6]),  # stopped twice, by a release that did not count
+    ],
+)
+def test_a_stop_leaves_no_more_prompts_in_flight(
+    restored: int, submitted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: Any = object.__new__(ComplementaryColocateAsync)
+    mode = {"colocate_async": {"num_warmup_batches": 1.5}}
+    trainer.config = OmegaConf.create({"trainer": {"v1": mode}, "data": {"train_batch_size": 6}})
+    trainer.trainer_mode, trainer._restored_tq_prompt_count, trainer.global_steps = "colocate_async", restored, 1
+    trainer._add_async_warmup_batches = trainer._add_metrics_file = lambda *_: None
+    counts: list[int] = []
+    trainer._add_prompts_to_generate = counts.append
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_add_batch_to_generate", lambda self: counts.append(6))
+    trainer.on_train_begin()
+    found = []
+    for _ in submitted:
+        before = sum(counts)
+        trainer.prepare_step()
+        found.append(sum(counts) - before)
+    assert found == submitted

@@ -1,0 +1,70 @@
+"""Each trainer has exactly the parts of its verl base; verl chooses them by the trainer's name, which is ours."""
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+
+OVERRIDES = (
+    "hydra.searchpath=[pkg://verl.trainer.config]",
+    "data.train_batch_size=6",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=3",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+    "trainer.v1.separate_async.parameter_sync_step=2",
+    "trainer.default_local_dir=nowhere",
+    "trainer.total_training_steps=5",
+    "actor_rollout_ref.model.path=nowhere",
+)
+
+
+@pytest.fixture(scope="module")
+def composed() -> DictConfig:
+    with initialize_config_module("verl_comprl.config", version_base=None):
+        return compose("comprl_trainer", overrides=list(OVERRIDES))
+
+
+@pytest.mark.parametrize(
+    ("mode", "buffer", "prompts_at_a_time", "updates"),
+    [
+        ("sync", ReplayBuffer, 6, 1),
+        ("colocate_async", ReplayBufferAsync, 1, 1),
+        ("separate_async", ReplayBufferAsync, 1, 2),
+    ],
+)
+def test_parts_of_each_mode(
+    composed: DictConfig,
+    mode: str,
+    buffer: type,
+    prompts_at_a_time: int,
+    updates: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaders: list[dict[str, Any]] = []
+    monkeypatch.setattr(trainer_base, "RolloutMoELoadBalanceMetricsAccumulator", MagicMock())
+    monkeypatch.setattr(trainer_base, "create_rl_dataset", lambda *_, **__: [{}] * 12)
+    monkeypatch.setattr(trainer_base, "create_rl_sampler", lambda *_: None)
+    monkeypatch.setattr(trainer_base, "StatefulDataLoader", lambda **options: loaders.append(options))
+    found = {}
+    for name in (mode, f"comprl_{mode}"):
+        config: Any = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
+        config.trainer.v1.trainer_mode = name
+        trainer: Any = get_trainer_cls(name)(config)
+        trainer.tokenizer = trainer.processor = None
+        trainer._init_dataloader()
+        assert type(trainer.replay_buffer) is buffer
+        assert trainer.parameter_sync_step == updates
+        assert trainer.config.trainer.v1.trainer_mode == trainer.trainer_mode == mode
+        found[name] = (
+            loaders[0]["batch_size"],
+            trainer.config.data.get("gen_batch_size"),
+            trainer.config.actor_rollout_ref.actor.optim.total_training_steps,
+            {key: value for key, value in vars(trainer.replay_buffer).items() if isinstance(value, int | str | None)},
+        )
+        loaders.clear()
+    ours, theirs = found[f"comprl_{mode}"], found[mode]
+    assert ours == theirs and ours[0] == prompts_at_a_time and ours[2] == 5 * updates

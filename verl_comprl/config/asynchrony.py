@@ -1,0 +1,196 @@
+"""Settings of verl's asynchronous trainers: how far rollouts run ahead, and checks of what that needs.
+
+Some of the checks are verl's own assertions, which it makes only when Ray and the processes have started.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig
+
+from verl_comprl.config.slots import extractor_slots
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS
+from verl_comprl.extractor.credit import Settling
+from verl_comprl.names import GLOO_ENGINE
+
+_MODES = {"comprl_colocate_async": "colocate_async", "comprl_separate_async": "separate_async"}
+"""Our asynchronous trainers, and verl's names of their settings; the trainer itself has verl's name."""
+_GLOO_MODULE = "verl_comprl.platform.gloo_engine"
+_LONG_SECONDS = 600.0
+"""Longer than the pause of most training steps."""
+
+
+def rollout_slots(config: DictConfig) -> int:
+    """Return how many device slots servers of the actor have for themselves."""
+    if _mode(config) != "separate_async":
+        return 0
+    rollout = config.actor_rollout_ref.rollout
+    return rollout.nnodes * rollout.n_gpus_per_node
+
+
+def settling(config: DictConfig, comprl: ComprlConfig) -> Settling:
+    """Return how long relative rewards wait: until no rollout of a prompt can still be running."""
+    group = config.actor_rollout_ref.rollout.n
+    free = max(1, group - round(group * comprl.guided_fraction))
+    mode = _mode(config)
+    if mode is None:
+        return Settling(free)
+    ahead, threshold = _batches_ahead(config, mode), config.trainer.v1.sampler.max_off_policy_threshold
+    return Settling(free, KEEP_UNREFERENCED_STEPS if threshold is None else threshold + math.ceil(ahead) + 2)
+
+
+def asynchrony_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield a line for each setting that cannot work with the asynchronous trainer of the run, if it has one."""
+    mode = _mode(config)
+    if mode is None:
+        return
+    sampler = config.trainer.v1.sampler
+    threshold, strategy = sampler.max_off_policy_threshold, sampler.max_off_policy_strategy
+    key = "trainer.v1.sampler.max_off_policy"
+    if threshold is not None and (not isinstance(threshold, int) or threshold < 1):
+        yield f"{key}_threshold={threshold!r} is not allowed; it must be null or a whole number of at least 1"
+        return
+    if strategy not in ("drop", "wait"):
+        yield f"{key}_strategy={strategy!r} is not allowed; it must be one of wait, drop"
+    elif strategy == "drop" and threshold is not None and len(tasks := _tasks(config)) > 1:
+        yield (
+            f"{key}_strategy=drop replaces slow tasks by fast ones, and data.train_files have {len(tasks)} tasks "
+            f"({', '.join(tasks)}); use wait"
+        )
+    ahead = _batches_ahead(config, mode)
+    if comprl.experience and threshold is not None and threshold + ahead >= KEEP_UNREFERENCED_STEPS:
+        yield (
+            f"{key}_threshold={threshold} and trainer.v1.{mode}.num_warmup_batches={ahead} must be less than "
+            f"{KEEP_UNREFERENCED_STEPS} together: an episode of more steps outlives the record of an answer it used"
+        )
+    yield from _room_for_requests(config, comprl, mode)
+    if mode == "separate_async":
+        yield from _separate(config, comprl)
+
+
+def asynchrony_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield a line for each setting that works with the run's asynchronous trainer, but perhaps not as expected."""
+    mode = _mode(config)
+    if mode is None:
+        return
+    if config.trainer.v1.sampler.max_off_policy_threshold is None and comprl.experience:
+        yield (
+            "trainer.v1.sampler.max_off_policy_threshold=null: outcomes of episodes that take more than "
+            f"{KEEP_UNREFERENCED_STEPS} steps do not reward the answers they used"
+        )
+    if mode == "colocate_async":
+        critic = comprl.experience and comprl.actor_critic.enabled
+        limits = {
+            "comprl.actor_critic.timeout": comprl.actor_critic.timeout if critic else math.inf,
+            "comprl.environments.episode_timeout": comprl.environments.episode_timeout,
+        }
+        for name, seconds in limits.items():
+            if seconds < _LONG_SECONDS:
+                yield (
+                    f"{name}={seconds:g} seconds includes the time in which the servers pause for training; it should "
+                    "be more than twice that of a step"
+                )
+
+
+def _mode(config: DictConfig) -> str | None:
+    """Return verl's name of the run's trainer if it is asynchronous; a trainer that has begun knows it by that name."""
+    mode = config.trainer.v1.trainer_mode
+    return mode if mode in _MODES.values() else _MODES.get(mode)
+
+
+def _batches_ahead(config: DictConfig, mode: str) -> float:
+    return config.trainer.v1[mode].num_warmup_batches
+
+
+def _tasks(config: DictConfig) -> list[str]:
+    """Return the tasks of the training data; none if a file cannot be read, which is reported elsewhere."""
+    import pyarrow.parquet as pq
+    from pyarrow.lib import ArrowException
+
+    given = config.data.train_files
+    found: set[str] = set()
+    for file in [given] if isinstance(given, str) else list(given or []):
+        try:
+            table = pq.read_table(os.path.expanduser(file), columns=["data_source"])
+        except (ArrowException, OSError, KeyError):
+            continue
+        if "data_source" in table.column_names:
+            found.update(map(str, table.column("data_source").to_pylist()))
+    return sorted(found)
+
+
+def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> Iterator[str]:
+    """Check that every request can run at once.
+
+    A weight sync waits for each request without a first token, up to a minute, which one that queues does not get.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    slots = rollout_slots(config) or config.trainer.nnodes * config.trainer.n_gpus_per_node
+    batch = config.data.train_batch_size
+    in_flight = (batch + math.floor(_batches_ahead(config, mode) * batch)) * rollout.n
+    needed = math.ceil(in_flight / max(1, _servers(rollout, slots)))
+    if rollout.max_num_seqs < needed:
+        yield (
+            f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than the {needed} rollouts in "
+            f"flight per server ((1 + trainer.v1.{mode}.num_warmup_batches) * data.train_batch_size * "
+            "actor_rollout_ref.rollout.n); weight syncs would wait for those that queue"
+        )
+    if not comprl.has_extractor_engine:
+        return
+    asking = round(in_flight * comprl.guided_fraction) if comprl.search_and_ask.max_calls else 0
+    working = comprl.extractor.distillation_workers + comprl.merge.workers
+    served = config.extractor.rollout
+    split = comprl.extractor.placement == "split"
+    slots = served.nnodes * served.n_gpus_per_node if split else math.prod(extractor_slots(config, comprl))
+    needed = math.ceil((working + asking) / max(1, _servers(config.extractor.rollout, slots)))
+    if config.extractor.rollout.max_num_seqs < needed:
+        yield (
+            f"extractor.rollout.max_num_seqs={config.extractor.rollout.max_num_seqs} is less than the {needed} "
+            "requests that a server may have at a time (comprl.extractor.distillation_workers, comprl.merge.workers "
+            "and a question of each guided rollout); weight syncs would wait for those that queue"
+        )
+
+
+def _servers(rollout: DictConfig, slots: int) -> int:
+    size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    return slots // size
+
+
+def _separate(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Check what verl's ``separate_async`` asserts."""
+    model, updates = config.actor_rollout_ref, config.trainer.v1.separate_async.parameter_sync_step
+    batch, mini_batch = config.data.train_batch_size, model.actor.ppo_mini_batch_size
+    if batch != updates * mini_batch:
+        yield (
+            f"data.train_batch_size={batch} must be trainer.v1.separate_async.parameter_sync_step={updates} times "
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}"
+        )
+    for name in ("nnodes", "n_gpus_per_node"):
+        if model.rollout[name] < 1:
+            yield (
+                f"actor_rollout_ref.rollout.{name}={model.rollout[name]} is not allowed; it must be at least 1: the "
+                "servers have device slots of their own"
+            )
+    engine: Any = model.rollout.checkpoint_engine
+    if engine.backend == "naive":
+        yield (
+            "actor_rollout_ref.rollout.checkpoint_engine.backend=naive cannot reach servers elsewhere; use nccl, or "
+            f"{GLOO_ENGINE} with custom_backend_module={_GLOO_MODULE}"
+        )
+    elif engine.backend == GLOO_ENGINE and engine.get("custom_backend_module") != _GLOO_MODULE:
+        yield (
+            f"actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module={engine.get('custom_backend_module')} "
+            f"must be {_GLOO_MODULE} with backend={GLOO_ENGINE}"
+        )
+    reward = config.reward.reward_model
+    if reward.enable and not reward.enable_resource_pool:
+        yield "reward.reward_model.enable_resource_pool=false cannot be used: the servers make no room for that model"
+    if comprl.experience and comprl.self_distillation.weight > 0 and updates > 1:
+        yield (
+            f"comprl.self_distillation.weight={comprl.self_distillation.weight} cannot be combined with "
+            f"trainer.v1.separate_async.parameter_sync_step={updates}: its loss is right only where old and new policy "
+            "are the same, in the first update after a sync; use parameter_sync_step=1"
+        )

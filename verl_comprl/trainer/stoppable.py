@@ -1,0 +1,116 @@
+"""Leaving a run on request, within seconds, with a checkpoint of everything that has been trained.
+
+Owns where a run can be left, and the end of episodes that nobody waits for.
+"""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ray
+from omegaconf import DictConfig
+from transfer_queue import KVBatchMeta
+
+from verl_comprl.trainer.engine_sharing import EngineSharing
+from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.groups import episodes_are_running
+from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
+
+
+class StoppableTrainer(EngineSharing):
+    """Mixin over verl's trainers that leaves on request, and ends episodes that nobody waits for."""
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config."""
+        super().__init__(config)
+        self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
+        self.stop = StopRequest()
+        self.stop.interrupts(self.replay_buffer)
+        self._saved_step = -1
+        """Step of the latest checkpoint in the run's folder."""
+        self._first_step = 0
+        """Step with which training began; 0 while it has not, for example in an evaluation before it."""
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.config.trainer.default_local_dir)
+
+    def request_stop(self) -> None:
+        """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
+        self.stop.made = True
+
+    def stop_between_steps(self) -> None:
+        """Leave if asked to; to be called when a step begins.
+
+        Raises:
+            RunInterrupted: When the checkpoint has been written.
+        """
+        if self.stop.made:
+            self.global_steps -= 1
+            self._interrupt()
+
+    def on_train_begin(self) -> None:
+        """Before the first step."""
+        self._first_step = self.global_steps
+        super().on_train_begin()
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Train the actor, unless a stop is requested while it waits for rollouts.
+
+        Raises:
+            RunInterrupted: When the checkpoint has been written.
+        """
+        self.local_trigger_step = 0  # verl sets it only when it has waited for rollouts of the step already
+        try:
+            return super().step(metrics, timing_raw)
+        except WaitingStopped:
+            if self.local_trigger_step:  # some of its local updates have been made, which cannot be undone: it counts
+                self.experience_runtime.collect(self.global_steps)
+            else:
+                self.global_steps -= 1
+            self._interrupt()
+
+    def _validate(self) -> dict[str, float]:
+        """Evaluate; a request to stop ends an evaluation without a result."""
+        try:
+            return super()._validate()
+        except WaitingStopped:
+            if not self._first_step:
+                self._interrupt()
+            return {}  # the next step will not begin
+
+    def _interrupt(self) -> NoReturn:
+        """Write a checkpoint of the last step, unless there is one or none was trained, and leave."""
+        self.end_episodes()
+        step = self.global_steps
+        if step and self._saved_step != step:
+            self._save_checkpoint()
+        if not step:
+            raise RunInterrupted("stopped before a step was trained; there is no checkpoint")
+        raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps and (self._folder / f"global_step_{self.global_steps}").exists():
+            self._saved_step = self.global_steps
+
+    def end_episodes(self) -> None:
+        """End what was submitted ahead, or a stop has left behind, so that the bank can be closed."""
+        if self.kill_episodes():
+            self.pause_servers()
+
+    def kill_episodes(self) -> bool:
+        """End the agent loops, if an episode is running; returns whether one was.
+
+        Before the servers are paused: an aborted turn would end episodes, whose outcomes would be none.
+        """
+        if not episodes_are_running():
+            return False
+        for worker in self.agent_loop_manager.agent_loop_workers:
+            ray.kill(worker)
+        return True
+
+    def pause_servers(self) -> None:
+        """Abort what the actor's servers generate, and free their memory for the engine."""
+        servers: Any = self.checkpoint_manager
+        servers.abort_replicas(reject_request=True)
+        servers.sleep_replicas()

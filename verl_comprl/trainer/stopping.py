@@ -1,0 +1,39 @@
+"""A request to stop a run, which ends verl's waiting for rollouts too.
+
+A step spends most of its time there, in a loop without a limit: an environment that hangs must not keep a run from
+stopping. ``stoppable`` leaves the run. This module imports nothing of verl, so the launcher may import it first.
+"""
+
+from typing import Any
+
+
+class RunInterrupted(Exception):
+    """The run was asked to stop and has left; the message names its checkpoint."""
+
+
+class WaitingStopped(Exception):
+    """Raised in a replay buffer that waits for rollouts, when the run was asked to stop."""
+
+
+class StopRequest:
+    """Whether a run was asked to stop; may be set by a signal handler."""
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self.made = False
+
+    def interrupts(self, buffer: Any) -> None:
+        """Let a request end the waiting of verl's replay ``buffer`` with :class:`WaitingStopped`.
+
+        A user's own sampler that does not wait in verl's way is left alone; a request then waits for its batch.
+        """
+        wait = getattr(buffer, "_wait_for_next_poll", None)
+        if wait is None:
+            return
+
+        def wait_unless_stopped(*arguments: Any) -> float:
+            if self.made:
+                raise WaitingStopped
+            return wait(*arguments)
+
+        buffer._wait_for_next_poll = wait_unless_stopped
