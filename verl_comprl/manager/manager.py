@@ -300,7 +300,7 @@ class ExperienceManager:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
         self._reported = {key: at for key, at in self._reported.items() if at >= step - REMEMBERED_STEPS}
-        return {"extractor/samples": float(samples), **self._metrics()}
+        return {"extractor/samples": float(samples), **await self.metrics()}
 
     async def next_batch(self, version: int = 0) -> TrainingBatch | None:
         """Return a full CISPO batch for weights ``version``, or ``None``."""
@@ -312,13 +312,10 @@ class ExperienceManager:
 
     # ---- state ----
 
-    def _metrics(self) -> dict[str, float]:
-        metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
-        return metrics | self.availability.metrics()
-
     async def metrics(self) -> dict[str, float]:
         """Return all counters of the run (retrievals: since the bank was opened)."""
-        return self._metrics()
+        metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
+        return metrics | self.availability.metrics()
 
     async def drain(self, timeout: float) -> bool:
         """Wait until the queue is empty; ``False`` if it is not after ``timeout`` seconds."""
