@@ -51,8 +51,12 @@ def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def interrupted(folder: Path) -> Run:
-    """A run in ``folder/run`` that got SIGTERM after the first update of its extractor."""
-    run = Run(folder, "trainer.total_training_steps=1000", script="probed_run.py")
+    """A run in ``folder/run`` that got SIGTERM after the first update of its extractor, which shares the actor's slot.
+
+    It is continued with slots for both.
+    """
+    shared = "comprl.extractor.placement=shared"
+    run = Run(folder, "trainer.total_training_steps=1000", shared, script="probed_run.py")
     try:
         # Not before step 2, whose episodes are the first ones that are guided, and so give outcomes.
         run.wait_until(lambda: extractor_was_updated(folder / "run"))
