@@ -84,6 +84,11 @@ class ExtractorConfig(Settings):
     n_gpus_per_node: PositiveInt = 1
     """Device slots on each of them."""
 
+    cpu_priority: Literal["normal", "idle"] = "normal"
+    """Priority of its engine and server for the processors: with `idle` they get what everything else leaves over, so
+    that the actor does not wait for them where both run on the same cores. Answers to `search_and_ask` then come late
+    while all cores are busy."""
+
 
 class MergeConfig(Settings):
     """Periodic clean-up of the bank by the extractor (``comprl.merge``)."""

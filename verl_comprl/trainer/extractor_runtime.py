@@ -26,6 +26,7 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.extractor_server import FIRST_REPLICA_RANK
 from verl_comprl.trainer.lone_server import make_client
@@ -83,6 +84,11 @@ def to_tensordict(batch: TrainingBatch) -> TensorDict:
     )
 
 
+def _set_cpu_priority(_: Any, priority: Priority) -> None:
+    """Run in the process of a server, which verl's class has no method for."""
+    set_cpu_priority(priority)
+
+
 class ExtractorRuntime:
     """Workers, servers and weight sync of the extractor."""
 
@@ -121,6 +127,14 @@ class ExtractorRuntime:
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
         self._weights.sleep_replicas()
+        self._set_cpu_priority()
+
+    def _set_cpu_priority(self) -> None:
+        """Set the priority of engine and server, which nothing waits for during an actor step except questions."""
+        priority = comprl_config(self.config).extractor.cpu_priority
+        self.workers.set_cpu_priority(priority)
+        for replica in self.servers.get_replicas():
+            ray.get([server.__ray_call__.remote(_set_cpu_priority, priority) for server in replica.servers])
 
     def restart(self, config: DictConfig) -> None:
         """Begin another run: initial weights in the engine, new optimizer, version 0; the server pauses.
@@ -134,6 +148,7 @@ class ExtractorRuntime:
         self.config = self.servers.config = config
         self.weight_version = 0
         self.workers.restart(config.actor_rollout_ref)
+        self._set_cpu_priority()
 
     @cached_property
     def data_parallel_size(self) -> int:
