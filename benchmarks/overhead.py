@@ -3,8 +3,8 @@
 ``baseline``; ``recorded``, the method with an extractor that repeats recorded answers, so that no second model
 computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named. Every episode has the
 same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
-asked, and the arms have the same prompts. Arms take turns in blocks of steps, forwards and backwards (ABCD DCBA), on engines that
-are started once; the first steps of a block are left out. Nothing is subtracted from the clock.
+asked, and the arms have the same prompts. Arms take turns in blocks of steps, forwards and backwards (ABCD DCBA), on
+engines that are started once; the first steps of a block are left out. Nothing is subtracted from the clock.
 
 Rows are appended to ``overhead.jsonl``; the same command goes on with the blocks that are missing.
 
