@@ -5,29 +5,35 @@ from typing import Any
 import pytest
 
 from benchmarks.fixed_turns import FixedTurns, fixed_turns_rows
-from benchmarks.overhead import ARMS, blocks, report
+from benchmarks.overhead import ARMS, UPDATES, order, processes, report
 
 
-def test_arms_take_turns_forwards_and_backwards_and_what_is_done_is_not_repeated() -> None:
-    order = blocks(2, set())
-    assert [arm for _, arm in order] == [*ARMS, *reversed(ARMS)]
-    assert blocks(2, {(0, "baseline"), (1, "normal")}) == [block for block in order[1:] if block != (1, "normal")]
+def test_every_second_round_runs_backwards() -> None:
+    assert order(0) == [*ARMS] and order(1) == [*reversed(ARMS)] and order(2) == [*ARMS]
 
 
-def row(arm: str, block: int, step: int, gen: float) -> dict[str, Any]:
-    return {"arm": arm, "block": block, "step": step, "metrics": {"timing_s/gen": gen, "timing_s/step": 2 * gen}} | {
-        "others": 0.0,
-        "cores": {},
-    }
+def row(arm: str, number: int, step: int, gen: float, updates: float = 0.0) -> dict[str, Any]:
+    metrics = {"timing_s/gen": gen, "timing_s/step": 2 * gen, UPDATES: updates}
+    return {"arm": arm, "round": number, "step": step, "metrics": metrics, "others": 0.5, "cores": {"x 1": 0.25}}
 
 
 def test_only_steps_that_all_arms_have_are_compared() -> None:
-    rows = [row(arm, 0, step, 1.0 + 0.1 * (arm == "idle")) for arm in ARMS for step in (3, 4)]
-    rows.append(row("baseline", 1, 3, 100.0))
+    rows = [row(arm, 0, step, 1.0 + 0.1 * (arm == "idle"), 3.0 * step) for arm in ARMS for step in (0, 1)]
+    rows.append(row("baseline", 1, 0, 100.0))
     lines = report(rows).splitlines()
     assert lines[0].startswith("2 steps")
     idle = next(line for line in lines if line.startswith("| idle"))
-    assert idle.split(" | ")[1:4] == ["1.100", "1.100 (1.100 to 1.100)", "2.200"]
+    cells = idle.strip("| ").split(" | ")
+    assert cells[1:4] == ["1.100", "1.100 (1.100 to 1.100)", "2.200"]
+    assert cells[-3:] == ["3.00", "0.0", "0.50"]  # 3 updates between the first and the last step of the turn
+
+
+def test_processes_of_a_kind_are_added_up_and_averaged_over_rounds() -> None:
+    rows = [row(arm, number, 0, 1.0) for arm in ARMS for number in (0, 1)]
+    for changed in rows:
+        if changed["round"] == 1 and changed["arm"] == "idle":
+            changed["cores"] = {"x 1": 0.5, "x 2": 0.25}
+    assert "| x | 0.25 | 0.25 | 0.50 | 0.25 |" in processes(rows)
 
 
 @pytest.mark.parametrize("text", ["<action>left</action>", "anything at all", ""])
