@@ -94,6 +94,7 @@ class Setup:
             self._connect()
         worker: Any = ray.remote(EpisodeWorker).options(num_cpus=1, max_concurrency=4096)
         self.workers = [worker.remote(config) for _ in range(workers)]
+        ray.get([one.__ray_ready__.remote() for one in self.workers])  # their imports are no part of a measurement
 
     def _connect(self) -> None:
         import ray

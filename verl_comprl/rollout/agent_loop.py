@@ -221,8 +221,9 @@ class ComplementaryAgentLoop(AgentLoopBase):
 
     def _length(self, text: str) -> int:
         """Return the number of tokens; rollouts that start at the same time often read the same entry."""
+        tokenizer: Any = self.tokenizer  # verl annotates it with a factory
         if text not in _lengths:
-            _lengths[text] = len(self.tokenizer.encode(text, add_special_tokens=False)) if text else 0
+            _lengths[text] = len(tokenizer.encode(text, add_special_tokens=False)) if text else 0
         return _lengths[text]
 
     async def _take_turns(
