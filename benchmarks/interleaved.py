@@ -136,17 +136,20 @@ class CpuSeconds:
         times = psutil.cpu_times()
         self.machine = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
         self.processes: dict[str, float] = defaultdict(float)
+        self.idle = 0
         for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
             try:
                 used = process.cpu_times()
                 name = "driver" if process.pid == os.getpid() else (process.cmdline() or ["?"])[0]
                 self.processes[f"{name.rpartition('/')[2].split('.')[0]} {process.pid}"] += used.user + used.system
-            except psutil.NoSuchProcess:
+                self.idle += os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+            except (psutil.NoSuchProcess, ProcessLookupError):
                 continue
 
     def since(self, start: "CpuSeconds") -> dict[str, Any]:
-        """Return the mean number of cores used by each of our processes, and by others on the machine."""
+        """Return the mean cores used by each of our processes and by others, and our processes at idle priority."""
         seconds = self.at - start.at
         ours = {name: (used - start.processes.get(name, 0.0)) / seconds for name, used in self.processes.items()}
         others = (self.machine - start.machine) / seconds - sum(ours.values())
-        return {"cores": {name: round(used, 3) for name, used in ours.items() if used > 0.002}, "others": others}
+        cores = {name: round(used, 3) for name, used in ours.items() if used > 0.002}
+        return {"cores": cores, "others": others, "idle": self.idle}
