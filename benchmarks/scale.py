@@ -12,6 +12,7 @@ on beside it as in a run; the reports of its own episodes are part of it.
 import argparse
 import asyncio
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
 os.environ["VERL_PLATFORM"] = "cpu"
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from paired import ratio_of_means, show  # noqa: E402
 
 from recipes.miniature.run import set_environment  # noqa: E402
 from verl_comprl.sweep.checks import check  # noqa: E402
@@ -176,7 +179,7 @@ def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace)
     worst = max((episode["seconds_guide"] for episode in guided), default=0.0)
     return {
         "all": seconds,
-        "episode": mean("seconds"),
+        "seconds": [episode["seconds"] for episode in played],
         "guide": sum(episode["seconds_guide"] for episode in guided) / max(1, len(guided)),
         "guide_longest": worst,
         "report": mean("seconds_report"),
@@ -225,7 +228,7 @@ def main() -> None:
     try:
         setups = [Setup(config, options.workers) for config in configs]
         print(
-            "| episodes | without, s per episode | with | ratio | all, ratio | guide, ms (longest) | report, ms "
+            "| episodes | without, s per episode | with | ratio (95 %) | all, ratio | guide, ms (longest) | report, ms "
             "| host CPU per episode, s: without | with | queue before, after |\n|" + "---|" * 10,
             flush=True,
         )
@@ -251,9 +254,10 @@ def row(episodes: int, without: list[dict[str, Any]], with_experience: list[dict
 
     tokens = {round(one["tokens"], 6) for one in (*without, *with_experience)}
     assert len(tokens) <= len(without), f"the arms have not generated equally many tokens: {tokens}"
-    base, ours = mean(without, "episode"), mean(with_experience, "episode")
+    base, ours = ([value for one in found for value in one["seconds"]] for found in (without, with_experience))
     before, after = with_experience[-1]["waiting"]
-    cells = [f"{episodes:,}", f"{base:.2f}", f"{ours:.2f}", f"{ours / base:.4f}"]
+    cells = [f"{episodes:,}", f"{statistics.fmean(base):.2f}", f"{statistics.fmean(ours):.2f}"]
+    cells += [show(ratio_of_means(ours, base))]  # each episode generates as many tokens in both
     cells += [f"{mean(with_experience, 'all') / mean(without, 'all'):.4f}"]
     cells += [f"{1000 * mean(with_experience, 'guide'):.0f} ({1000 * mean(with_experience, 'guide_longest'):.0f})"]
     cells += [f"{1000 * mean(with_experience, 'report'):.0f}"]
