@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import RayActorError
@@ -322,3 +323,31 @@ async def test_what_the_last_action_led_to_is_distilled_although_it_no_longer_fi
     environment.close()
     assert [(turn.observation, turn.response) for turn in request.turns[1:]] == [(seen, "")]
     assert request.turns[0].response == MOVE_TURN and request.final_observation == "The episode is over."
+
+
+async def test_an_episode_says_where_its_seconds_and_tokens_went(make_loop, tokenizer):
+    class SlowManager(ScriptedManager):
+        def __getattr__(self, name):
+            slow = {"guide": 0.2, "search_and_ask": 0.3, "report": 0.4}[name]
+            answer = super().__getattr__(name).remote
+
+            async def call(*args, **kwargs):
+                await asyncio.sleep(slow)
+                return await answer(*args, **kwargs)
+
+            return SimpleNamespace(remote=call)
+
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
+    output = await play(make_loop(server, SlowManager(GUIDE, ANSWER)), **row(0))
+    details = output.extra_fields["reward_extra_info"]
+    assert 0.2 <= details["seconds_guide"] < 0.3 and 0.3 <= details["seconds_ask"] < 0.4 <= details["seconds_report"]
+    assert details["seconds_environment"] > 0
+    assert details["tokens_prompt"] == len(output.prompt_ids)
+    assert details["tokens_generated"] == sum(map(len, server.generated))
+    texts = (GUIDE.text, ANSWER.text)
+    assert details["tokens_experience"] == sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+
+    free = await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 3), SlowManager(GUIDE)), **row(3))
+    details = free.extra_fields["reward_extra_info"]
+    assert details["seconds_guide"] == details["seconds_ask"] == details["tokens_experience"] == 0
+    assert details["seconds_report"] >= 0.4

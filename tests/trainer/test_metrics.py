@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 from running import undocumented
+from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.rollout.episode import TIMERS, TOKENS
 from verl_comprl.trainer.metrics import advantage_metrics, rollout_metrics, update_metrics
 
 
@@ -34,6 +36,8 @@ def episode(guided: bool, success: float, actions: float = 4.0) -> dict[str, flo
         "cut_off": success,
         "tool_calls": 2.0 * guided,
         "degraded": 0.0,
+        **dict.fromkeys((f"seconds_{part}" for part in TIMERS), 0.5),
+        **dict.fromkeys((f"tokens_{part}" for part in TOKENS), 10.0),
     }
 
 
@@ -74,3 +78,24 @@ def test_metrics_of_an_update(make_record: Callable[..., GenerationRecord]) -> N
         "share/format_failure": 0.25,
     }
     assert undocumented(f"comprl/extractor/{name}" for name in metrics) == []
+
+
+def test_time_and_tokens_of_the_halves() -> None:
+    guided = [episode(True, 1.0) | {"seconds_guide": seconds} for seconds in (0.1, 0.2, 0.3, 1.4)]
+    metrics = rollout_metrics([*guided, episode(False, 0.0) | {"seconds_guide": 0.0}], ["room"] * 5)
+    assert metrics["comprl/rollout/guided/seconds_guide"] == pytest.approx(0.5)
+    # Linear between the order statistics: position .95 · 3 = 2.85 is .3 + .85 · 1.1.
+    assert metrics["comprl/rollout/guided/seconds_guide_p95"] == pytest.approx(1.235)
+    assert metrics["comprl/rollout/free/seconds_guide"] == 0.0
+    assert metrics["comprl/rollout/free/tokens_generated"] == metrics["comprl/rollout/free/tokens_generated_p95"] == 10
+    assert undocumented(name for name in metrics if "/rollout/" in name) == []
+
+
+def test_verl_takes_the_mean_of_time_and_tokens_over_the_updates_of_a_step() -> None:
+    aggregator = MetricsAggregator()
+    for seconds, rollouts in ((1.0, 1), (2.0, 3)):
+        row = {name: seconds for name in episode(True, 1.0)}
+        aggregator.add_step_metrics(rollout_metrics([row], ["room"]), sample_count=rollouts)
+    combined = aggregator.get_aggregated_metrics()
+    costs = {name: value for name, value in combined.items() if "/rollout/" in name}
+    assert len(costs) == 2 * (len(TIMERS) + len(TOKENS)) and set(costs.values()) == {1.75}

@@ -3,9 +3,11 @@
 Owns the path from prompt to tokens, answer and generation record. ``Generate`` samples; the bank applies operations.
 """
 
+import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,12 +107,15 @@ class ExtractorCalls:
         self._max_operations = max_operations
         self._votes = votes
         self._tokens: Counter[str] = Counter() if tokens is None else tokens
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prompts")
 
     async def distill(
         self, request: DistillationRequest, similar: Sequence[str] = ()
     ) -> tuple[ParsedAnswer, GenerationRecord]:
         """Distil a finished episode; the prompt numbers what the episode read, then ``similar`` entries, from 1."""
-        prompt, listed = self._episode_prompt(request, similar)
+        # Not in the event loop, where the guides of a step would wait for the prompts of the episodes before.
+        loop = asyncio.get_running_loop()
+        prompt, listed = await loop.run_in_executor(self._thread, self._episode_prompt, request, similar)
         # Derived, not random: the queue may deliver a request twice, and the bank must recognise the second call.
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt, request.step)

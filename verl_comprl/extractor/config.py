@@ -152,6 +152,12 @@ class ExtractorConfig(Settings):
     slice_seconds: PositiveFloat = 60.0
     """With `placement: shared`, seconds of each actor step in which further updates begin while full batches wait. The
     last one is finished."""
+
+    cpu_priority: Literal["normal", "idle"] = "normal"
+    """Priority of its engine and server for the processors: with `idle` they get what everything else leaves over, so
+    that the actor does not wait for them where both run on the same cores. Answers to `search_and_ask` then come late
+    while all cores are busy."""
+
     endpoint: EndpointConfig = EndpointConfig()
 
 

@@ -6,11 +6,13 @@ experience manager. An error costs this rollout and nothing else; :mod:`verl_com
 
 import asyncio
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from cachetools import LRUCache
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
@@ -55,6 +57,17 @@ def _settings(config: DictConfig) -> ComprlConfig:
     return _read[id(config)][1]
 
 
+_lengths: LRUCache[str, int] = LRUCache(4096)
+"""Tokens of texts of the bank; a worker has one tokenizer."""
+
+
+@contextmanager
+def _acting(episode: Episode) -> Iterator[None]:
+    """Time what the environment does, which is to blame for an error."""
+    with failing_at(Boundary.ENVIRONMENT), simple_timer("environment", episode.timing):
+        yield
+
+
 @register(AGENT_LOOP)
 class ComplementaryAgentLoop(AgentLoopBase):
     """verl agent loop: a multi-turn episode that may be guided by experience."""
@@ -96,10 +109,12 @@ class ComplementaryAgentLoop(AgentLoopBase):
                     outputs, conversation = await self._play(episode, environment, sampling_params)
         if self._is_to_be_distilled(episode):
             outputs.append(await self._without_experience(episode, conversation))
+        if self._settings.experience and not episode.evaluation:
+            with simple_timer("report", episode.timing):
+                await guidance(self._run).report(episode.report())
+        episode.tokens.update(prompt=len(conversation.prompt_ids), generated=sum(conversation.mask))
         # The episode comes last: verl takes outcome and metrics from the last output and gives them to the others.
         outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))
-        if self._settings.experience and not episode.evaluation:
-            await guidance(self._run).report(episode.report())
         return outputs if len(outputs) > 1 else outputs[0]
 
     async def _play(
@@ -107,7 +122,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
     ) -> tuple[list[AgentLoopOutput], Conversation]:
         """Play from reset to the end; returns what the critic's turn adds to the outputs, and the conversation."""
         outputs: list[AgentLoopOutput] = []
-        with failing_at(Boundary.ENVIRONMENT):
+        with _acting(episode):
             observation, episode.info = await environment.reset(episode.seed)
         if episode.slot_guided:
             await self._guide(episode)
@@ -199,9 +214,17 @@ class ComplementaryAgentLoop(AgentLoopBase):
         # The free half has neither entry nor tool, or its outcomes would depend on the bank.
         if episode.guided and self._settings.search_and_ask.max_calls > 0:
             tools = [*tools, search_and_ask_tool(self._run).schema()]
+        episode.tokens["experience"] += self._length(episode.guide.text or "")
         conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
         await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, episode.guide.text))
         return conversation
+
+    def _length(self, text: str) -> int:
+        """Return the number of tokens; rollouts that start at the same time often read the same entry."""
+        tokenizer: Any = self.tokenizer  # verl annotates it with a factory
+        if text not in _lengths:
+            _lengths[text] = len(tokenizer.encode(text, add_special_tokens=False)) if text else 0
+        return _lengths[text]
 
     async def _take_turns(
         self,
@@ -225,9 +248,10 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 if query is not None:
                     # A text that the actor could not read gets neither a reward nor a use.
                     episode.add_question(query, *((reply, answer) if fits else (UNREAD, None)))
+                    episode.tokens["experience"] += self._length(reply) if fits and answer else 0
                 continue
             turn = Turn(observation=observation, response=text, questions=tuple(episode.questions))
-            with failing_at(Boundary.ENVIRONMENT):
+            with _acting(episode):
                 observation, reward, terminated, truncated, episode.info = await environment.step(text)
             episode.turns.append(turn)
             episode.questions.clear()
@@ -245,7 +269,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         # What the last action led to and what was asked after it, which the end below does not repeat.
         episode.unfinished = Turn(observation=observation, response="", questions=tuple(episode.questions))
         # The environment may still grade an unfinished episode, a patch for example; that counts as well.
-        with failing_at(Boundary.ENVIRONMENT):
+        with _acting(episode):
             episode.final_observation, reward, _, _, episode.info = await environment.truncate()
         episode.reward += reward
 

@@ -1,6 +1,7 @@
 """Data of one episode: its dataset row, what accumulates while it runs, and its report to the experience manager."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -19,6 +20,18 @@ TASK_KEY = "comprl_task"
 
 UNREAD = "(no room was left to read it)"
 """Stands in the trajectory for the answer to a question after which nothing more fitted."""
+
+TIMERS = {
+    "guide": "guide",
+    "ask": "tool_calls",
+    "report": "report",
+    "generate": "generate_sequences",
+    "environment": "environment",
+}
+"""Parts of an episode whose seconds are measured, and their names in :attr:`Episode.timing`."""
+
+TOKENS = ("prompt", "experience", "generated")
+"""Tokens of an episode that are counted."""
 
 
 class OutputKind(StrEnum):
@@ -63,6 +76,9 @@ class Episode:
     info: dict[str, Any] = field(default_factory=dict)
     """The environment's latest info."""
     timing: dict[str, float] = field(default_factory=dict)
+    """Seconds by part, under verl's names where verl has one."""
+    tokens: Counter[str] = field(default_factory=Counter)
+    """``prompt``, ``experience`` (entry and answers that were read, part of prompt and context) and ``generated``."""
 
     @property
     def prompt(self) -> str:
@@ -154,4 +170,6 @@ class Episode:
             "cut_off": float(self.unfinished is not None),
             "tool_calls": float(self.tool_calls),
             "degraded": float(self.guide.status == "degraded"),
+            **{f"seconds_{part}": self.timing.get(timer, 0.0) for part, timer in TIMERS.items()},
+            **{f"tokens_{part}": float(self.tokens[part]) for part in TOKENS},
         }

@@ -13,6 +13,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 
 from verl_comprl.platform.patches import independent_copy
+from verl_comprl.platform.priority import Priority, set_cpu_priority
 
 _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
 
@@ -25,6 +26,11 @@ class EngineWorker(DetachActorWorker):
         """Build engine and server adapter, as verl does."""
         self._random_state = BaseCheckpointManager.get_rng_state()
         super().init_model()
+
+    @register(dispatch_mode=_ALL_RANKS)
+    def set_cpu_priority(self, priority: Priority) -> None:
+        """Set the priority of this process and its children."""
+        set_cpu_priority(priority)
 
     @register(dispatch_mode=_ALL_RANKS)
     def restart(self, config: DictConfig) -> None:

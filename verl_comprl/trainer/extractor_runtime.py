@@ -32,7 +32,8 @@ from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.calls import Generate
 from verl_comprl.manager.served_model import ServedModel, sampling_of
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
-from verl_comprl.platform.waiting import call_within
+from verl_comprl.platform.priority import Priority, set_cpu_priority
+from verl_comprl.platform.waiting import call_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.serving import Serving, State
@@ -87,6 +88,11 @@ def to_tensordict(batch: TrainingBatch) -> TensorDict:
     )
 
 
+def _set_cpu_priority(_: Any, priority: Priority) -> None:
+    """Run in the process of a server, which verl's class has no method for."""
+    set_cpu_priority(priority)
+
+
 class ExtractorRuntime:
     """Workers, servers and weight sync of the extractor."""
 
@@ -134,6 +140,15 @@ class ExtractorRuntime:
         control.sleep_replicas()
         handles = self.servers.server_handles
         self.serving = Serving(control, handles, shares_memory=model.rollout.free_cache_engine and not split)
+        self._set_cpu_priority()
+
+    def _set_cpu_priority(self) -> None:
+        """Set the priority of engine and server, which nothing waits for during an actor step except questions."""
+        priority = comprl_config(self.config).extractor.cpu_priority
+        self._work(partial(self.workers.set_cpu_priority, priority), "take their priority")
+        servers = [server for replica in self.servers.get_replicas() for server in replica.servers]
+        setting = [server.__ray_call__.remote(_set_cpu_priority, priority) for server in servers]
+        wait_for(setting, self._work_timeout, "the extractor's servers to take their priority")
 
     def restart(self, config: DictConfig) -> None:
         """Begin another run: initial weights in the engine, new optimizer, version 0; the server pauses.
@@ -147,6 +162,7 @@ class ExtractorRuntime:
         self._work_timeout = comprl_config(config).work_timeout
         self.weight_version = 0
         self._work(partial(self.workers.restart, config.actor_rollout_ref), "begin another run")
+        self._set_cpu_priority()
 
     @cached_property
     def data_parallel_size(self) -> int:

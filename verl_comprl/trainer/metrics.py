@@ -6,6 +6,7 @@ import numpy as np
 
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.generation_record import CallKind
+from verl_comprl.rollout.episode import TIMERS, TOKENS
 
 Details = dict[str, float]
 
@@ -15,7 +16,7 @@ def _mean(rows: Sequence[Details], key: str) -> float:
 
 
 def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[str, float]:
-    """Return success, length and tool use of the guided and the free half, and their gap.
+    """Return success, length, tool use, time and tokens of the guided and the free half, and the gap in success.
 
     Args:
         details: Results of each episode.
@@ -29,6 +30,22 @@ def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[st
         # With an asynchronous trainer the shares of the tasks need not be equal.
         result[f"comprl/task/{name}/rollouts"] = float(len(rows))
     result["comprl/degraded"] = float(sum(row["degraded"] for row in details))
+    return result | _cost_metrics(details)
+
+
+_COSTS = (*(f"seconds_{part}" for part in TIMERS), *(f"tokens_{part}" for part in TOKENS))
+
+
+def _cost_metrics(details: Sequence[Details]) -> dict[str, float]:
+    """Return mean and 95th percentile of each half's seconds and tokens per episode."""
+    # verl combines the updates of a step by name: no part of these names may say min, max, sum or total.
+    result: dict[str, float] = {}
+    for half, wanted in (("guided", True), ("free", False)):
+        rows = [row for row in details if bool(row["guided"]) == wanted]
+        for key in _COSTS if rows else ():
+            values = [row[key] for row in rows]
+            result[f"comprl/rollout/{half}/{key}"] = float(np.mean(values))
+            result[f"comprl/rollout/{half}/{key}_p95"] = float(np.percentile(values, 95))
     return result
 
 

@@ -1,13 +1,13 @@
 """Embedder that runs a sentence-transformers model in this process, in a worker thread."""
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+
+from verl_comprl.experience.embedding.one_thread import Kind, OneThread
 
 
 class SentenceTransformerEmbedder:
@@ -48,8 +48,8 @@ class SentenceTransformerEmbedder:
             if prompt is not None:
                 self._model.prompts[kind] = prompt
         self._batch_size = batch_size
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedder")
-        self.dimension = len(self._encode(self._model.encode_query, ["dimension"])[0])
+        self._thread = OneThread(self._encode, batch_size)
+        self.dimension = len(self._encode("query", ["dimension"])[0])
         self.identity: dict[str, Any] = {
             "model": name,
             "weights": _weights_digest(self._model),
@@ -61,18 +61,19 @@ class SentenceTransformerEmbedder:
 
     async def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of queries, shape ``(len(texts), dimension)`` float32."""
-        return await self._in_thread(self._model.encode_query, texts)
+        return await self._vectors("query", texts)
 
     async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of entries, shape ``(len(texts), dimension)`` float32."""
-        return await self._in_thread(self._model.encode_document, texts)
+        """Return the vectors of entries, shape ``(len(texts), dimension)`` float32; queries are embedded first."""
+        return await self._vectors("document", texts)
 
-    async def _in_thread(self, encode: Any, texts: Sequence[str]) -> np.ndarray:
+    async def _vectors(self, kind: Kind, texts: Sequence[str]) -> np.ndarray:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, encode, list(texts))
+        return await self._thread.vectors(kind, texts)
 
-    def _encode(self, encode: Any, texts: list[str]) -> np.ndarray:
+    def _encode(self, kind: Kind, texts: list[str]) -> np.ndarray:
+        encode = self._model.encode_query if kind == "query" else self._model.encode_document
         vectors = encode(texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 

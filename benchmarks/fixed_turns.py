@@ -1,0 +1,40 @@
+"""Environment whose episodes have a fixed number of turns, so that every arm of a benchmark does the same work."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from env_adapters.base import Transition
+from env_adapters.vaults.dataset import build_rows
+from env_adapters.vaults.environment import VaultsEnvironment
+from env_adapters.vaults.world import FAMILIES, KINDS, MOVES
+
+
+class FixedTurns(VaultsEnvironment):
+    """Vaults that go on after they have opened, and where every text is some move."""
+
+    def _read(self, action_text: str) -> str | None:
+        return next((move for move in MOVES if move in action_text), MOVES[0])
+
+    def _play(self, action: str) -> Transition:
+        assert self._state is not None
+        if self._state.success:
+            return replace(self._state, reward=0.0, effective=False)
+        return replace(super()._play(action), terminated=False)
+
+
+def lessons(*, world: int = 1, each: int = 4) -> Iterator[tuple[str, str, str]]:
+    """Yield task, title and content of ``each`` lessons about every kind of every family of a world."""
+    for family, kind, number in itertools.product(FAMILIES, KINDS, range(each)):
+        yield f"vaults/{family}", f"{kind} {family}", f"worked: first {MOVES[number % len(MOVES)]}, number {number}"
+
+
+def fixed_turns_rows(count: int, *, turns: int, world: int = 1) -> list[dict[str, Any]]:
+    """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns."""
+    rows = [
+        row for family in FAMILIES for row in build_rows("train", count, world=world, family=family, max_turns=turns)
+    ]
+    for row in rows:
+        row["extra_info"]["environment"] = "fixed_turns:FixedTurns"
+    return rows

@@ -1,0 +1,264 @@
+"""Measures what experience costs the actor: wall clock of rollouts and steps in four arms that do the same work.
+
+``baseline``; ``recorded``, the method with an extractor that repeats recorded answers, so that no second model
+computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named. Every episode has the
+same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
+asked, and the arms have the same prompts. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on
+engines that are started once; the first step of a turn is left out. Nothing is subtracted from the clock.
+
+Rows are appended to ``overhead.jsonl``; the same command goes on with the rounds that are missing.
+
+    python benchmarks/overhead.py [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead] [key=value …]
+    python benchmarks/overhead.py --report
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from paired import ratio_of_means, show  # noqa: E402
+
+from recipes.miniature.run import set_environment  # noqa: E402
+from verl_comprl.sweep.checks import check  # noqa: E402
+from verl_comprl.sweep.runs import Run, compose  # noqa: E402
+from verl_comprl.train import prepare_environment  # noqa: E402
+
+ARMS = ("baseline", "recorded", "idle", "normal")
+STARTING = ("normal", "baseline", "recorded", "idle")
+"""The first one starts both engines."""
+LEFT_OUT = 1
+"""Steps at the start of a turn that are not measured: nothing is in the background yet."""
+RECORDED_STEPS = 8
+ROLLOUTS, TURNS, TURN_TOKENS = 8, 8, 8
+UPDATES = "comprl/extractor/updates"
+TARGET = 1.03
+"""Upper bound of the interval of mean rollout time, relative to the baseline, for ``recorded`` and ``idle``."""
+
+Row = dict[str, Any]
+
+
+def overrides(output: Path, prompts: int) -> list[str]:
+    """Return what all runs share."""
+    import pandas
+    from fixed_turns import fixed_turns_rows
+
+    data = output / "rows.parquet"
+    pandas.DataFrame(fixed_turns_rows(96, turns=TURNS)).to_parquet(data)
+    batch = prompts * ROLLOUTS
+    return [
+        f"trainer.default_local_dir={output / 'runs'}",
+        "trainer.total_training_steps=100000",
+        "trainer.save_freq=-1",
+        "trainer.resume_mode=disable",
+        "trainer.val_before_train=false",
+        "trainer.test_freq=-1",
+        f"data.train_files={data}",
+        f"data.val_files={data}",
+        f"data.train_batch_size={prompts}",
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={batch}",
+        "actor_rollout_ref.actor.optim.lr=0.0",
+        "actor_rollout_ref.rollout.ignore_eos=true",
+        f"comprl.max_turn_tokens={TURN_TOKENS}",
+        "comprl.warmup_steps=0",
+        "comprl.poll_interval=0.02",
+        "comprl.drain_timeout=0",
+    ]
+
+
+async def make_bank(folder: Path) -> None:
+    """Write a snapshot with lessons about the tasks, from which every run with experience starts."""
+    from fixed_turns import lessons
+
+    from verl_comprl.experience import Add, BankConfig, ExperienceBank, make_embedder
+
+    if folder.exists():
+        return
+    with TemporaryDirectory() as place:
+        bank = await ExperienceBank.open(BankConfig(path=place), await make_embedder("builtin", documents="title"))
+        call = {"listed": [], "environment": "vaults", "step": 0, "weight_version": 0}
+        for number, (task, title, content) in enumerate(lessons()):
+            await bank.apply([Add(title=title, content=content)], call_id=str(number), task=task, **call)
+        await bank.save(folder)
+        await bank.close()
+
+
+def order(number: int) -> list[str]:
+    """Return the arms in the order of a round: forwards, then backwards."""
+    return list(ARMS if number % 2 == 0 else reversed(ARMS))
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Return the rows measured so far."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def measure(options: argparse.Namespace, file: Path) -> None:
+    """Measure until the time is up or there are enough rounds."""
+    started = time.perf_counter()
+    output = file.parent
+    set_environment(output)
+    os.environ["VERL_PLATFORM"] = "cpu"
+    prepare_environment()
+    from interleaved import Interleaved
+
+    from verl_comprl.display.redirect import redirect_verl_output
+
+    bank = output / "bank"
+    asyncio.run(make_bank(bank))
+    shared = [*overrides(output, options.prompts), f"comprl.initial_bank={bank}", *options.overrides]
+    own = {arm: ["arm=baseline"] if arm == "baseline" else [f"comprl.extractor.cpu_priority={arm}"] for arm in ARMS}
+    own["recorded"] = ["comprl.extractor.cpu_priority=normal"]
+    runs = [Run(arm, (*shared, *own[arm])) for arm in STARTING]
+    checked = dict(zip(STARTING, check(runs, compose(runs, ROOT / "recipes", "miniature/plain")), strict=True))
+    notes = output / "recording.json"
+    with redirect_verl_output(output / "train.log", print):
+        sweep = Interleaved(list(checked.values()), output / "recording.jsonl")
+        arms: dict[str, Any] = {}
+        try:
+            first = sweep.arm(checked["normal"], extractor="real" if notes.exists() else "recording")
+            arms["normal"] = first
+            if not notes.exists():
+                first.begin_turn()
+                for _ in range(RECORDED_STEPS):
+                    first.step()
+                first.end_turn()
+                notes.write_text(json.dumps({"update_seconds": first.update_seconds()}))
+            sweep.update_seconds = json.loads(notes.read_text())["update_seconds"]
+            for arm in STARTING[1:]:
+                arms[arm] = sweep.arm(checked[arm], extractor="recorded" if arm == "recorded" else "real")
+            tell(f"started after {time.perf_counter() - started:.0f} s")
+            done = [row["round"] for row in read_rows(file)]
+            for number in range(max(done, default=-1) + 1, options.rounds):
+                rows: list[Row] = []
+                for arm in order(number):
+                    if time.perf_counter() - started > 60 * options.minutes:
+                        tell("time is up; the same command goes on")
+                        return
+                    rows += turn(arms[arm], arm, number, options.steps)
+                with file.open("a") as target:  # whole rounds only: what is compared belongs together
+                    target.writelines(json.dumps(row) + "\n" for row in rows)
+                means = {arm: statistics.fmean(seconds(rows, arm)) for arm in ARMS}
+                others = statistics.fmean(row["others"] for row in rows)
+                found = " ".join(f"{arm} {mean:.2f}" for arm, mean in means.items())
+                tell(f"round {number}, rollout, s: {found}; others {others:.2f} cores")
+        finally:
+            for arm in arms.values():
+                arm.close()
+            sweep.close()
+
+
+def tell(text: str) -> None:
+    """Print past the redirection of verl's output."""
+    print(text, file=sys.__stdout__, flush=True)
+
+
+def seconds(rows: list[Row], arm: str) -> list[float]:
+    """Return the rollout times of an arm."""
+    return [row["metrics"]["timing_s/gen"] for row in rows if row["arm"] == arm]
+
+
+def turn(arm: Any, name: str, number: int, steps: int) -> list[Row]:
+    """Let an arm take its turn; returns the rows of the measured steps."""
+    from interleaved import CpuSeconds
+
+    arm.begin_turn()
+    for _ in range(LEFT_OUT):
+        arm.step()
+    before = CpuSeconds()
+    found = [arm.step() for _ in range(steps)]
+    cpu = CpuSeconds().since(before)
+    arm.end_turn()
+    rows = []
+    for step, metrics in enumerate(found):
+        kept = {key: value for key, value in metrics.items() if key.startswith(("comprl/", "timing_s/"))}
+        rows.append({"round": number, "arm": name, "step": step, "metrics": kept, **cpu})
+    return rows
+
+
+def report(rows: list[Row]) -> str:
+    """Return the table."""
+    by_arm: dict[str, dict[tuple[int, int], Row]] = {arm: {} for arm in ARMS}
+    for row in rows:
+        by_arm[row["arm"]][row["round"], row["step"]] = row
+    pairs = sorted(set.intersection(*(set(found) for found in by_arm.values())))
+
+    def series(arm: str, key: str) -> list[float]:
+        return [by_arm[arm][pair]["metrics"].get(key, 0.0) for pair in pairs]
+
+    def mean(arm: str, key: str) -> float:
+        return sum(series(arm, key)) / len(pairs)
+
+    lines = [
+        f"{len(pairs)} steps of each arm",
+        "| arm | rollout, s | ratio (95 %) | step, s | ratio (95 %) | tokens generated | guided prompt | guide, ms "
+        "| report, ms | updates per step | queue at the end | others' cores |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arm in ARMS:
+        ratios = [
+            show(ratio_of_means(series(arm, key), series("baseline", key))) if arm != "baseline" else "1"
+            for key in ("timing_s/gen", "timing_s/step")
+        ]
+        turns = [
+            [by_arm[arm][pair]["metrics"] for pair in pairs if pair[0] == number] for number in {p[0] for p in pairs}
+        ]
+        made = [turn[-1].get(UPDATES, 0.0) - turn[0].get(UPDATES, 0.0) for turn in turns]
+        updates = sum(made) / max(1, len(pairs) - len(turns))
+        queue = sum(turn[-1].get("comprl/queue/depth", 0.0) for turn in turns) / len(turns)
+        others = sum(by_arm[arm][pair]["others"] for pair in pairs) / len(pairs)
+        cells = [arm, f"{mean(arm, 'timing_s/gen'):.3f}", ratios[0], f"{mean(arm, 'timing_s/step'):.3f}", ratios[1]]
+        cells += [f"{mean(arm, 'comprl/rollout/free/tokens_generated'):.1f}"]
+        cells += [f"{mean(arm, 'comprl/rollout/guided/tokens_prompt'):.1f}"]
+        cells += [f"{1000 * mean(arm, f'comprl/rollout/guided/seconds_{part}'):.1f}" for part in ("guide", "report")]
+        lines.append("| " + " | ".join([*cells, f"{updates:.2f}", f"{queue:.1f}", f"{others:.2f}"]) + " |")
+    return "\n".join(lines)
+
+
+def processes(rows: list[Row]) -> str:
+    """Return mean cores of every kind of process by arm."""
+    seen: dict[str, dict[str, float]] = {arm: defaultdict(float) for arm in ARMS}
+    for arm in ARMS:
+        chosen = {row["round"]: row["cores"] for row in rows if row["arm"] == arm}
+        for cores in chosen.values():
+            for name, used in cores.items():
+                seen[arm][name.rpartition(" ")[0]] += used / len(chosen)
+    names = sorted({name for found in seen.values() for name in found}, key=lambda name: -seen["normal"][name])
+    lines = ["| process, cores | " + " | ".join(ARMS) + " |", "|" + "---|" * (len(ARMS) + 1)]
+    lines += ["| " + " | ".join([name, *(f"{seen[arm][name]:.2f}" for arm in ARMS)]) + " |" for name in names]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each arm (default: 10)")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
+    parser.add_argument("--prompts", type=int, default=6, help="prompts of a step, 8 rollouts each (default: 6)")
+    parser.add_argument("--minutes", type=float, default=12.0, help="no turn begins later than this (default: 12)")
+    parser.add_argument("--output", type=Path, default=ROOT / "outputs/overhead", help="folder of all files")
+    parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of every run's configuration")
+    options = parser.parse_args()
+    file = options.output.resolve() / "overhead.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not options.report:
+        measure(options, file)
+    rows = read_rows(file)
+    if {row["arm"] for row in rows} == set(ARMS):
+        print(f"\n{report(rows)}\n\n{processes(rows)}\n\ntarget: at most {TARGET} for recorded and idle")
+
+
+if __name__ == "__main__":
+    main()
