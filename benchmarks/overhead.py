@@ -40,7 +40,7 @@ STARTING = ("normal", "baseline", "recorded", "idle")
 """The first one starts both engines."""
 LEFT_OUT = 1
 """Steps at the start of a turn that are not measured: nothing is in the background yet."""
-RECORDED_STEPS = 8
+RECORDED_STEPS = 6
 ROLLOUTS, TURNS, TURN_TOKENS = 8, 8, 8
 UPDATES = "comprl/extractor/updates"
 TARGET = 1.03
