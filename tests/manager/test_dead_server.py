@@ -14,7 +14,9 @@ from omegaconf import OmegaConf
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import Add, BankConfig
 from verl_comprl.experience.schema import DistillationRequest
+from verl_comprl.extractor.calls import Sampling
 from verl_comprl.extractor.config import QueueConfig
+from verl_comprl.extractor.credit import ONE_STEP
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.rollout.guidance import Guidance
 
@@ -55,6 +57,7 @@ def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path
     import ray
 
     from verl_comprl.manager import actor
+    from verl_comprl.manager.served_model import ServedModel
 
     class Manager(actor._ManagerActor):
         """With a fast embedder, a tokenizer of characters and an entry."""
@@ -76,14 +79,13 @@ def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     try:
         server: Any = ray.remote(Server).remote()
+        client: Any = Client(server)
         manager: Any = ray.remote(Manager).remote()
         settings = ComprlConfig(bank=BankConfig(path=str(tmp_path / "bank")), queue=QueueConfig(folder=str(tmp_path)))
-        rollout = {"temperature": 1, "top_p": 1, "top_k": -1, "prompt_length": 9999, "response_length": 64}
-        view = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout, "model": {}}})
         ray.get(manager.load.remote(settings, {}))
-        ray.get(manager.open.remote(settings, run=str(tmp_path), keep_content=False, seed=0))
+        ray.get(manager.open.remote(settings, run=str(tmp_path), keep_content=False, seed=0, settling=ONE_STEP))
         ray.get(manager.seed.remote())
-        ray.get(manager.connect.remote(Client(server), view))
+        ray.get(manager.connect.remote(ServedModel(client, Sampling(1.0, 1.0, -1, 64)), OmegaConf.create({}), 9999))
         guidance, request = Guidance(manager), make_request("a")
         assert isinstance(request, DistillationRequest)
 

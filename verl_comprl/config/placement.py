@@ -27,6 +27,8 @@ def _shared(config: DictConfig) -> Iterator[str]:
             f"comprl.extractor.placement=shared needs a trainer whose servers pause while it trains, but "
             f"trainer.v1.trainer_mode={mode}; allowed: comprl_sync, comprl_colocate_async"
         )
+    if uses_cpu():
+        return  # where memory is not divided between servers and engines
     actor, extractor = config.actor_rollout_ref.rollout, config.extractor.rollout
     for name, rollout in (("actor_rollout_ref", actor), ("extractor", extractor)):
         if not rollout.free_cache_engine:
@@ -35,7 +37,7 @@ def _shared(config: DictConfig) -> Iterator[str]:
                 "give its memory back while a model is trained; use true"
             )
     share = actor.gpu_memory_utilization + extractor.gpu_memory_utilization
-    if not uses_cpu() and share > _LARGEST_SHARE:
+    if share > _LARGEST_SHARE:
         yield (
             f"comprl.extractor.placement=shared: the servers of both models would take {share:.2f} of a GPU's memory "
             f"(actor_rollout_ref.rollout.gpu_memory_utilization={actor.gpu_memory_utilization} + "
