@@ -99,6 +99,16 @@ def test_mistakes(config: DictConfig, mode: dict[str, Any], changes: dict[str, A
         validate(config)
 
 
+def test_the_actors_servers_have_room_for_the_extractors_calls_too(config: DictConfig) -> None:
+    """Two batches of 8 rollouts on four servers; with the actor as the extractor also 16 that distil, 4 that merge."""
+    changed(config, COLOCATE, {"actor_rollout_ref.rollout.max_num_seqs": 4, "trainer.n_gpus_per_node": 8})
+    validate(config)
+    changed(config, {"comprl.extractor.backend": "actor", "comprl.extractor.train": False})
+    with pytest.raises(ConfigError, match=r"max_num_seqs=4 is less than the 9 requests .*distillation_workers"):
+        validate(config)
+    validate(changed(config, {"actor_rollout_ref.rollout.max_num_seqs": 9}))
+
+
 def test_self_distillation_needs_a_sync_after_every_update(config: DictConfig) -> None:
     changed(config, SEPARATE, {"comprl.self_distillation.weight": 0.1})
     validate(config)

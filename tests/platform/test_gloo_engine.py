@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -95,3 +96,30 @@ def test_weights_arrive_bit_for_bit_in_every_update() -> None:
             pipe.send(("end", {}))
             process.join(10)
             process.kill()
+
+
+@pytest.mark.timeout(60)
+def test_a_sync_that_failed_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync of verl ends with ``finalize`` only if it succeeds; the extractor's is tried again."""
+    from verl_comprl.platform import gloo_engine
+
+    monkeypatch.setattr(gloo_engine, "_own_address", lambda: "127.0.0.1")
+    sender = gloo_engine.GlooCheckpointEngine(BUCKET, is_master=True, timeout_seconds=20)
+    receiver = gloo_engine.GlooCheckpointEngine(BUCKET, timeout_seconds=20)
+    for update in (1, 2):
+        address = sender.prepare()
+        assert receiver.prepare() is None and address is not None
+        with ThreadPoolExecutor(2) as ranks:
+            joining = [
+                ranks.submit(engine.init_process_group, rank, 2, address)
+                for rank, engine in enumerate((sender, receiver))
+            ]
+            for joined in joining:
+                joined.result()
+            tensors = torch.full((2,), float(update)), torch.zeros(2)
+            sending = [
+                ranks.submit(asyncio.run, engine._broadcast(tensor))
+                for engine, tensor in zip((sender, receiver), tensors, strict=True)
+            ]
+            assert [sent.result().tolist() for sent in sending] == [[update, update]] * 2
+        # Nobody calls finalize: the sync has failed after this.

@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
@@ -28,6 +29,9 @@ class Queue:
 
     def kv_list(self, partition_id: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:
         return {name: dict(keys) for name, keys in self.partitions.items() if partition_id in (None, name)}
+
+    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, Any]:
+        return {"rm_scores": [torch.ones(1) for _ in keys]}
 
     def kv_clear(self, keys: list[str], partition_id: str) -> None:
         for key in keys:
@@ -70,6 +74,15 @@ def test_groups_without_rows_are_replaced(queue: Queue) -> None:
     assert refilled == [1]
     assert metrics == {"training/rollout_failure/evicted_samples": 1}
     assert queue.partitions["train"].keys() == set(batch.keys)
+
+
+def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: Queue) -> None:
+    """The filter of verl reads a metric of every finished group and refuses one that has none."""
+    buffer = make_buffer(lambda count: queue.prompt("new", "finished", 0), limit=8)
+    buffer.filter_groups_metric = "reward"
+    queue.prompt("empty", "finished")
+    batch, metrics = buffer.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert batch.keys == ["new_0_0"] and metrics == {"training/rollout_failure/evicted_samples": 1}
 
 
 def test_an_evaluation_takes_groups_as_they_are(queue: Queue) -> None:

@@ -116,6 +116,21 @@ def test_the_actors_servers_get_no_new_weights_under_the_extractors_calls(backen
     assert events == [*pause, "sleep_replicas", "train", "update_weights 0", *resume]
 
 
+@pytest.mark.parametrize("kind", [ComplementarySync, ComplementaryColocateAsync, ComplementarySeparateAsync])
+@pytest.mark.parametrize(("backend", "ending"), [("own", "end_episodes"), ("actor", "kill_episodes")])
+def test_servers_that_read_the_last_episodes_are_not_paused_before_that(
+    kind: type[ComplementaryTrainerMixin], backend: str, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = Events()
+    trainer = trainer_of(kind, events, 1, [])
+    settings = ExtractorConfig.model_validate({"backend": backend})
+    trainer.comprl = trainer.comprl.model_copy(update={"extractor": settings})
+    trainer.kill_episodes = events.kill_episodes
+    monkeypatch.setattr(trainer_base.PPOTrainer, "fit", lambda self, loops: events.append("train"))
+    trainer.fit(MagicMock())
+    assert events == ["begin", "train", ending, "finish", "kill_episodes", "stop"]
+
+
 def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
 

@@ -162,3 +162,23 @@ def test_agent_loops_end_before_their_servers(trainer: Any, events: list[str], m
     running = False
     trainer.end_episodes()
     assert len(events) == 3
+
+
+@pytest.mark.parametrize("kind", [ComplementarySync, ComplementarySeparateAsync])
+def test_a_stop_frees_the_servers_memory_for_the_checkpoint(
+    tmp_path: Path, events: list[str], kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they answer the extractor's calls: nobody waits for these after a stop."""
+    trainer = make_trainer(kind, tmp_path, events)
+    del trainer.end_episodes
+    extractor = SimpleNamespace(backend="actor")
+    trainer.comprl = SimpleNamespace(experience=True, has_extractor_engine=False, extractor=extractor)
+    trainer.kill_episodes = lambda: True
+    servers = SimpleNamespace(
+        abort_replicas=lambda reject_request: events.append("abort"), sleep_replicas=lambda: events.append("sleep")
+    )
+    trainer.checkpoint_manager = trainer.standalone_checkpoint_manager = servers
+    trainer.stop.made = True
+    with pytest.raises(RunInterrupted):
+        trainer.on_step_begin()
+    assert events[0] == "abort" and events[-1] == "save 4"

@@ -131,17 +131,20 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
     slots = rollout_slots(config) or config.trainer.nnodes * config.trainer.n_gpus_per_node
     batch = config.data.train_batch_size
     in_flight = (batch + math.floor(_batches_ahead(config, mode) * batch)) * rollout.n
-    needed = math.ceil(in_flight / max(1, _servers(rollout, slots)))
+    working = comprl.extractor.distillation_workers + comprl.merge.workers
+    served_too = working if comprl.experience and comprl.extractor.backend == "actor" else 0
+    needed = math.ceil((in_flight + served_too) / max(1, _servers(rollout, slots)))
     if rollout.max_num_seqs < needed:
+        more = ", comprl.extractor.distillation_workers and comprl.merge.workers" if served_too else ""
         yield (
-            f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than the {needed} rollouts in "
-            f"flight per server ((1 + trainer.v1.{mode}.num_warmup_batches) * data.train_batch_size * "
-            "actor_rollout_ref.rollout.n); weight syncs would wait for those that queue"
+            f"actor_rollout_ref.rollout.max_num_seqs={rollout.max_num_seqs} is less than the {needed} "
+            f"{'requests' if served_too else 'rollouts'} in flight per server ((1 + trainer.v1.{mode}."
+            f"num_warmup_batches) * data.train_batch_size * actor_rollout_ref.rollout.n{more}); weight syncs would "
+            "wait for those that queue"
         )
     if not comprl.has_extractor_engine:
         return
     asking = round(in_flight * comprl.guided_fraction) if comprl.search_and_ask.max_calls else 0
-    working = comprl.extractor.distillation_workers + comprl.merge.workers
     served = config.extractor.rollout
     split = comprl.extractor.placement == "split"
     slots = served.nnodes * served.n_gpus_per_node if split else math.prod(extractor_slots(config, comprl))

@@ -52,6 +52,7 @@ class GlooCheckpointEngine(CheckpointEngine):
 
     def prepare(self) -> Address | None:  # pyright: ignore[reportIncompatibleMethodOverride]  verl's engines too
         """Open the store through which the ranks find each other; returns its address, on the sending rank."""
+        self.finalize()  # the sync before may have failed, and its store is not that of this one
         if not self._is_master:
             return None
         host = _own_address()

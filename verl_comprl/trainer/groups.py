@@ -37,12 +37,13 @@ def refill_groups_without_rows(buffer: Any, limit: int) -> None:
     in_a_row: set[str] = set()
 
     def reasons(global_steps: int, partition: str) -> tuple[set[str], set[str], set[str], Any]:
-        stale, filtered, failed, counts = reasons_of_verl(global_steps, partition)
         if partition == EVALUATION:
-            return stale, filtered, failed, counts
+            return reasons_of_verl(global_steps, partition)
         have_rows = {_prompt_of(key) for key in buffer.partitions[partition]}
-        empty = buffer.finished_keys[partition] - have_rows
-        finished = buffer.finished_keys[partition] & have_rows
+        finished = buffer.finished_keys[partition]
+        empty = finished - have_rows
+        finished -= empty  # of verl's snapshot: filtering of groups (DAPO) refuses one without rows
+        stale, filtered, failed, counts = reasons_of_verl(global_steps, partition)
         if finished - with_rows:
             in_a_row.clear()
         with_rows.clear()

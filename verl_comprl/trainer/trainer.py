@@ -119,11 +119,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         """Return a client of the actor's servers that survives their pauses: aborted generations are resumed."""
         return self.get_llm_client()
 
-    def pause_servers(self) -> None:
-        """Pause the actor's servers when episodes have been ended, unless they are to read the last ones."""
-        if not self._actor_is_extractor:
-            super().pause_servers()
-
     @property
     def _actor_is_extractor(self) -> bool:
         return self.comprl.experience and self.comprl.extractor.backend == "actor"
@@ -155,7 +150,10 @@ class ComplementaryTrainerMixin(StoppableTrainer):
             marked: Any = _MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
             # First, since episodes that go on would keep the distillation queue from becoming empty.
-            self.end_episodes()
+            if self._actor_is_extractor:  # its servers are to read the last ones
+                self.kill_episodes()
+            else:
+                self.end_episodes()
             if not self.config.trainer.val_only:
                 self.progress.activity("finishing: the extractor reads the last episodes")
                 self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
