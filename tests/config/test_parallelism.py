@@ -27,7 +27,7 @@ def divided(config: DictConfig) -> DictConfig:
         (
             "actor_rollout_ref.rollout.tensor_model_parallel_size",
             3,
-            r"_size \* data_parallel_size \* pipeline_model_parallel_size=3 must divide the 4 device slots of its servers",
+            r"pipeline_model_parallel_size=3 must divide the 4 device slots of its servers",
         ),
         ("actor_rollout_ref.rollout.data_parallel_size", 4, "pipeline_model_parallel_size=8 must divide the 4 d"),
         ("actor_rollout_ref.rollout.pipeline_model_parallel_size", 4, "parallel_size=8 must divide the 4"),
