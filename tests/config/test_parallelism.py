@@ -27,9 +27,11 @@ def divided(config: DictConfig) -> DictConfig:
         (
             "actor_rollout_ref.rollout.tensor_model_parallel_size",
             3,
-            r"tensor_model_parallel_size \* data_parallel_size=3 must divide the 4 device slots of its servers",
+            r"pipeline_model_parallel_size=3 must divide the 4 device slots of its servers",
         ),
-        ("actor_rollout_ref.rollout.data_parallel_size", 4, "data_parallel_size=8 must divide the 4 device slots"),
+        ("actor_rollout_ref.rollout.data_parallel_size", 4, "pipeline_model_parallel_size=8 must divide the 4 d"),
+        ("actor_rollout_ref.rollout.pipeline_model_parallel_size", 4, "parallel_size=8 must divide the 4"),
+        ("extractor.rollout.expert_parallel_size", 4, r"expert_parallel_size=4 must be 1 or tensor.*parallel_size=1$"),
         (
             "extractor.rollout.tensor_model_parallel_size",
             8,
@@ -83,6 +85,10 @@ def test_standalone_servers_are_divided_over_their_own_gpus(divided: DictConfig)
     divided.trainer.v1.trainer_mode = "comprl_separate_async"
     actor.hybrid_engine = False
     actor.rollout.nnodes, actor.rollout.n_gpus_per_node, actor.rollout.tensor_model_parallel_size = 1, 8, 8
+    actor.rollout.max_num_seqs = 2048
+    divided.data.train_batch_size, divided.trainer.v1.separate_async.parameter_sync_step = 16, 1
+    actor.rollout.checkpoint_engine.backend = "nccl"
+    divided.data.train_files = []
     validate(divided)
     actor.hybrid_engine = True  # servers on the GPUs that train, too
     with pytest.raises(ConfigError, match=r"=8 must divide the 4 device slots of its servers \(trainer.nnodes"):

@@ -402,6 +402,8 @@ def test_a_split_extractor_needs_slots_for_servers_and_a_way_to_send_weights(con
     assert any("extractor.rollout.nnodes=0" in line for line in lines)
     assert any("checkpoint_engine.backend=naive" in line for line in lines)
     config.extractor.rollout.nnodes = config.extractor.rollout.n_gpus_per_node = 1
+    config.extractor.rollout.checkpoint_engine.backend = "comprl_gloo"
+    assert any(line.startswith("extractor.") and "module=None must be" in line for line in mistakes(config))
     config.extractor.rollout.checkpoint_engine.backend = "nccl"
     validate(config)
     config.trainer.v1.trainer_mode = "comprl_separate_async"

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from verl.utils.config import omega_conf_to_dataclass
 
 from benchmarks.gpu_memory import CARD, HEADER, Pool, compose_layout, pools
+from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.slots import needed_slots
 from verl_comprl.trainer.extractor_runtime import extractor_view
 from verl_comprl.training import check_config
@@ -159,3 +160,23 @@ def test_why_larger_models_on_one_gpu_have_adapters_or_shorter_sequences() -> No
 def test_the_table_in_the_docs_is_what_the_script_prints(composed) -> None:
     rows = [pool.row(layout) for layout in LAYOUTS for pool in pools(composed(layout, "minihack/paper"))]
     assert "\n".join([HEADER, *rows]) in (ROOT / "docs/gpus.md").read_text()
+
+
+@pytest.mark.parametrize(("layout", "slots"), [("1x8", 12), ("2x8", 24)])
+def test_separate_servers_are_none_on_the_gpus_that_train(composed, layout: str, slots: int) -> None:
+    config = composed(layout, "minihack/paper", "shared/trainer=separate_async")
+    check_config(config)
+    assert not config.actor_rollout_ref.hybrid_engine and needed_slots(config) == slots
+
+
+def test_texts_get_as_old_in_the_asynchronous_layout_as_in_the_layers(composed) -> None:
+    layer = composed("2x8", "minihack/paper", "shared/trainer=separate_async")
+    assert (
+        composed("2x8_async", "minihack/paper").comprl.extractor.max_staleness == layer.comprl.extractor.max_staleness
+    )
+
+
+def test_a_layout_for_one_gpu_does_not_take_the_larger_extractors_servers(composed) -> None:
+    config = composed("1x1", "minihack/paper", "shared/extractor=30b")
+    with pytest.raises(ConfigError, match=r"extractor\.rollout\.expert_parallel_size=4 must be 1 or"):
+        check_config(config)

@@ -94,7 +94,7 @@ def test_a_recipe_composes_and_passes_the_checks(composed, recipe: str, setting:
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
-@pytest.mark.parametrize(("recipe", "setting"), [("minihack_small", "cpu"), ("mix3", "cpu"), ("mix6", "paper")])
+@pytest.mark.parametrize(("recipe", "setting"), [("smollm2", "cpu"), ("mix3", "cpu"), ("mix6", "paper")])
 def test_an_asynchronous_trainer_can_be_added_to_a_recipe(composed, recipe: str, setting: str, mode: str) -> None:
     before, config = composed(recipe, setting), composed(recipe, setting, f"shared/trainer={mode}")
     validate(config)

@@ -35,6 +35,8 @@ SMALL = [
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
     "comprl.extractor.batch_size=8",
+    # Two steps are too few for an extractor that leaves the cores to the actor.
+    "comprl.extractor.cpu_priority=normal",
     # For the longest prompt of all environments.
     "actor_rollout_ref.rollout.max_model_len=4096",
 ]

@@ -6,29 +6,18 @@ Some of the checks are verl's own assertions, which it makes only when Ray and t
 import math
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from omegaconf import DictConfig
 
-from verl_comprl.config.slots import extractor_slots
+from verl_comprl.config.slots import actor_servers, extractor_servers, replica_slots
+from verl_comprl.config.trainer_mode import COLOCATE, SEPARATE, base_mode
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.config.weight_transfer import transfer_mistakes
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS
 from verl_comprl.extractor.credit import Settling
-from verl_comprl.names import GLOO_ENGINE
 
-_MODES = {"comprl_colocate_async": "colocate_async", "comprl_separate_async": "separate_async"}
-"""Our asynchronous trainers, and verl's names of their settings; the trainer itself has verl's name."""
-_GLOO_MODULE = "verl_comprl.platform.gloo_engine"
 _LONG_SECONDS = 600.0
 """Longer than the pause of most training steps."""
-
-
-def rollout_slots(config: DictConfig) -> int:
-    """Return how many device slots servers of the actor have for themselves."""
-    if _mode(config) != "separate_async":
-        return 0
-    rollout = config.actor_rollout_ref.rollout
-    return rollout.nnodes * rollout.n_gpus_per_node
 
 
 def settling(config: DictConfig, comprl: ComprlConfig) -> Settling:
@@ -67,7 +56,7 @@ def asynchrony_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[st
             f"{KEEP_UNREFERENCED_STEPS} together: an episode of more steps outlives the record of an answer it used"
         )
     yield from _room_for_requests(config, comprl, mode)
-    if mode == "separate_async":
+    if mode == SEPARATE:
         yield from _separate(config, comprl)
 
 
@@ -81,7 +70,7 @@ def asynchrony_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             "trainer.v1.sampler.max_off_policy_threshold=null: outcomes of episodes that take more than "
             f"{KEEP_UNREFERENCED_STEPS} steps do not reward the answers they used"
         )
-    if mode == "colocate_async":
+    if mode == COLOCATE:
         critic = comprl.experience and comprl.actor_critic.enabled
         limits = {
             "comprl.actor_critic.timeout": comprl.actor_critic.timeout if critic else math.inf,
@@ -96,9 +85,9 @@ def asynchrony_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
 
 
 def _mode(config: DictConfig) -> str | None:
-    """Return verl's name of the run's trainer if it is asynchronous; a trainer that has begun knows it by that name."""
-    mode = config.trainer.v1.trainer_mode
-    return mode if mode in _MODES.values() else _MODES.get(mode)
+    """Return verl's name of the run's trainer if it is asynchronous."""
+    mode = base_mode(config)
+    return mode if mode in (COLOCATE, SEPARATE) else None
 
 
 def _batches_ahead(config: DictConfig, mode: str) -> float:
@@ -128,12 +117,12 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
     A weight sync waits for each request without a first token, up to a minute, which one that queues does not get.
     """
     rollout = config.actor_rollout_ref.rollout
-    slots = rollout_slots(config) or config.trainer.nnodes * config.trainer.n_gpus_per_node
+    *_, slots = actor_servers(config).values()
     batch = config.data.train_batch_size
     in_flight = (batch + math.floor(_batches_ahead(config, mode) * batch)) * rollout.n
     working = comprl.extractor.distillation_workers + comprl.merge.workers
     served_too = working if comprl.experience and comprl.extractor.backend == "actor" else 0
-    needed = math.ceil((in_flight + served_too) / max(1, _servers(rollout, slots)))
+    needed = math.ceil((in_flight + served_too) / max(1, slots // replica_slots(rollout)))
     if rollout.max_num_seqs < needed:
         more = ", comprl.extractor.distillation_workers and comprl.merge.workers" if served_too else ""
         yield (
@@ -145,21 +134,14 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
     if not comprl.has_extractor_engine:
         return
     asking = round(in_flight * comprl.guided_fraction) if comprl.search_and_ask.max_calls else 0
-    served = config.extractor.rollout
-    split = comprl.extractor.placement == "split"
-    slots = served.nnodes * served.n_gpus_per_node if split else math.prod(extractor_slots(config, comprl))
-    needed = math.ceil((working + asking) / max(1, _servers(config.extractor.rollout, slots)))
+    (slots,) = extractor_servers(config, comprl).values()
+    needed = math.ceil((working + asking) / max(1, slots // replica_slots(config.extractor.rollout)))
     if config.extractor.rollout.max_num_seqs < needed:
         yield (
             f"extractor.rollout.max_num_seqs={config.extractor.rollout.max_num_seqs} is less than the {needed} "
             "requests that a server may have at a time (comprl.extractor.distillation_workers, comprl.merge.workers "
             "and a question of each guided rollout); weight syncs would wait for those that queue"
         )
-
-
-def _servers(rollout: DictConfig, slots: int) -> int:
-    size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
-    return slots // size
 
 
 def _separate(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
@@ -177,17 +159,7 @@ def _separate(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
                 f"actor_rollout_ref.rollout.{name}={model.rollout[name]} is not allowed; it must be at least 1: the "
                 "servers have device slots of their own"
             )
-    engine: Any = model.rollout.checkpoint_engine
-    if engine.backend == "naive":
-        yield (
-            "actor_rollout_ref.rollout.checkpoint_engine.backend=naive cannot reach servers elsewhere; use nccl, or "
-            f"{GLOO_ENGINE} with custom_backend_module={_GLOO_MODULE}"
-        )
-    elif engine.backend == GLOO_ENGINE and engine.get("custom_backend_module") != _GLOO_MODULE:
-        yield (
-            f"actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module={engine.get('custom_backend_module')} "
-            f"must be {_GLOO_MODULE} with backend={GLOO_ENGINE}"
-        )
+    yield from transfer_mistakes(config, "actor_rollout_ref")
     reward = config.reward.reward_model
     if reward.enable and not reward.enable_resource_pool:
         yield "reward.reward_model.enable_resource_pool=false cannot be used: the servers make no room for that model"

@@ -5,11 +5,8 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from verl_comprl.config.slots import extractor_slots
+from verl_comprl.config.slots import actor_servers, extractor_servers, extractor_slots, replica_slots
 from verl_comprl.config.tree import ComprlConfig
-
-_STANDALONE = "comprl_separate_async"
-"""The trainer mode whose servers have GPUs of their own."""
 
 
 def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
@@ -20,7 +17,7 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         comprl: Our part of it, typed.
     """
     actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    yield from _servers(config, "actor_rollout_ref", _server_pools(config))
+    yield from _servers(config, "actor_rollout_ref", actor_servers(config))
     yield from _ranks(config, "actor_rollout_ref", actor, "trainer.nnodes * trainer.n_gpus_per_node")
     yield from _mini_batch(config, actor)
     lengths = config.data.max_prompt_length, config.data.max_response_length
@@ -30,34 +27,26 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
         named = f"{owner}.nnodes * {owner}.n_gpus_per_node"
         rollout = config.extractor.rollout
-        apart = {
-            "extractor.rollout.nnodes * extractor.rollout.n_gpus_per_node": rollout.nnodes * rollout.n_gpus_per_node
-        }
-        yield from _servers(config, "extractor", apart if comprl.extractor.placement == "split" else {named: gpus})
+        yield from _servers(config, "extractor", extractor_servers(config, comprl))
         yield from _ranks(config, "extractor", gpus, named)
         yield from _longest_sequence(config, "extractor", rollout.prompt_length, rollout.response_length)
 
 
-def _server_pools(config: DictConfig) -> dict[str, int]:
-    """Return the GPUs over which the actor's servers are distributed, by the settings that say how many."""
-    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
-    pools = {"trainer.nnodes * trainer.n_gpus_per_node": trainer.nnodes * trainer.n_gpus_per_node}
-    if trainer.v1.trainer_mode != _STANDALONE:
-        return pools
-    named = "actor_rollout_ref.rollout.nnodes * actor_rollout_ref.rollout.n_gpus_per_node"
-    standalone = {named: rollout.nnodes * rollout.n_gpus_per_node}
-    return {**pools, **standalone} if config.actor_rollout_ref.hybrid_engine else standalone
-
-
 def _servers(config: DictConfig, subtree: str, pools: dict[str, int]) -> Iterator[str]:
     rollout = config[subtree].rollout
-    size = rollout.tensor_model_parallel_size * rollout.data_parallel_size
+    size, tensor_data = replica_slots(rollout), rollout.tensor_model_parallel_size * rollout.data_parallel_size
     for named, gpus in pools.items():
         if gpus % size:
             yield (
-                f"{subtree}.rollout.tensor_model_parallel_size * data_parallel_size={size} must divide the {gpus} "
-                f"device slots of its servers ({named})"
+                f"{subtree}.rollout.tensor_model_parallel_size * data_parallel_size * pipeline_model_parallel_size="
+                f"{size} must divide the {gpus} device slots of its servers ({named})"
             )
+    experts = rollout.expert_parallel_size
+    if experts > 1 and experts != tensor_data:
+        yield (
+            f"{subtree}.rollout.expert_parallel_size={experts} must be 1 or tensor_model_parallel_size * "
+            f"data_parallel_size={tensor_data}"
+        )
 
 
 def _ranks(config: DictConfig, subtree: str, gpus: int, named: str) -> Iterator[str]:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from verl_comprl.config.trainer_mode import is_separate
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.config.weight_transfer import transfer_mistakes
 from verl_comprl.platform.detection import uses_cpu
 
 _LARGEST_SHARE = 0.95
@@ -21,11 +23,10 @@ def placement_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str
 
 
 def _shared(config: DictConfig) -> Iterator[str]:
-    mode = config.trainer.v1.trainer_mode
-    if mode.endswith("separate_async"):
+    if is_separate(config):
         yield (
             f"comprl.extractor.placement=shared needs a trainer whose servers pause while it trains, but "
-            f"trainer.v1.trainer_mode={mode}; allowed: comprl_sync, comprl_colocate_async"
+            f"trainer.v1.trainer_mode={config.trainer.v1.trainer_mode}; allowed: comprl_sync, comprl_colocate_async"
         )
     if uses_cpu():
         return  # where memory is not divided between servers and engines
@@ -53,15 +54,9 @@ def _split(config: DictConfig) -> Iterator[str]:
                 f"extractor.rollout.{name}={rollout[name]}, but with comprl.extractor.placement=split the servers "
                 "have slots of their own; it must be at least 1"
             )
-    engine = rollout.checkpoint_engine
-    if engine.backend == "naive":
-        yield (
-            "extractor.rollout.checkpoint_engine.backend=naive copies weights inside a process; "
-            "comprl.extractor.placement=split needs one between processes: nccl, or comprl_gloo on the CPU"
-        )
-    actor = config.actor_rollout_ref.rollout.checkpoint_engine
-    separate = config.trainer.v1.trainer_mode.endswith("separate_async")
-    if engine.backend == actor.backend == "nccl" and separate and _group(engine) == _group(actor):
+    yield from transfer_mistakes(config, "extractor")
+    engine, actor = rollout.checkpoint_engine, config.actor_rollout_ref.rollout.checkpoint_engine
+    if engine.backend == actor.backend == "nccl" and is_separate(config) and _group(engine) == _group(actor):
         yield (
             "extractor.rollout.checkpoint_engine.engine_kwargs.nccl.group_name must differ from the actor's "
             f"({_group(actor)!r}): both models would meet in one group"
@@ -70,7 +65,7 @@ def _split(config: DictConfig) -> Iterator[str]:
 
 def separate_adapter_mistakes(config: DictConfig) -> Iterator[str]:
     """Check LoRA of the actor where its servers have slots of their own."""
-    if config.trainer.v1.trainer_mode.endswith("separate_async"):
+    if is_separate(config):
         yield from _adapter("actor_rollout_ref", config, "comprl_separate_async")
 
 

@@ -4,6 +4,7 @@ A slot is a GPU, or on the CPU a logical one. Names, sizes and order of verl's g
 ``PPOTrainer._init_resource_pool_mgr`` and ``RolloutReplica.init_standalone``.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from verl_comprl.config.reading import comprl_config
+from verl_comprl.config.trainer_mode import is_separate
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 
@@ -18,8 +20,6 @@ ACTOR_POOL = "global_pool"
 """verl's name of the slots that the actor trains on."""
 
 EXTRACTOR_POOL = "comprl_extractor"
-
-_SEPARATE = "separate_async"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,30 @@ def extractor_slots(config: DictConfig, comprl: ComprlConfig) -> tuple[int, int]
     return owner.nnodes, owner.n_gpus_per_node
 
 
+def actor_servers(config: DictConfig) -> dict[str, int]:
+    """Return the slots over which the actor's servers are distributed, by the settings that say how many.
+
+    The last ones are those that play rollouts: with ``separate_async``, servers on the trainer's slots only evaluate.
+    """
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    pools = {"trainer.nnodes * trainer.n_gpus_per_node": trainer.nnodes * trainer.n_gpus_per_node}
+    if not is_separate(config):
+        return pools
+    named = "actor_rollout_ref.rollout.nnodes * actor_rollout_ref.rollout.n_gpus_per_node"
+    standalone = {named: rollout.nnodes * rollout.n_gpus_per_node}
+    return {**pools, **standalone} if config.actor_rollout_ref.hybrid_engine else standalone
+
+
+def extractor_servers(config: DictConfig, comprl: ComprlConfig) -> dict[str, int]:
+    """Return the slots over which the extractor's servers are distributed, by the settings that say how many."""
+    if comprl.extractor.placement == "split":
+        rollout = config.extractor.rollout
+        named = "extractor.rollout.nnodes * extractor.rollout.n_gpus_per_node"
+        return {named: rollout.nnodes * rollout.n_gpus_per_node}
+    owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
+    return {f"{owner}.nnodes * {owner}.n_gpus_per_node": math.prod(extractor_slots(config, comprl))}
+
+
 def needed_slots(config: DictConfig) -> int:
     """Return the slots of all groups."""
     return sum(group.slots for group in slot_groups(config))
@@ -71,10 +95,10 @@ def _actor(config: DictConfig) -> Iterator[SlotGroup]:
     teacher = config.get("distillation")
     if is_distillation_enabled(teacher):
         yield SlotGroup("teacher_pool", (teacher.n_gpus_per_node,) * teacher.nnodes)
-    if trainer.v1.trainer_mode.endswith(_SEPARATE):
+    if is_separate(config):
         rollout = config.actor_rollout_ref.rollout
         hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
-        first = trainer.nnodes * trainer.n_gpus_per_node // _replica_slots(rollout) if hybrid else 0
+        first = trainer.nnodes * trainer.n_gpus_per_node // replica_slots(rollout) if hybrid else 0
         yield from _standalone(rollout, first)
 
 
@@ -91,11 +115,12 @@ def _extractor(config: DictConfig) -> Iterator[SlotGroup]:
 
 def _standalone(rollout: Any, first: int, node_resource: str = "") -> Iterator[SlotGroup]:
     """Yield a group for each server that has slots of its own."""
-    size = _replica_slots(rollout)
+    size = replica_slots(rollout)
     per_node = min(rollout.n_gpus_per_node, size)
     for rank in range(rollout.nnodes * rollout.n_gpus_per_node // size):
         yield SlotGroup(f"rollout_pool_{first + rank}", (per_node,) * (size // per_node), 2, node_resource)
 
 
-def _replica_slots(rollout: Any) -> int:
+def replica_slots(rollout: Any) -> int:
+    """Return the slots of one server."""
     return rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size

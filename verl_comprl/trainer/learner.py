@@ -54,10 +54,14 @@ class ExtractorLearner:
 
         Args:
             seconds: After them no further update begins.
+
+        Raises:
+            RuntimeError: If an update failed and none may.
         """
         deadline = time.monotonic() + seconds
         while not self._ended and self._not_before <= time.monotonic() < deadline:
             self._not_before = time.monotonic() + self._attempt()
+        self._raise_error()
 
     def stop(self) -> None:
         """Stop the thread after the update that is running, if any; each of its waits has a limit."""
@@ -71,8 +75,7 @@ class ExtractorLearner:
         Raises:
             RuntimeError: If an update failed and none may.
         """
-        if self._error is not None:
-            raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
+        self._raise_error()
         totals = {
             "updates": float(self._extractor.weight_version),
             "seconds": self._seconds,
@@ -80,6 +83,10 @@ class ExtractorLearner:
             "given_up": float(self._given_up),
         }
         return {f"comprl/extractor/{name}": value for name, value in (self._last | totals).items()}
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
 
     @property
     def _ended(self) -> bool:

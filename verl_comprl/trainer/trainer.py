@@ -274,10 +274,13 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         super().on_step_begin()
 
     def on_step_end(self) -> None:
-        """Write a checkpoint if asked to stop; verl has written one already if the step is one of ``save_freq``."""
-        super().on_step_end()
+        """Write a checkpoint if asked to stop; verl has written one already if the step is one of ``save_freq``.
+
+        Before the servers wake: their caches and the engine's weights may not fit into a device together.
+        """
         if self.stop.made and self._saved_step != self.global_steps:
             self._save_checkpoint()
+        super().on_step_end()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)

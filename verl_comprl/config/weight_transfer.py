@@ -1,0 +1,29 @@
+"""Checks of how weights reach servers in other processes, which verl looks at only when both models have started."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from verl_comprl.names import GLOO_ENGINE
+
+_GLOO_MODULE = "verl_comprl.platform.gloo_engine"
+
+
+def transfer_mistakes(config: DictConfig, subtree: str) -> Iterator[str]:
+    """Yield a line for each setting with which a model's engine cannot send weights to servers elsewhere.
+
+    Args:
+        config: The run's config.
+        subtree: The model, ``actor_rollout_ref`` or ``extractor``.
+    """
+    name, engine = f"{subtree}.rollout.checkpoint_engine", config[subtree].rollout.checkpoint_engine
+    if engine.backend == "naive":
+        yield (
+            f"{name}.backend=naive cannot reach servers elsewhere; use nccl, or "
+            f"{GLOO_ENGINE} with custom_backend_module={_GLOO_MODULE}"
+        )
+    elif engine.backend == GLOO_ENGINE and engine.get("custom_backend_module") != _GLOO_MODULE:
+        yield (
+            f"{name}.custom_backend_module={engine.get('custom_backend_module')} must be {_GLOO_MODULE} with "
+            f"backend={GLOO_ENGINE}"
+        )
