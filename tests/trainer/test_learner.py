@@ -184,3 +184,10 @@ def test_no_turn_is_taken_after_too_many_failures(start: Start) -> None:
         time.sleep(0.02)
     assert learner.metrics()["comprl/extractor/given_up"] == 1.0
     assert extractor.trained_on == [] and len(extractor.failures) == 0
+
+
+def test_a_turn_that_fails_ends_the_run_where_no_update_may_fail(start: Start) -> None:
+    learner, extractor, _ = start(1, max_failures=0, thread=False)
+    with pytest.raises(RuntimeError, match="an update of the extractor failed: no memory 0"):
+        learner.take_turn(30.0)
+    assert extractor.trained_on == []
