@@ -11,7 +11,8 @@
 #SBATCH --output=comprl-%j.log
 set -euo pipefail
 
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# Not through a pipe to head: scontrol may still be writing when head has read its line, and would fail.
+read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 # Time for the last step and the checkpoint after SIGTERM; torchrun's own default is 30 s.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}
 

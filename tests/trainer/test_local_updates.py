@@ -3,13 +3,14 @@
 import pytest
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from verl_comprl.rollout.episode import OutputKind
+from verl_comprl.rollout.episode import TIMERS, TOKENS, OutputKind
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.local_updates import LocalUpdates
 
 
 def batch(guided: list[bool], success: list[float], versions: list[tuple[int, int]]) -> RolloutBatch:
-    names = ("actions", "invalid_actions", "cut_turns", "cut_off", "tool_calls", "degraded")
+    names = ["actions", "invalid_actions", "cut_turns", "cut_off", "tool_calls", "degraded"]
+    names += [*(f"seconds_{part}" for part in TIMERS), *(f"tokens_{part}" for part in TOKENS)]
     halves = zip(guided, success, strict=True)
     size = len(guided)
     return RolloutBatch(
