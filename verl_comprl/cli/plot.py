@@ -21,7 +21,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         nargs="+",
         default=["comprl.arm"],
         metavar="KEY",
-        help="settings whose values name a group of runs, such as comprl.arm comprl.bank.capacity (default: comprl.arm)",
+        help="settings that make up a group of runs, such as comprl.arm comprl.bank.capacity (default: comprl.arm)",
     )
     parser.add_argument(
         "--window", type=int, metavar="STEPS", help="steps of the moving mean; 1 for none (default: a 25th of the run)"

@@ -1,6 +1,6 @@
 """A run's folder: its saved configuration, and its metrics by step."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,11 @@ class Run:
         steps = self.config.get("trainer", {}).get("total_training_steps")
         return None if steps is None else int(steps)
 
-    def follow(self, names: Collection[str]) -> LineFollower:
-        """Return a follower of the run's metrics that keeps only those of these names."""
-        wanted = frozenset(names)
+    def follow(self, wanted: Callable[[str], bool]) -> LineFollower:
+        """Return a follower of the run's metrics that keeps only those whose names are wanted."""
 
         def select(record: Record) -> Record:
-            return {"step": record.get("step"), "data": _numbers(record.get("data"), wanted)}
+            return {"step": int(record.get("step") or 0), "data": _numbers(record.get("data"), wanted)}
 
         return LineFollower(self.folder / METRICS, select)
 
@@ -65,20 +64,19 @@ class Run:
 
         A run that is continued evaluates again where it had ended; the first value of a step counts.
         """
-        follower = self.follow(names)
+        follower = self.follow(frozenset(names).__contains__)
         follower.poll()
         found: dict[str, Series] = {}
         for record in follower.records:
             for name, value in record["data"].items():
-                found.setdefault(name, {}).setdefault(int(record["step"]), value)
+                found.setdefault(name, {}).setdefault(record["step"], value)
         return found
 
 
-def _numbers(data: Any, wanted: Collection[str]) -> dict[str, float]:
-    if not isinstance(data, dict):
-        return {}
+def _numbers(data: Any, wanted: Callable[[str], bool]) -> dict[str, float]:
     # NaN and infinities are null in the file.
-    return {name: float(data[name]) for name in wanted if isinstance(data.get(name), int | float)}
+    items = data.items() if isinstance(data, dict) else ()
+    return {name: float(value) for name, value in items if wanted(name) and isinstance(value, int | float)}
 
 
 def open_run(folder: Path) -> Run:

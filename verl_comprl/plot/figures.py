@@ -1,9 +1,11 @@
 """The figures of ``comprl plot``, as data: which metrics each shows, and how they are drawn."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from verl_comprl.curves.bands import Band, by_step, mean_band, moving_mean
@@ -32,7 +34,9 @@ class Comparison:
     share: bool = False
     zero: bool = True
     evaluated: bool = False
-    """Whether the values are of evaluations: they are few, and not smoothed."""
+    """Whether the values are of evaluations, which are few."""
+    smooth: bool = True
+    """Whether the values differ from step to step by chance; those of evaluations are never smoothed."""
 
 
 def _halves(what: str) -> tuple[Panel, Panel]:
@@ -42,7 +46,7 @@ def _halves(what: str) -> tuple[Panel, Panel]:
 
 FIGURES = {
     "evaluation": Comparison(
-        "success in evaluations",
+        "Success in evaluations",
         (
             Panel("with experience", "comprl/eval/success_with", "comprl/eval/success_without"),
             Panel("without experience", "comprl/eval/success_without"),
@@ -50,17 +54,23 @@ FIGURES = {
         share=True,
         evaluated=True,
     ),
-    "success": Comparison("success in training", _halves("success"), share=True),
-    "actions": Comparison("actions per episode", _halves("actions")),
+    "success": Comparison("Success in training", _halves("success"), share=True),
+    "actions": Comparison("Actions per episode", _halves("actions")),
     "rollout_time": Comparison(
-        "seconds per step", (Panel("playing the episodes", "timing_s/gen"), Panel("whole step", "timing_s/step"))
+        "Seconds per step", (Panel("playing the episodes", "timing_s/gen"), Panel("whole step", "timing_s/step"))
     ),
     "bank": Comparison(
-        "experience bank",
-        (Panel("entries", "comprl/bank/size"), Panel("guided episodes per written entry", "comprl/bank/uses_per_entry")),
+        "Experience bank",
+        (
+            Panel("entries", "comprl/bank/size"),
+            Panel("guided episodes per written entry", "comprl/bank/uses_per_entry"),
+        ),
+        smooth=False,
     ),
     "extractor_reward": Comparison(
-        "reward of the extractor", (Panel("outcomes of an update's batch, mean", "comprl/extractor/reward"),), zero=False
+        "Reward of the extractor",
+        (Panel("mean over the outcomes of an update", "comprl/extractor/reward"),),
+        zero=False,
     ),
 }
 """File name → figure. ``guided_free`` is drawn by a function, since it has a panel for each group."""
@@ -77,6 +87,9 @@ METRICS = sorted(
     }
 )
 """All metrics that are drawn."""
+
+_CAPTION_CHARACTERS = 18
+"""Per inch of a figure's width."""
 
 Curves = Mapping[str, Series]
 """Metric → its values, of one run."""
@@ -126,12 +139,12 @@ class Drawing:
         ]
         if not panels:
             return None
-        shared = comparison.share or any(panel.reference for panel, _ in panels)
+        shared = comparison.share or len({panel.reference for panel, _ in panels}) == 2
         figure, axes = self._figure(len(panels), comparison.what, sharey=shared)
         for place, (panel, lines) in zip(axes, panels, strict=True):
             place.set_title(panel.title)
             draw_lines(place, [line for _, line in lines], share=comparison.share, zero=comparison.zero)
-        self._caption(figure, comparison.evaluated)
+        self._caption(figure, evaluated=comparison.evaluated, smooth=comparison.smooth)
         return figure
 
     def _halves(self) -> Figure | None:
@@ -143,47 +156,51 @@ class Drawing:
                 panels.append((group, [self._smooth(half, looks[half], seeds) for half, seeds in found.items()]))
         if not panels:
             return None
-        figure, axes = self._figure(len(panels), "success in training, guided against free", sharey=True)
+        figure, axes = self._figure(len(panels), "Success in training, guided against free", sharey=True)
+        longest = max(step for _, lines in panels for line in lines for step in line.band.steps)
         for place, (group, lines) in zip(axes, panels, strict=True):
             place.set_title(group.name)
+            place.set_xlim(0, 1.04 * longest)
             draw_lines(place, lines, share=True)
-        self._caption(figure, evaluated=False)
+        self._caption(figure)
         return figure
 
     def _line(self, index: int, panel: Panel, comparison: Comparison) -> Line:
         group, runs, colour = self._groups[index], self._curves[index], self._colours[index]
         metric = panel.reference if panel.reference and group.is_reference else panel.metric
         seeds = [run[metric] for run in runs if metric in run]
-        if not comparison.evaluated:
+        if comparison.smooth and not comparison.evaluated:
             return self._smooth(group.name, colour, seeds, dashed=group.is_reference)
-        band = _wilson(runs[0], metric) if len(seeds) == 1 and len(runs) == 1 else mean_band(by_step(seeds))
-        return Line(group.name, colour, band, dashed=group.is_reference, markers=True)
+        single = comparison.evaluated and len(seeds) == len(runs) == 1
+        band = _wilson(runs[0], metric) if single else mean_band(by_step(seeds))
+        return Line(group.name, colour, band, dashed=group.is_reference, markers=comparison.evaluated)
 
     def _smooth(self, name: str, colour: str, seeds: Sequence[Series], *, dashed: bool = False) -> Line:
         smooth = [moving_mean(series, self._window) for series in seeds]
         behind = seeds[0] if len(seeds) == 1 and self._window > 1 else None
         return Line(name, colour, mean_band(by_step(smooth)), dashed=dashed, behind=behind)
 
-    def _figure(self, panels: int, title: str, *, sharey: bool) -> tuple[Figure, list]:
+    def _figure(self, panels: int, title: str, *, sharey: bool) -> tuple[Figure, list[Axes]]:
         columns = min(panels, 3)
         rows = -(-panels // columns)
-        figure = Figure(figsize=(4.3 * columns, 2.6 * rows + 0.7), layout="constrained")
+        figure = Figure(figsize=(4.3 * columns + (panels == 1), 2.6 * rows + 0.7), layout="constrained")
         axes = figure.subplots(rows, columns, sharey=sharey, squeeze=False).flatten()
         for empty in axes[panels:]:
             empty.remove()
         figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=11)
         return figure, list(axes[:panels])
 
-    def _caption(self, figure: Figure, evaluated: bool) -> None:
-        seeds = ", ".join(f"{group.name} {len(group.runs)}" for group in self._groups)
-        parts = [f"Runs: {seeds}."]
+    def _caption(self, figure: Figure, *, evaluated: bool = False, smooth: bool = True) -> None:
+        counts = ", ".join(f"{group.name} {len(group.runs)}" for group in self._groups)
+        parts = [f"Runs: {counts}."]
         if any(len(group.runs) > 1 for group in self._groups):
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
-        if any(len(group.runs) == 1 for group in self._groups) and evaluated:
-            parts.append("Shaded for one run: 95 % Wilson interval over its episodes.")
-        if not evaluated and self._window > 1:
+        if evaluated and any(len(group.runs) == 1 for group in self._groups):
+            parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
+        if smooth and not evaluated and self._window > 1:
             parts.append(f"Moving mean over {self._window} steps.")
-        figure.supxlabel(" ".join(parts), x=0.01, horizontalalignment="left", fontsize=7.5, color=GREY)
+        text = textwrap.fill(" ".join(parts), int(_CAPTION_CHARACTERS * figure.get_figwidth()))
+        figure.supxlabel(text, x=0.01, horizontalalignment="left", fontsize=7.5, color=GREY)
 
 
 def _wilson(run: Curves, metric: str) -> Band:

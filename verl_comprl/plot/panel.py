@@ -1,5 +1,6 @@
 """A panel of a figure: lines with their bands, each named at its end instead of in a legend."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from verl_comprl.curves.bands import Band
 from verl_comprl.curves.run import Series
 
 _LABEL_POINTS = 8.5
-_LINE_HEIGHT = 1.25
+_LINE_HEIGHT = 1.3
 _RIGHT = 1.03
 """Where the names begin, in widths of the panel."""
 
@@ -39,7 +40,7 @@ def draw_lines(panel: Axes, lines: Sequence[Line], *, share: bool = False, zero:
         zero: Whether 0 is the lowest value shown.
     """
     lines = [line for line in lines if line.band.steps]
-    for line in lines:
+    for line in reversed(lines):  # the first one on top
         _draw(panel, line)
     if share:
         panel.set_ylim(0, 1)
@@ -58,8 +59,9 @@ def _draw(panel: Axes, line: Line) -> None:
     if band.has_interval:
         panel.fill_between(band.steps, band.low, band.high, color=line.colour, alpha=0.14, linewidth=0)
     marker = "o" if line.markers or len(band.steps) == 1 else ""
-    style = (0, (4, 2)) if line.dashed else "-"
-    panel.plot(band.steps, band.means, linestyle=style, color=line.colour, marker=marker, markersize=3.5)
+    style, width = ((0, (3, 1.2)), 1.5) if line.dashed else ("-", 1.8)
+    look = {"linestyle": style, "linewidth": width, "color": line.colour, "marker": marker, "markersize": 3.5}
+    panel.plot(band.steps, band.means, **look)
 
 
 def _name(panel: Axes, lines: Sequence[Line], share: bool) -> None:
@@ -72,31 +74,52 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool) -> None:
     bottom, top = panel.get_ylim()
     ends = [(line.band.means[-1] - bottom) / (top - bottom) for line in lines]
     places = spread(ends, _LABEL_POINTS * _LINE_HEIGHT / height)
+    last = max((line.band.steps[-1] for line in lines), default=0)
     for line, place in zip(lines, places, strict=True):
-        value = line.band.means[-1]
+        step, value = line.band.steps[-1], line.band.means[-1]
+        early = step < last
         panel.annotate(
-            f"{line.name}  {100 * value:.0f} %" if share else f"{line.name}  {value:.3g}",
-            xy=(line.band.steps[-1], value),
+            f"{line.name}  {_shown(value, top, share)}" + (f" (step {step})" if early else ""),
+            xy=(step, value),
             xytext=(_RIGHT, place),
             textcoords=panel.transAxes,
             annotation_clip=False,
             color=line.colour,
             fontsize=_LABEL_POINTS,
             verticalalignment="center",
-            arrowprops={"arrowstyle": "-", "color": line.colour, "linewidth": 0.6, "alpha": 0.5, "shrinkB": 3},
+            # Dotted where it crosses the panel: it must not be taken for a curve.
+            arrowprops={
+                "arrowstyle": "-",
+                "color": line.colour,
+                "linewidth": 0.7,
+                "linestyle": (0, (1, 3)) if early else "-",
+                "alpha": 0.6,
+                "shrinkB": 3,
+                "relpos": (0, 0.5),  # from the middle of the name's left edge, so that it crosses no other name
+            },
         )
 
 
-def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Return places at least ``gap`` apart, in the same order and as near as may be to the given ones.
+def _shown(value: float, top: float, share: bool) -> str:
+    if share:
+        return f"{100 * value:.0f} %"
+    decimals = 2 - math.floor(math.log10(max(abs(top), 1e-9)))
+    return f"{value:.{min(2, max(0, decimals))}f}"
 
-    Overlapping places are joined into a block, whose middle is the mean of what it holds.
+
+def spread(places: Sequence[float], gap: float) -> list[float]:
+    """Return places in [0, 1] that are ``gap`` apart, as near as may be to the given ones.
+
+    Overlapping places are joined into a block, whose middle is the mean of what it holds; of equal places the first one
+    comes out highest. If there is no room for all, they exceed 1.
     """
-    order = sorted(range(len(places)), key=places.__getitem__)
+    order = sorted(range(len(places)), key=lambda index: (places[index], -index))
     blocks: list[list[int]] = []
 
     def start(block: list[int]) -> float:
-        return sum(places[index] for index in block) / len(block) - gap * (len(block) - 1) / 2
+        length = gap * (len(block) - 1)
+        wanted = sum(places[index] for index in block) / len(block) - length / 2
+        return max(0.0, min(wanted, 1 - length))
 
     for index in order:
         blocks.append([index])

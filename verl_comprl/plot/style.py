@@ -45,8 +45,9 @@ _RC = {
     "ytick.color": "#b0b0b0",
     "xtick.labelcolor": "#333333",
     "ytick.labelcolor": "#333333",
-    "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
+    "figure.constrained_layout.w_pad": 0.09,
+    "figure.constrained_layout.h_pad": 0.06,
     "savefig.dpi": 160,
     # The same runs give the same bytes.
     "svg.hashsalt": "comprl",
