@@ -59,7 +59,7 @@ setup(
         # Apart from gpu because it is compiled against an installed torch: install it after gpu, --no-build-isolation.
         "flash-attn": ["flash-attn==2.8.3"],
         "embed": EMBED,
-        "plot": ["matplotlib"],
+        "plot": ["matplotlib", "scipy"],
         **ENVIRONMENTS,
         "dev": [
             "hypothesis",
