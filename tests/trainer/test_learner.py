@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.trainer import learner as module
 from verl_comprl.trainer.learner import ExtractorLearner
@@ -23,11 +24,18 @@ class Extractor:
         self.lock = threading.RLock()
         self.trained_on: list[list[str]] = []
         self.entered = threading.Event()
+        self.late: list[str] = []
 
     def _fail(self, place: str) -> None:
         if place == self.place and self.failures:
             self.entered.set()
             raise self.failures.pop(0)
+
+    def wait_for_late_update(self) -> None:
+        self._fail("wait")
+        if self.late:
+            self.trained_on.append(self.late)
+            self.late, self.weight_version = [], self.weight_version + 1
 
     def restore(self) -> None:
         self._fail("restore")
@@ -38,9 +46,13 @@ class Extractor:
         self._fail("sync")
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:
+        records = [record.id for record in batch.records]
+        if self.place == "late" and self.failures:
+            self.late = records  # it takes its step when nobody waits for it any more
+            self._fail("late")
         self._fail("update")
         self.weight_version += 1
-        self.trained_on.append([record.id for record in batch.records])
+        self.trained_on.append(records)
         return {"loss": 1.0}
 
 
@@ -105,6 +117,28 @@ def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice
     until(lambda: values(learner)[1] == 1)
     time.sleep(0.1)
     assert len(extractor.trained_on) == 1 and len(buffer) == 0 and values(learner) == (1, 1, 0)
+
+
+def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
+    start: Start, make_record: Any
+) -> None:
+    learner, extractor, buffer = start(0, place="late", thread=False)
+    extractor.failures.append(WaitTimeout("the extractor's workers to update", 1))
+    learner.take_turn(30.0)
+    assert (values(learner), len(buffer), extractor.trained_on) == ((0, 1, 0), 0, []), "its outcome is not known"
+    # The next attempt finds the engine at work: nothing of a new batch may begin.
+    for id in ("c", "d"):
+        buffer.add(make_record(id))
+        buffer.record_reward(id, 1.0)
+    buffer.collect()
+    extractor.place, extractor.failures = "wait", [WaitTimeout("the extractor's workers to update", 1)]
+    time.sleep(0.05)
+    learner.take_turn(30.0)
+    assert (values(learner), len(buffer), extractor.trained_on) == ((0, 2, 0), 2, [])
+    time.sleep(0.1)
+    learner.take_turn(30.0)
+    assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"], ["c", "d"]]
+    assert (values(learner), len(buffer)) == ((2, 2, 0), 0)
 
 
 def test_learning_stops_after_failures_in_a_row_and_says_so_once(

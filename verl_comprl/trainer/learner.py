@@ -10,6 +10,7 @@ import time
 import traceback
 from typing import Any
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.platform.waiting import wait_for
@@ -136,6 +137,7 @@ class ExtractorLearner:
             print("".join(traceback.format_exception(error)), flush=True)
 
     def _update_once(self) -> bool:
+        self._extractor.wait_for_late_update()  # out of the lock, see above
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
         # would train on them twice.
@@ -148,11 +150,19 @@ class ExtractorLearner:
                 return False
             started = time.perf_counter()
             with self._extractor.changing_weights():
-                measured = self._extractor.update(batch)
+                try:
+                    measured = self._extractor.update(batch)
+                except WaitTimeout:
+                    # The engine may still take the step. To train on a batch twice is worse than to lose one.
+                    self._count_trained()
+                    raise
                 # Before the servers get the weights: should that fail, the batch has been trained on all the same. If
                 # the update fails, its samples stay in the buffer, and the next attempt takes them again.
-                counting = self._manager.trained.remote()
-                wait_for(counting, MANAGER_SECONDS, "the experience manager to count a batch as trained")
+                self._count_trained()
             self._seconds += time.perf_counter() - started
         self._last = measured | update_metrics(batch, version)
         return True
+
+    def _count_trained(self) -> None:
+        counting = self._manager.trained.remote()
+        wait_for(counting, MANAGER_SECONDS, "the experience manager to count a batch as trained")
