@@ -36,7 +36,7 @@ from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
 from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer.batch import RolloutBatch
-from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.checkpoint import check_slots, resume_folder
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.failures import FAILURES, FailureLog
@@ -94,6 +94,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
     def _setup(self) -> None:
         folder = self._resumed_from = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
+        if folder is not None:
+            check_slots(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
@@ -350,6 +352,15 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
     def resuming_client(self) -> LLMServerClient:
         """Return a client of its own for the extractor's calls: the rollouts' need none that resumes in this mode."""
         return make_client(self.llm_server_manager, resuming=True)
+
+    def prepare_step(self) -> dict:
+        """Draw the prompts of the step, and keep the place at which they begin."""
+        self._drawn_from = self.train_dataloader.state_dict()
+        return super().prepare_step()
+
+    def take_back_prompts(self) -> None:
+        """Let the next draw be that of the step that is left: nothing of it is in the checkpoint in this mode."""
+        self.train_dataloader.load_state_dict(self._drawn_from)
 
     def on_sample_end(self) -> None:
         """Pause the servers before they sleep or get other weights, if they answer the extractor's calls, too.
