@@ -353,7 +353,8 @@ class ExperienceManager:
         state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
         async with self._commit.write():
             await self._bank.restore(path / "bank")
-            self._buffer.restore(path / "buffer")
+            if self._config.extractor.train:  # see _keep
+                self._buffer.restore(path / "buffer")
             self._enter(state["step"])
             self._merging = state["merging"]
             self._reported = state["reported"]
