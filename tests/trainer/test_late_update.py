@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +168,6 @@ class ExtractorRuntime:
         self.weight_version, self._updating = 0, None
         self._set_cpu_priority()
 
-    @cached_property
-    def data_parallel_size(self) -> int:
-        """Ranks that a batch is split over."""
-        return max(self.workers._query_dispatch_info("actor")) + 1
-
     @property
     def model(self) -> DictConfig:
         """Model whose tokenizer encodes prompts."""
@@ -198,9 +193,14 @@ class ExtractorRuntime:
         """
         return self.serving.changing_weights(lambda: self.weight_version, self._work_timeout)
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the servers could not be restored after an update."""
+        return self.serving.state is State.DOWN
+
     def restore(self) -> None:
         """Try again to let the servers answer, if they could not be restored after an update, or lack a late one."""
-        if self.serving.state is State.DOWN or self.serving.version != self.weight_version:
+        if self.is_down or self.serving.version != self.weight_version:
             self.publish_weights()
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:

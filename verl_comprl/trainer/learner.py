@@ -91,7 +91,7 @@ class ExtractorLearner:
 
     @property
     def _ended(self) -> bool:
-        return self._given_up or self._error is not None
+        return self._error is not None or (self._given_up and not self._extractor.is_down)
 
     def _run(self) -> None:
         while not self._ended and not self._stopped.is_set():
@@ -100,6 +100,8 @@ class ExtractorLearner:
 
     def _attempt(self) -> float:
         """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
+        if self._given_up:
+            return self._try_to_restore()
         try:
             updated = self._update_once()
         except Exception as error:
@@ -107,6 +109,17 @@ class ExtractorLearner:
         if not updated:
             return POLL_SECONDS
         self._in_a_row = 0
+        return 0.0
+
+    def _try_to_restore(self) -> float:
+        """Let the servers answer again, though nothing is trained any more: what has been learned stays in use."""
+        try:
+            self._extractor.wait_for_late_update()
+            with self._extractor.lock:
+                self._extractor.restore()
+        except Exception:  # of which there were as many as are told
+            return LONGEST_BACKOFF
+        print("the extractor's servers answer again", flush=True)
         return 0.0
 
     def _note_failure(self, error: Exception) -> float:
