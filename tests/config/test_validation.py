@@ -91,7 +91,7 @@ def test_a_good_config_passes(config: DictConfig) -> None:
             5,
             "ppo_micro_batch_size_per_gpu=5 must divide the 64 samples",
         ),
-        ("comprl.extractor.nnodes", 3, "comprl.extractor.batch_size=64 must be a multiple of its 3 device slots"),
+        ("comprl.extractor.nnodes", 3, "comprl.extractor.batch_size=64 must be a multiple of the 3 ranks"),
         (
             "data.train_files",
             ["no.parquet"],
