@@ -39,6 +39,7 @@ setup(
         "verl==0.9.1",
         # verl's V1 trainer imports it, but only verl's extras ask for it.
         "TransferQueue==0.1.11",
+        "argcomplete>=3",
         "cachetools>=7",
         "orjson",
         "psutil",

@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bank", help="inspect, export, import and edit an experience bank", description=_DESCRIPTION
     )
-    actions = parser.add_subparsers(dest="action", required=True)
+    actions = parser.add_subparsers(dest="action", required=True, title="commands", metavar="COMMAND")
     target = argparse.ArgumentParser(add_help=False)
     location = target.add_mutually_exclusive_group(required=True)
     location.add_argument("--path", help="folder of an embedded bank, such as RUN/bank")
