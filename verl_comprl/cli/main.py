@@ -6,8 +6,9 @@ import os
 import sys
 from functools import partial
 
-from verl_comprl.cli import completion, data, doctor, evaluate, train
+from verl_comprl.cli import completion, data, evaluate, train
 from verl_comprl.cli.bank import args as bank
+from verl_comprl.cli.doctor import args as doctor
 from verl_comprl.cli.env import args as env
 from verl_comprl.cli.parser import Parser
 from verl_comprl.display.quiet import quiet_libraries
