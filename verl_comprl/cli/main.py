@@ -10,10 +10,11 @@ from verl_comprl.cli import completion, data, evaluate, train
 from verl_comprl.cli.bank import args as bank
 from verl_comprl.cli.doctor import args as doctor
 from verl_comprl.cli.env import args as env
+from verl_comprl.cli.export import args as export
 from verl_comprl.cli.parser import Parser
 from verl_comprl.display.quiet import quiet_libraries
 
-COMMANDS = (train, evaluate, bank, data, env, doctor, completion)
+COMMANDS = (train, evaluate, export, bank, data, env, doctor, completion)
 """In the order of the help."""
 
 _DESCRIPTION = (
