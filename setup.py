@@ -60,6 +60,8 @@ setup(
         # Apart from gpu because it is compiled against an installed torch: install it after gpu, --no-build-isolation.
         "flash-attn": ["flash-attn==2.8.3"],
         "embed": EMBED,
+        # The bank as an MCP server: `comprl bank serve`. vLLM brings it, too, but of any version.
+        "mcp": ["mcp>=2.1,<3"],
         "plot": ["matplotlib"],
         **ENVIRONMENTS,
         "dev": [
