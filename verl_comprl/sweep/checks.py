@@ -7,9 +7,10 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_comprl.config.composing import one_line
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.sweep.checked_run import CheckedRun
-from verl_comprl.sweep.runs import Run, one_line
+from verl_comprl.sweep.runs import Run
 from verl_comprl.training import check_config
 
 
