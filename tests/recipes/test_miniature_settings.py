@@ -50,6 +50,17 @@ def test_every_arm_can_be_started(setting: Name, families: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("setting", ["plain", "full"])
+def test_an_asynchronous_trainer_can_be_chosen(setting: Name, tmp_path: Path) -> None:
+    set_environment(tmp_path, MODELS / setting)
+    shared = shared_overrides(tmp_path / "data", families=3, seed=5, steps=4, every=2)
+    modes = ("separate_async", "colocate_async")
+    runs = [Run(mode, (*shared, f"shared/trainer={mode}")) for mode in modes]
+    separate, colocate = check(runs, compose(runs, ROOT / "recipes", SETTINGS[setting].config))
+    assert separate.own_engines and not colocate.own_engines
+    assert [run.config.trainer.v1.trainer_mode for run in (separate, colocate)] == [f"comprl_{mode}" for mode in modes]
+
+
+@pytest.mark.parametrize("setting", ["plain", "full"])
 def test_every_turn_of_the_longest_episode_fits(setting: Name) -> None:
     config = compose([Run("lengths", ())], ROOT / "recipes", SETTINGS[setting].config)[0]
     tokenizer = AutoTokenizer.from_pretrained(MODELS / setting / "actor")

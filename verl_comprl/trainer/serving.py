@@ -47,6 +47,8 @@ class Serving:
         self._quiet = True
         """Whether no generation can be running, so that weights may be copied."""
         self.state = State.AWAY
+        self.version = -1
+        """Of the weights that the servers have."""
         self.tell: Callable[[bool], None] = lambda there: None
         """Called when the extractor goes away (False) and when it is back (True)."""
 
@@ -100,7 +102,7 @@ class Serving:
             call_within(
                 lambda: self._control.update_weights(version), seconds, "the extractor's weights to reach its servers"
             )
-            self._quiet = False
+            self._quiet, self.version = False, version
             self._order("resume_generation_replicas")
         except Exception:
             self._enter(State.DOWN)
