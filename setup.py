@@ -61,7 +61,10 @@ setup(
         "embed": EMBED,
         "plot": ["matplotlib"],
         **ENVIRONMENTS,
+        # The documentation site: `make docs`.
+        "docs": ["mkdocs-material==9.8.1", "mkdocstrings[python]==1.0.8"],
         "dev": [
+            "build",
             "hypothesis",
             "import-linter>=2.16",
             "pre-commit",
