@@ -43,6 +43,7 @@ from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.marked_loops import MarkedAgentLoops
+from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
 from verl_comprl.trainer.stoppable import StoppableTrainer
@@ -367,7 +368,7 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
 
 
 @register_trainer("comprl_colocate_async")
-class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PPOTrainerColocateAsync):
+class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PausedEpisodes, PPOTrainerColocateAsync):
     """The next batches are rolled out while one is trained; servers pause meanwhile (verl's ``colocate_async``)."""
 
     base_mode = "colocate_async"
