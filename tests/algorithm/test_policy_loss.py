@@ -12,7 +12,7 @@ from verl_comprl.algorithm.policy_loss import cispo_loss
 
 
 def cispo(
-    example: dict[str, torch.Tensor], low: float = 0.1, high: float = 0.1
+    example: dict[str, Any], low: float = 0.1, high: float = 0.1
 ) -> tuple[torch.Tensor, dict[str, float]]:
     return cispo_loss(**example, clip_low=low, clip_high=high)
 

@@ -49,7 +49,7 @@ class EpisodeLog:
         if self._writer is None:
             return
         # One listing: a prompt that is submitted after it has no episode in it either.
-        partitions: dict[str, Tags] = tq.kv_list() or {}
+        partitions: Mapping[str, Tags] = tq.kv_list() or {}
         waiting = {key: tag for key, tag in partitions.get(PARTITION, {}).items() if tag and key not in self._taken}
         alive = {prompt_of(key) for key in partitions.get(TRAIN, {})}
         states = {key: _status(key, tag, trained, alive) for key, tag in waiting.items()}
