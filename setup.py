@@ -64,7 +64,10 @@ setup(
         "mcp": ["mcp>=2.1,<3"],
         "plot": ["matplotlib", "scipy"],
         **ENVIRONMENTS,
+        # The documentation site: `make docs`.
+        "docs": ["mkdocs-material==9.8.1", "mkdocstrings[python]==1.0.8"],
         "dev": [
+            "build",
             "hypothesis",
             "import-linter>=2.16",
             "pre-commit",

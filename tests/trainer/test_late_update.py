@@ -36,6 +36,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.versions: list[int] = []
+        self.replicas: list[Any] = []
 
     def update_weights(self, version: int) -> None:
         self.versions.append(version)
@@ -58,7 +59,7 @@ def runtime() -> Any:
     runtime.config = OmegaConf.create({"actor_rollout_ref": model})
     runtime.workers, runtime.servers = Workers(), Servers()
     runtime.weight_version, runtime._updating, runtime._work_timeout = 0, None, 0.05
-    runtime.serving = Serving(runtime.servers, [], shares_memory=False)
+    runtime.serving = Serving(runtime.servers, shares_memory=False)
     runtime.publish_weights()
     return runtime
 

@@ -25,7 +25,7 @@ class Extractor:
         self.trained_on: list[list[str]] = []
         self.entered = threading.Event()
         self.late: list[str] = []
-        self.is_down = False
+        self.is_down, self.lost_servers = False, 0
 
     def _fail(self, place: str) -> None:
         if place == self.place and self.failures:
@@ -129,7 +129,9 @@ def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice
     assert len(extractor.trained_on) == 1 and len(buffer) == 0 and values(learner) == (1, 1, 0)
 
 
-def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(start: Start, make_record: Any) -> None:
+def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
+    start: Start, make_record: Any, unhurried: None
+) -> None:
     learner, extractor, buffer = start(0, place="late", thread=False)
     extractor.failures.append(WaitTimeout("the extractor's workers to update", 1))
     learner.take_turn(30.0)

@@ -36,11 +36,6 @@ class EpisodeLog:
         """Keys that the thread has not yet removed from TransferQueue."""
         self._missing = 0
 
-    def rewind(self, step: int) -> None:
-        """Put the files after ``step`` aside, from which the run continues."""
-        if self._writer:
-            self._writer.files.rewind(step)
-
     def trained(self, episodes: Sequence[str], advantages: Sequence[float]) -> None:
         """Note on which episodes an update is trained, and with which advantages."""
         self._trained.update(zip(episodes, advantages, strict=True))

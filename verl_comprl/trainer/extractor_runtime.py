@@ -36,8 +36,10 @@ from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
+from verl_comprl.trainer.load_balancer import forget_requests
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.serving import Serving, State
+from verl_comprl.trainer.surviving_client import SurvivingClient
 
 
 def extractor_view(config: DictConfig) -> DictConfig:
@@ -142,15 +144,14 @@ class ExtractorRuntime:
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
         control.sleep_replicas()
-        handles = self.servers.server_handles
-        self.serving = Serving(control, handles, shares_memory=model.rollout.free_cache_engine and not split)
+        self.serving = Serving(control, shares_memory=model.rollout.free_cache_engine and not split)
         self._set_cpu_priority()
 
     def _set_cpu_priority(self) -> None:
         """Set the priority of engine and server, which nothing waits for during an actor step except questions."""
         priority = comprl_config(self.config).extractor.cpu_priority
         self._work(partial(self.workers.set_cpu_priority, priority), "take their priority")
-        servers = [server for replica in self.servers.get_replicas() for server in replica.servers]
+        servers = [server for replica in self.serving.replicas for server in replica.servers]
         setting = [server.__ray_call__.remote(_set_cpu_priority, priority) for server in servers]
         wait_for(setting, self._work_timeout, "the extractor's servers to take their priority")
 
@@ -162,6 +163,7 @@ class ExtractorRuntime:
         """
         self.serving.tell = lambda there: None  # nobody waits for what the server still generates for the run before
         self.serving.pause()
+        forget_requests(self.servers, self.serving.replicas)
         self.config = self.servers.config = config
         self._work_timeout = comprl_config(config).work_timeout
         self._work(partial(self.workers.restart, config.actor_rollout_ref), "begin another run")
@@ -183,7 +185,9 @@ class ExtractorRuntime:
         return ServedModel(self.client(), sampling_of(self.config.actor_rollout_ref.rollout))
 
     def client(self) -> LLMServerClient:
-        """Return a client that survives weight syncs: it resumes aborted generations under the new weights."""
+        """Return a client that survives weight syncs, resuming under the new weights, and the death of servers."""
+        if len(self.servers.server_handles) > 1:
+            return self.servers.get_client(client_cls=SurvivingClient)
         return make_client(self.servers, resuming=True)
 
     def changing_weights(self) -> AbstractContextManager[None]:
@@ -197,6 +201,11 @@ class ExtractorRuntime:
     def is_down(self) -> bool:
         """Whether the servers could not be restored after an update."""
         return self.serving.state is State.DOWN
+
+    @property
+    def lost_servers(self) -> int:
+        """Servers that have died."""
+        return self.serving.lost
 
     def restore(self) -> None:
         """Try again to let the servers answer, if they could not be restored after an update, or lack a late one."""

@@ -82,6 +82,7 @@ class ExtractorLearner:
             "seconds": self._seconds,
             "failed": float(self._failed),
             "given_up": float(self._given_up),
+            "servers_lost": float(self._extractor.lost_servers),
         }
         return {f"comprl/extractor/{name}": value for name, value in (self._last | totals).items()}
 
