@@ -144,7 +144,9 @@ class Drawing:
         for place, (panel, lines) in zip(axes, panels, strict=True):
             place.set_title(panel.title)
             draw_lines(place, [line for _, line in lines], share=comparison.share, zero=comparison.zero)
-        self._caption(figure, evaluated=comparison.evaluated, smooth=comparison.smooth)
+        drawn = {group.name for _, lines in panels for group, _ in lines}
+        groups = [group for group in self._groups if group.name in drawn]
+        self._caption(figure, groups, evaluated=comparison.evaluated, smooth=comparison.smooth)
         return figure
 
     def _halves(self) -> Figure | None:
@@ -160,9 +162,8 @@ class Drawing:
         longest = max(step for _, lines in panels for line in lines for step in line.band.steps)
         for place, (group, lines) in zip(axes, panels, strict=True):
             place.set_title(group.name)
-            place.set_xlim(0, 1.04 * longest)
-            draw_lines(place, lines, share=True)
-        self._caption(figure)
+            draw_lines(place, lines, share=True, last=longest)
+        self._caption(figure, [group for group, _ in panels])
         return figure
 
     def _line(self, index: int, panel: Panel, comparison: Comparison) -> Line:
@@ -190,12 +191,14 @@ class Drawing:
         figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=11)
         return figure, list(axes[:panels])
 
-    def _caption(self, figure: Figure, *, evaluated: bool = False, smooth: bool = True) -> None:
-        counts = ", ".join(f"{group.name} {len(group.runs)}" for group in self._groups)
+    def _caption(
+        self, figure: Figure, groups: Sequence[Group], *, evaluated: bool = False, smooth: bool = True
+    ) -> None:
+        counts = ", ".join(f"{group.name} {len(group.runs)}" for group in groups)
         parts = [f"Runs: {counts}."]
-        if any(len(group.runs) > 1 for group in self._groups):
+        if any(len(group.runs) > 1 for group in groups):
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
-        if evaluated and any(len(group.runs) == 1 for group in self._groups):
+        if evaluated and any(len(group.runs) == 1 for group in groups):
             parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
         if smooth and not evaluated and self._window > 1:
             parts.append(f"Moving mean over {self._window} steps.")

@@ -30,7 +30,9 @@ class Line:
     """Values that were smoothed, drawn faintly."""
 
 
-def draw_lines(panel: Axes, lines: Sequence[Line], *, share: bool = False, zero: bool = True) -> None:
+def draw_lines(
+    panel: Axes, lines: Sequence[Line], *, share: bool = False, zero: bool = True, last: int | None = None
+) -> None:
     """Draw lines and their names.
 
     Args:
@@ -38,8 +40,12 @@ def draw_lines(panel: Axes, lines: Sequence[Line], *, share: bool = False, zero:
         lines: The lines; those without a point are left out.
         share: Whether values are shares of 1, shown in percent.
         zero: Whether 0 is the lowest value shown.
+        last: Last step of the axis, which begins at 0; None to fit the lines.
     """
     lines = [line for line in lines if line.band.steps]
+    ends = [line.band.steps[-1] for line in lines]
+    if last is not None:
+        panel.set_xlim(0, 1.04 * last)
     for line in reversed(lines):  # the first one on top
         _draw(panel, line)
     if share:
@@ -49,7 +55,7 @@ def draw_lines(panel: Axes, lines: Sequence[Line], *, share: bool = False, zero:
         panel.set_ylim(bottom=0, top=max(panel.get_ylim()[1], 1e-9) * 1.03)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     panel.set_xlabel("actor step")
-    _name(panel, lines, share)
+    _name(panel, lines, share, max(ends, default=0) if last is None else last)
 
 
 def _draw(panel: Axes, line: Line) -> None:
@@ -64,7 +70,7 @@ def _draw(panel: Axes, line: Line) -> None:
     panel.plot(band.steps, band.means, **look)
 
 
-def _name(panel: Axes, lines: Sequence[Line], share: bool) -> None:
+def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
     """Write the name and last value of each line next to its end, moved apart where they would overlap."""
     figure = panel.get_figure(root=True)
     assert figure is not None
@@ -76,7 +82,6 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool) -> None:
     bottom, top = panel.get_ylim()
     ends = [(line.band.means[-1] - bottom) / (top - bottom) for line in lines]
     places = spread(ends, _LABEL_POINTS * _LINE_HEIGHT / height)
-    last = max((line.band.steps[-1] for line in lines), default=0)
     for line, place in zip(lines, places, strict=True):
         step, value = line.band.steps[-1], line.band.means[-1]
         early = step < last
