@@ -28,7 +28,7 @@ class Interleaved(Sweep):
         super().__init__(runs, recording.with_name("sweep.jsonl"))
         self.recording = recording
         self.update_seconds = 0.0
-        self._start_ray()
+        self._start_ray(runs[0])
 
     def arm(self, run: CheckedRun, *, extractor: str = "real") -> "Arm":
         """Start a run, whose extractor is ``real``, ``recording`` or ``recorded``."""

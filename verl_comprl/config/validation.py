@@ -167,9 +167,11 @@ def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             )
     correction = config.algorithm.get("rollout_correction") or {}
     wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
-    policy_loss = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
-    if wrong == ["bypass_mode"] and (policy_loss, correction.get("loss_type")) == ("bypass_mode", "reinforce"):
-        wrong = []  # this loss does not use the server's log-probs
+    policy_loss = config.actor_rollout_ref.actor.policy_loss
+    # The loss does not see algorithm.rollout_correction; its own decides whether it uses the server's log-probs.
+    loss_type = (policy_loss.get("rollout_correction") or {}).get("loss_type")
+    if wrong == ["bypass_mode"] and (policy_loss.get("loss_mode"), loss_type) == ("bypass_mode", "reinforce"):
+        wrong = []
     if distills and wrong:
         yield (
             f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "

@@ -192,7 +192,7 @@ def test_a_server_needs_the_name_of_the_bank(comprl_bank: Run) -> None:
         (["stats"], "one of the arguments --path --url is required"),
         (["stats", "--path", "x", "--url", "http://h"], "not allowed with argument --path"),
         (["list", "--path", "x", "--limit", "-1"], "must not be negative, got -1"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "unknown 'fly'; allowed: stats"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
