@@ -74,7 +74,8 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
     """Write the name and last value of each line next to its end, moved apart where they would overlap."""
     figure = panel.get_figure(root=True)
     assert figure is not None
-    rows = panel.get_subplotspec().get_gridspec().nrows if panel.get_subplotspec() else 1
+    spec = panel.get_subplotspec()
+    rows = spec.get_gridspec().nrows if spec else 1
     # The layout is made when the figure is drawn; about 0.7 of the height is left for panels.
     height = 72 * figure.get_figheight() / rows * 0.7
     bottom, top = panel.get_ylim()
