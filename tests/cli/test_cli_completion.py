@@ -29,7 +29,7 @@ def completions(line: str, tmp_path: Path) -> list[str]:
     ("line", "expected"),
     [
         ("comprl d", {"data", "doctor"}),
-        ("comprl bank se", {"search"}),
+        ("comprl bank se", {"search", "serve"}),
         ("comprl data mini", {"minihack"}),
         ("comprl env play so", {"sokoban"}),
         ("comprl train arm=no", {"no_merge", "no_search_and_ask"}),

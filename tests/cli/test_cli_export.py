@@ -95,7 +95,8 @@ def test_the_card_says_what_the_model_is(run_folder: Path, tmp_path: Path) -> No
     from huggingface_hub import ModelCard
 
     exported(run_folder, "--output", tmp_path / "out")
-    actor, extractor = (ModelCard.load(tmp_path / "out" / role / "README.md") for role in ("actor", "extractor"))
+    cards: Any = [ModelCard.load(tmp_path / "out" / role / "README.md") for role in ("actor", "extractor")]
+    actor, extractor = cards
     assert actor.data.base_model == "Qwen/Qwen2.5-7B-Instruct" and actor.data.library_name == "transformers"
     assert "complementary-rl" in (actor.data.tags or [])
     assert "| room | 50% (25% to 75%) | 12% |" in actor.text and "| learning rate | 1e-06 |" in actor.text

@@ -19,7 +19,8 @@ class Extractor:
     """Engine and servers; ``failures`` are raised one after the other, at the given place."""
 
     def __init__(self, failures: list[Exception], place: str) -> None:
-        self.failures, self.place = failures, place
+        self.failures: list[Any] = failures
+        self.place = place
         self.weight_version = 0
         self.lock = threading.RLock()
         self.trained_on: list[list[str]] = []

@@ -120,7 +120,8 @@ def test_prompts_that_were_drawn_for_a_step_that_is_left_are_drawn_again(
 ) -> None:
     def loader() -> StatefulDataLoader:
         sampler = TaskSampler(["a", "b"] * 2, seed=1)
-        return StatefulDataLoader(list(range(4)), batch_size=2, sampler=sampler if shuffled else None)
+        rows: Any = list(range(4))
+        return StatefulDataLoader(rows, batch_size=2, sampler=sampler if shuffled else None)
 
     def draw(trainer: Any) -> list[int]:
         return trainer._fetch_one_gen_batch()["row"].tolist()

@@ -1,7 +1,7 @@
 """Command ``comprl train``: everything after it goes to Hydra; here are its help line and the shell's completion."""
 
 import argparse
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 
@@ -23,12 +23,13 @@ def setting_names(prefix: str, **_: Any) -> list[str]:
     """Return the arms and our settings that begin with ``prefix``, for the shell's completion."""
     from omegaconf import OmegaConf
 
+    from verl_comprl import config
     from verl_comprl.config.arm_check import arm_names
     from verl_comprl.config.reading import GROUP, leaves
 
     if prefix.startswith("arm="):
         names = [f"arm={name}" for name in arm_names()]
     else:
-        defaults: Any = OmegaConf.load(files("verl_comprl.config").joinpath("comprl/default.yaml"))
+        defaults: Any = OmegaConf.load(Path(config.__file__).parent / "comprl/default.yaml")
         names = ["arm=", *(f"{name}=" for name, _ in leaves(GROUP, OmegaConf.to_container(defaults)))]
     return [name for name in names if name.startswith(prefix)]

@@ -31,18 +31,18 @@ class CallLog:
 
     def __init__(self, folder: Path | None = None, keep_steps: int | None = None) -> None:
         """Write step files into ``folder``; nothing is kept or written if it is None."""
-        self._writer = RecordWriter(folder, keep_steps) if folder else None
+        self.writer = RecordWriter(folder, keep_steps) if folder else None
         self._answered: LRUCache[str, Transcript] = LRUCache(UNFINISHED)
         self._events: list[dict[str, Any]] = []
 
     @property
     def lost(self) -> int:
         """Events that could not be written."""
-        return self._writer.lost if self._writer else 0
+        return self.writer.lost if self.writer else 0
 
     def answered(self, call_id: str, transcript: Transcript) -> None:
         """Keep what was said until :meth:`finished`."""
-        if self._writer:
+        if self.writer:
             self._answered[call_id] = transcript
 
     def finished(
@@ -105,15 +105,15 @@ class CallLog:
     def flush(self, step: int) -> None:
         """Write the events since the last time into the file of ``step``, without waiting for it."""
         events, self._events = self._events, []
-        if self._writer and events:
-            self._writer.write(step, [event | {"step": step} for event in events], len(events))
+        if self.writer and events:
+            self.writer.write(step, [event | {"step": step} for event in events], len(events))
 
     def close(self, step: int) -> None:
         """Write the rest and wait for it."""
         self.flush(step)
-        if self._writer:
-            self._writer.close(CLOSE_SECONDS)
+        if self.writer:
+            self.writer.close(CLOSE_SECONDS)
 
     def _note(self, event: str, call_id: str, **fields: Any) -> None:
-        if self._writer:
+        if self.writer:
             self._events.append({"event": event, "call": call_id, **fields})

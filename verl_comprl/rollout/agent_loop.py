@@ -31,8 +31,8 @@ from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, UN
 from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
-from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.pauses import episode_clock
+from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 
 # One of each per worker process: verl makes a new agent loop for every episode.

@@ -23,6 +23,7 @@ from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.launch.versions import installed_versions
 from verl_comprl.training import complete_config
 
+RECIPES = Path(__file__).parents[3] / "recipes"
 GIB = 2**30
 
 
@@ -191,6 +192,16 @@ def test_bad_model_path(doctor: Any) -> None:
     finding = doctor("settings", "actor_rollout_ref.model.path=/no/such/model")
     assert finding["status"] == "failed"
     assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in finding["message"]
+
+
+def test_a_recipe_whose_folders_are_not_named(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPRL_RUN", raising=False)
+    recipe = ("--config-dir", str(RECIPES), "--config-name", "minihack_small/cpu")
+    finding = doctor("disk", *recipe)
+    assert finding["status"] == "failed" and finding["remedy"] == "export COMPRL_RUN=…"
+    assert "\n" not in finding["message"]
+    assert doctor("settings", *recipe)["remedy"].startswith("export COMPRL_")
+    assert doctor("bank", *recipe)["message"] == "not known: the settings are wrong"
 
 
 def test_arguments_that_do_not_fit_the_config(doctor: Any) -> None:

@@ -43,6 +43,8 @@ def check_bank(setup: Setup) -> str:
     """Check that the bank can be opened; nothing is created or changed."""
     if not setup.sets("comprl.bank.") and not setup.is_run:
         return asyncio.run(_engine())
+    if setup.is_wrong:
+        return "not known: the settings are wrong"
     config = setup.comprl.bank
     if config.url:
         return asyncio.run(_server(config, setup.identity))

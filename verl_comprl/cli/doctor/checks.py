@@ -1,5 +1,6 @@
 """All checks, in their order, and how they are run."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
@@ -29,6 +30,8 @@ CHECKS: dict[str, Check] = {
     "settings": run_settings.check_settings,
     "slots": run_settings.check_slots,
 }
+_MISSING_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
+"""In an error of OmegaConf: recipes take folders from the environment."""
 DEVICE_CHECKS = ("device", "flash-attn", "shared memory", "ray", "slots")
 """Of the machine that will run it, not of one that builds for another."""
 
@@ -41,4 +44,6 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
         except Problem as problem:
             yield Finding(name, problem.status, str(problem), problem.remedy)
         except Exception as error:
-            yield Finding(name, Status.FAILED, str(error) or repr(error))
+            message = str(error).split("\n")[0] or repr(error)
+            variable = _MISSING_VARIABLE.search(message)
+            yield Finding(name, Status.FAILED, message, f"export {variable[1]}=…" if variable else "")

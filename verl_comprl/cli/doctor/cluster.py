@@ -42,8 +42,8 @@ def check_ray(setup: Setup) -> str:
 
 
 def _probe(setup: Setup, place: str, status: str) -> dict:
-    arguments = [*(["--config-dir", str(setup.config_dir)] if setup.config_dir else []), *setup.overrides]
-    arguments += ["--config-name", setup.config_name] if setup.config_name else []
+    # Not the whole config, which may be what is wrong.
+    arguments = [override for override in setup.overrides if override.lstrip("+").startswith("ray_kwargs.")]
     command = [sys.executable, "-m", "verl_comprl.cli.doctor.ray_probe", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -3,10 +3,8 @@
 Ray is started, or an existing cluster used, as by the launcher; what was started ends with this process.
 """
 
-import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 _SECONDS = 240.0
@@ -54,20 +52,15 @@ def probe(config: Any) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Probe with the config that the arguments make."""
+    """Probe with the arguments as overrides."""
     from verl_comprl.config.composing import compose, one_line
     from verl_comprl.display.quiet import quiet_libraries
     from verl_comprl.platform.detection import select_platform
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config-dir", type=Path)
-    parser.add_argument("--config-name")
-    parser.add_argument("overrides", nargs="*")
-    options = parser.parse_args()
     quiet_libraries()
     select_platform()
     try:
-        found = probe(compose(options.config_dir, options.config_name, options.overrides))
+        found = probe(compose(None, None, sys.argv[1:]))
     except Exception as error:  # whatever Ray raises is the finding
         found = {"error": one_line(error)}
     print(json.dumps(found))

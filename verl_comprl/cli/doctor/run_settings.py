@@ -15,15 +15,19 @@ def check_settings(setup: Setup) -> str:
 
         comprl_config(setup.config)
         return "those given are allowed"
+    from omegaconf.errors import OmegaConfBaseException
+
     from verl_comprl.config.reading import ConfigError
     from verl_comprl.training import check_config
 
+    config = copy.deepcopy(setup.config)
     try:
-        setup.checked = copy.deepcopy(setup.config)
-        check_config(setup.checked)
+        check_config(config)
+    except OmegaConfBaseException:
+        raise  # a variable that is not set: the remedy is in the message
     except (ConfigError, AssertionError, ValueError) as error:
-        setup.checked = None
         raise Problem(str(error), "change what the message names, and run comprl doctor again") from error
+    setup.checked = config
     return "allowed, with models, data and environments"
 
 

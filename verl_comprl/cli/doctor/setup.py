@@ -34,7 +34,8 @@ class Setup:
     @property
     def is_run(self) -> bool:
         """Whether they describe a whole run, and not only bank, embedder or endpoint."""
-        return self.given and not all(name.lstrip("+").startswith(_PARTS) for name in self.overrides)
+        parts_only = all(name.lstrip("+").startswith(_PARTS) for name in self.overrides)
+        return bool(self.config_name) or not parts_only
 
     def sets(self, prefix: str) -> bool:
         """Return whether an argument sets something that begins with ``prefix``."""
@@ -51,9 +52,18 @@ class Setup:
 
         return compose(self.config_dir, self.config_name, self.overrides)
 
-    @cached_property
+    @property
     def comprl(self) -> ComprlConfig:
         """Our settings; defaults stand for those that are wrong, which the check of the settings reports."""
+        return self._read[0]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether some of our settings are wrong."""
+        return bool(self._read[1])
+
+    @cached_property
+    def _read(self) -> tuple[ComprlConfig, list[str]]:
         from verl_comprl.config.reading import read_settings
 
-        return read_settings(self.config)[0]
+        return read_settings(self.config)
