@@ -26,8 +26,8 @@ class Line:
     dashed: bool = False
     markers: bool = False
     """Whether single points are shown: they are few."""
-    behind: Series | None = None
-    """Values that were smoothed, drawn faintly."""
+    behind: Sequence[Series] = ()
+    """Series drawn faintly: what was smoothed, or single runs."""
 
 
 def draw_lines(
@@ -60,8 +60,9 @@ def draw_lines(
 
 def _draw(panel: Axes, line: Line) -> None:
     band = line.band
-    if line.behind:
-        panel.plot(list(line.behind), list(line.behind.values()), color=line.colour, alpha=0.22, linewidth=0.8)
+    for series in line.behind:
+        steps = sorted(series)
+        panel.plot(steps, [series[step] for step in steps], color=line.colour, alpha=0.25, linewidth=0.8)
     if band.has_interval:
         panel.fill_between(band.steps, band.low, band.high, color=line.colour, alpha=0.14, linewidth=0)
     marker = "o" if line.markers or len(band.steps) == 1 else ""
