@@ -16,12 +16,15 @@ def test_the_interval_is_student_s() -> None:
 
 
 def test_a_band_ends_where_too_few_seeds_are_left() -> None:
-    seeds = [{0: 1.0, 1: 2.0, 2: 3.0}, {0: 3.0, 1: 4.0, 2: 9.0}, {0: 2.0, 1: 3.0}]
+    seeds = [{0: 1.0, 1: 2.0, 2: 3.0, 3: 1.0}, {0: 3.0, 1: 4.0, 2: 9.0}, {0: 2.0, 1: 3.0}]
     band = mean_band(by_step(seeds))
-    assert band.steps == [0, 1] and band.means == [2.0, 3.0] and band.has_interval
+    assert band.steps == [0, 1, 2] and band.means == [2.0, 3.0, 6.0] and band.has_interval
+    assert math.isnan(band.low[2])  # of two seeds
     # Table: t = 4.303 for 2 degrees of freedom; the standard deviation is 1.
     assert band.high[0] == pytest.approx(2 + 4.303 / math.sqrt(3), rel=1e-3)
-    assert mean_band(by_step(seeds[:1])).steps == [0, 1, 2]
+    assert mean_band(by_step(seeds[1:])).steps == [0, 1, 2] and not mean_band(by_step(seeds[1:])).has_interval
+    assert mean_band(by_step([{0: 1.0, 1: 1.0}] * 3 + [{0: 2.0}] * 4)).steps == [0, 1]
+    assert mean_band(by_step([{0: 1.0, 1: 1.0}] * 2 + [{0: 2.0}] * 5)).steps == [0]
     assert not mean_band(by_step(seeds[:1])).has_interval
     assert mean_band({}).steps == []
 

@@ -37,3 +37,9 @@ def test_a_name_says_the_last_value_and_where_a_line_ends_early() -> None:
     panel = Figure().subplots()
     draw_lines(panel, [line("bank", [1], [288.0])])
     assert [text.get_text() for text in panel.texts] == ["bank  288"] and panel.get_ylim()[0] == 0
+
+
+def test_a_panel_with_a_given_end_says_where_its_lines_end() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [line("guided", [1, 6], [0.1, 0.5])], share=True, last=12)
+    assert [text.get_text() for text in panel.texts] == ["guided  50 % (step 6)"] and panel.get_xlim()[1] >= 12

@@ -11,12 +11,12 @@ from scipy.stats import t
 from verl_comprl.curves.run import Series
 
 ENOUGH = 3
-"""Seeds that must have reached a step for it to count (all, if fewer exist), or the mean would jump where seeds end."""
+"""Seeds from which on an interval says something: of two, it is 12.7 standard errors wide to either side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A mean over seeds and the bounds of its interval, by step; without an interval the bounds are NaN."""
+    """A mean over seeds and the bounds of its interval, by step; the bounds are NaN where it has none."""
 
     steps: list[int]
     means: list[float]
@@ -25,8 +25,8 @@ class Band:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is an interval at every step."""
-        return not any(math.isnan(bound) for bound in (*self.low, *self.high))
+        """Whether there is an interval at any step."""
+        return any(not math.isnan(bound) for bound in self.low)
 
 
 def half_interval(values: Sequence[float]) -> float:
@@ -37,11 +37,14 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 def mean_band(values: Mapping[int, Sequence[float]]) -> Band:
-    """Return mean and interval of the values at each step that enough seeds have reached."""
-    enough = min(ENOUGH, max(map(len, values.values()), default=0))
-    steps = sorted(step for step, found in values.items() if len(found) >= enough)
+    """Return mean and interval of the values at each step that half of the seeds, or three of many, have reached.
+
+    Beyond that the mean would be that of the few seeds which are ahead.
+    """
+    seeds = max(map(len, values.values()), default=0)
+    steps = sorted(step for step, found in values.items() if len(found) >= min(ENOUGH, -(-seeds // 2)))
     means = [statistics.fmean(values[step]) for step in steps]
-    halves = [half_interval(values[step]) for step in steps]
+    halves = [half_interval(values[step]) if len(values[step]) >= ENOUGH else math.nan for step in steps]
     low = [mean - half for mean, half in zip(means, halves, strict=True)]
     high = [mean + half for mean, half in zip(means, halves, strict=True)]
     return Band(steps, means, low, high)

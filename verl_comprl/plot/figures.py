@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from verl_comprl.curves.bands import Band, by_step, mean_band, moving_mean
+from verl_comprl.curves.bands import ENOUGH, Band, by_step, mean_band, moving_mean
 from verl_comprl.curves.groups import Group
 from verl_comprl.curves.run import Series
 from verl_comprl.plot.panel import Line, draw_lines
@@ -174,12 +174,16 @@ class Drawing:
             return self._smooth(group.name, colour, seeds, dashed=group.is_reference)
         single = comparison.evaluated and len(seeds) == len(runs) == 1
         band = _wilson(runs[0], metric) if single else mean_band(by_step(seeds))
-        return Line(group.name, colour, band, dashed=group.is_reference, markers=comparison.evaluated)
+        behind = () if single else _behind(band, seeds)
+        look = {"dashed": group.is_reference, "markers": comparison.evaluated, "behind": behind}
+        return Line(group.name, colour, band, **look)
 
     def _smooth(self, name: str, colour: str, seeds: Sequence[Series], *, dashed: bool = False) -> Line:
         smooth = [moving_mean(series, self._window) for series in seeds]
-        behind = seeds[0] if len(seeds) == 1 and self._window > 1 else None
-        return Line(name, colour, mean_band(by_step(smooth)), dashed=dashed, behind=behind)
+        band = mean_band(by_step(smooth))
+        # Of a single run its steps are shown, of two the smoothed runs: there is no band that would show the spread.
+        behind = seeds if len(seeds) == 1 and self._window > 1 else _behind(band, smooth)
+        return Line(name, colour, band, dashed=dashed, behind=behind)
 
     def _figure(self, panels: int, title: str, *, sharey: bool) -> tuple[Figure, list[Axes]]:
         columns = min(panels, 3)
@@ -196,14 +200,20 @@ class Drawing:
     ) -> None:
         counts = ", ".join(f"{group.name} {len(group.runs)}" for group in groups)
         parts = [f"Runs: {counts}."]
-        if any(len(group.runs) > 1 for group in groups):
+        if any(len(group.runs) >= ENOUGH for group in groups):
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
+        if any(len(group.runs) == 2 for group in groups):
+            parts.append("Faint: each of two runs.")
         if evaluated and any(len(group.runs) == 1 for group in groups):
             parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
         if smooth and not evaluated and self._window > 1:
             parts.append(f"Moving mean over {self._window} steps.")
         text = textwrap.fill(" ".join(parts), int(_CAPTION_CHARACTERS * figure.get_figwidth()))
         figure.supxlabel(text, x=0.01, horizontalalignment="left", fontsize=7.5, color=GREY)
+
+
+def _behind(band: Band, seeds: Sequence[Series]) -> Sequence[Series]:
+    return seeds if len(seeds) > 1 and not band.has_interval else ()
 
 
 def _wilson(run: Curves, metric: str) -> Band:

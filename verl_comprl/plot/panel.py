@@ -26,8 +26,8 @@ class Line:
     dashed: bool = False
     markers: bool = False
     """Whether single points are shown: they are few."""
-    behind: Series | None = None
-    """Values that were smoothed, drawn faintly."""
+    behind: Sequence[Series] = ()
+    """Series drawn faintly: what was smoothed, or single runs."""
 
 
 def draw_lines(
@@ -60,8 +60,9 @@ def draw_lines(
 
 def _draw(panel: Axes, line: Line) -> None:
     band = line.band
-    if line.behind:
-        panel.plot(list(line.behind), list(line.behind.values()), color=line.colour, alpha=0.22, linewidth=0.8)
+    for series in line.behind:
+        steps = sorted(series)
+        panel.plot(steps, [series[step] for step in steps], color=line.colour, alpha=0.25, linewidth=0.8)
     if band.has_interval:
         panel.fill_between(band.steps, band.low, band.high, color=line.colour, alpha=0.14, linewidth=0)
     marker = "o" if line.markers or len(band.steps) == 1 else ""
@@ -74,9 +75,8 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
     """Write the name and last value of each line next to its end, moved apart where they would overlap."""
     figure = panel.get_figure(root=True)
     assert figure is not None
-    place = panel.get_subplotspec()
-    grid = place.get_gridspec() if place else None
-    rows = grid.nrows if grid else 1
+    spec = panel.get_subplotspec()
+    rows = spec.get_gridspec().nrows if spec else 1
     # The layout is made when the figure is drawn; about 0.7 of the height is left for panels.
     height = 72 * figure.get_figheight() / rows * 0.7
     bottom, top = panel.get_ylim()
