@@ -90,7 +90,7 @@ class Checker:
 
     def check(self, words: list[str]) -> None:
         """Check a command or fail."""
-        program, arguments = words[0], words[1:]
+        program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
         if "=" in program:
             self.compose(words)
         elif program == "comprl" and arguments[:1] == ["train"]:
