@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from verl_comprl.algorithm.policy_loss import cispo_loss
 
 
-def cispo(
-    example: dict[str, torch.Tensor], low: float = 0.1, high: float = 0.1
-) -> tuple[torch.Tensor, dict[str, float]]:
+def cispo(example: dict[str, Any], low: float = 0.1, high: float = 0.1) -> tuple[torch.Tensor, dict[str, float]]:
     return cispo_loss(**example, clip_low=low, clip_high=high)
 
 

@@ -31,7 +31,7 @@ def tokenizer():
 
 @pytest.fixture
 def queue() -> ScriptedQueue:
-    """What the agent loops of ``make_loop`` report failed rollouts to."""
+    """What the agent loops of ``make_loop`` report failed rollouts and recorded episodes to."""
     return ScriptedQueue()
 
 
@@ -41,9 +41,10 @@ def make_loop(tokenizer, queue, monkeypatch):
     from verl_comprl.rollout import agent_loop
     from verl_comprl.rollout.failures import FailureReporter
     from verl_comprl.rollout.guidance import Guidance
+    from verl_comprl.rollout.recorder import EpisodeRecorder
     from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 
-    reporter = FailureReporter(queue.put)
+    reporter, recorder = FailureReporter(queue.put), EpisodeRecorder(queue.put)
 
     def build(
         server: ScriptedServer,
@@ -58,6 +59,7 @@ def make_loop(tokenizer, queue, monkeypatch):
         tool = SearchAndAskTool()
         monkeypatch.setattr(agent_loop, "environment_host", cache(EnvironmentHost))
         monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
+        monkeypatch.setattr(agent_loop, "episode_recorder", lambda: recorder)
         monkeypatch.setattr(agent_loop, "guidance", lambda run: guidance)
         monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda run: tool)
         surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}

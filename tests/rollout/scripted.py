@@ -1,6 +1,7 @@
 """Scripted server, experience manager and TransferQueue of an agent loop, and its settings."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_comprl.manager.messages import Answer, Guide
 from verl_comprl.rollout.failures import PARTITION
+from verl_comprl.rollout.recorder import FIELD, unpack
+from verl_comprl.rollout.recorder import PARTITION as EPISODES
 
 TOOL_TURN = (
     "<think>I am not sure.</think>\n<tool_call>\n"
@@ -61,17 +64,24 @@ class ScriptedManager:
 
 
 class ScriptedQueue:
-    """Keeps the tags of failed rollouts by key; raises ``failure`` instead, if it is set."""
+    """Keeps tags of failed rollouts and records of episodes by key; raises ``failure`` instead, if it is set."""
 
     def __init__(self) -> None:
         self.sent: dict[str, dict[str, Any]] = {}
+        self.episodes: dict[str, dict[str, Any]] = {}
+        self.tags: dict[str, dict[str, Any]] = {}
+        """Those of the episodes."""
         self.failure: Exception | None = None
 
-    async def put(self, *, key: str, partition_id: str, tag: dict[str, Any]) -> None:
-        assert partition_id == PARTITION
+    async def put(self, *, key: str, partition_id: str, tag: dict[str, Any], fields: Any = None) -> None:
         if self.failure:
             raise self.failure
-        self.sent[key] = tag
+        if partition_id == EPISODES:
+            self.tags[key] = tag
+            self.episodes[key] = json.loads(unpack(fields[FIELD]))
+        else:
+            assert partition_id == PARTITION
+            self.sent[key] = tag
 
 
 def settings(**rollout: Any) -> DictConfigWrap:

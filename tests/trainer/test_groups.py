@@ -115,7 +115,9 @@ def test_a_restored_queue_loses_what_nobody_reads(queue: Queue) -> None:
     queue.prompt("running", "running", 0)
     queue.prompt("asked", "running", 0, partition="val")
     queue.partitions["failures"]["x"] = {"type": "ValueError"}
-    assert clear_leftovers() == 4
+    queue.partitions["comprl_episodes"] = {"trained_0": {}, "finished_1": {}, "running_0": {}, "asked_0": {}}
+    assert clear_leftovers() == 6
+    assert queue.partitions["comprl_episodes"].keys() == {"finished_1", "running_0"}
     assert queue.partitions["train"].keys() == {"finished", "finished_0_0", "finished_1_0", "running", "running_0_0"}
     assert queue.partitions["val"] == {} and queue.partitions["failures"]
     assert clear_leftovers() == 0

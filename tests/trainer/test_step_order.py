@@ -54,6 +54,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.experience_runtime = events
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
+    trainer._episodes = SimpleNamespace(take=events.record, metrics=dict, close=lambda step: None)
     trainer.end_episodes, trainer.kill_episodes = events.end_episodes, dict
     trainer._restored_tq_prompt_count = 0
     trainer.stop, trainer._saved_step = StopRequest(), -1
@@ -64,7 +65,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
         events.append("train")
         return KVBatchMeta(partition_id="train", keys=[], tags=[])
 
-    trainer._step_once = train
+    trainer._step_once, trainer.train_dataloader = train, MagicMock()
     trainer._add_prompts_to_generate = MagicMock()
     trainer._reissue_inflight_prompts = trainer._start_profiling = trainer._shutdown_dump_executor = dict
     trainer._stop_profiling = lambda: setattr(trainer, "prev_step_profile", False)
@@ -94,9 +95,9 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     training = ["train"] * updates
     assert events == [
         "begin",
-        *(*training, "collect 1", "take_turn", "publish 1"),
-        *(*training, "collect 2", "take_turn", "save 2", "marker", "publish 2"),
-        *(*training, "collect 3", "take_turn", "save 3", "marker", "publish 3"),
+        *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
+        *(*training, "collect 2", "record 2", "take_turn", "save 2", "marker", "publish 2"),
+        *(*training, "collect 3", "record 3", "take_turn", "save 3", "marker", "publish 3"),
         *("end_episodes", "finish", "stop"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]

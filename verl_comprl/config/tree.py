@@ -85,6 +85,17 @@ class SelfDistillationConfig(Settings):
     """Applied every this many actor steps."""
 
 
+class RecordConfig(Settings):
+    """Episodes and calls of the extractor, kept in the run's folder (``comprl.record``; docs/run_folder.md)."""
+
+    enabled: bool = True
+    """Whether they are written to `episodes/` and `extractor_calls/`."""
+
+    keep_steps: PositiveInt | None = 1000
+    """Steps to keep in each of these folders, the latest ones; null keeps all. 96 episodes of 8 turns take about
+    150 KB."""
+
+
 class ComprlConfig(Settings):
     """Everything verl-comprl adds to verl's config, except the extractor's model (the subtree ``extractor``)."""
 
@@ -142,6 +153,7 @@ class ComprlConfig(Settings):
     embedder: EmbedderConfig = EmbedderConfig()
     extractor: ExtractorConfig = ExtractorConfig()
     merge: MergeConfig = MergeConfig()
+    record: RecordConfig = RecordConfig()
 
     @property
     def has_extractor_engine(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.utils.tokenizer import hf_tokenizer
 
 from verl_comprl.config.asynchrony import settling
@@ -19,6 +20,7 @@ from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
+from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
@@ -27,6 +29,7 @@ from verl_comprl.manager.server_calls import bounded
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
+from verl_comprl.record.reader import CALLS
 
 MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
@@ -64,7 +67,10 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.delete([entry.id for entry in bank.entries()])
         if config.initial_bank and not keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
-        super().__init__(config, bank, seed=seed, journal=Path(run) / JOURNAL, settling=settling)
+        record = config.record
+        call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
+        journal = Path(run) / JOURNAL
+        super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))
@@ -125,6 +131,9 @@ def _actor_name(run: str) -> str:
 def start_manager(config: DictConfig) -> tuple[Any, Any]:
     """Start the manager of a run, which opens no bank yet, without waiting for it.
 
+    It is on the driver's node, whose files and embedder's device are those that were checked, unless that node has no
+    CPUs for Ray.
+
     Args:
         config: The run's config.
 
@@ -132,7 +141,9 @@ def start_manager(config: DictConfig) -> tuple[Any, Any]:
         The actor's handle, and a reference to wait for.
     """
     name = _actor_name(config.trainer.default_local_dir)
-    manager = ray.remote(_ManagerActor).options(name=name, max_concurrency=4096, num_cpus=1).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    options: dict[str, Any] = {"name": name, "max_concurrency": 4096, "num_cpus": 1, "scheduling_strategy": here}
+    manager = ray.remote(_ManagerActor).options(**options).remote()
     model = config.actor_rollout_ref.model
     reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
     return manager, manager.load.remote(comprl_config(config), reader)

@@ -4,7 +4,6 @@ In order: guide, critic, turns with environment and tool, then tokens and reward
 experience manager. An error costs this rollout and nothing else; :mod:`verl_comprl.errors` describes the failure model.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,12 +31,15 @@ from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, UN
 from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
+from verl_comprl.rollout.pauses import episode_clock
+from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 
 # One of each per worker process: verl makes a new agent loop for every episode.
 environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
 failure_reporter = cache(FailureReporter)
+episode_recorder = cache(EpisodeRecorder)
 relieve_garbage_collector_once = cache(relieve_garbage_collector)  # when all libraries have been loaded
 
 
@@ -90,18 +92,21 @@ class ComplementaryAgentLoop(AgentLoopBase):
         Returns:
             The episode's tokens and reward; an empty list if it failed, so that only this rollout is missing.
         """
+        episode, outputs, failure = None, [], None
         try:
-            return await self._play_episode(sampling_params, row)
+            # Guided or free is fixed before anything is retrieved or played, so that the halves differ in nothing else.
+            episode = Episode(row, slot_guided=self._is_guided_slot(row))
+            outputs = await self._play_episode(episode, sampling_params)
         except Exception as error:
             # Before the return: verl may count the prompt as finished after it, and the trainer ends the step.
-            await failure_reporter().report(row, error)
-            return []
+            failure = await failure_reporter().report(row, error)
+        if self._settings.record.enabled:
+            await episode_recorder().record(row, episode, self.tokenizer, failure)
+        return outputs
 
     async def _play_episode(
-        self, sampling_params: dict[str, Any], row: dict[str, Any]
+        self, episode: Episode, sampling_params: dict[str, Any]
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        # Guided or free is fixed before anything is retrieved or played, so that the halves differ in nothing else.
-        episode = Episode(row, slot_guided=self._is_guided_slot(row))
         name, options = episode.environment, episode.environment_options
         with failing_at(Boundary.ENVIRONMENT):
             async with self._environments().session(name, options) as environment:
@@ -129,14 +134,16 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if episode.guided and self._settings.actor_critic.enabled:
             outputs += await self._judge(episode, observation, sampling_params)
         episode.tools = environment.tools
-        conversation = await self._begin(episode, observation, environment.tools)
+        conversation = episode.conversation = await self._begin(episode, observation, environment.tools)
         await self._take_turns(episode, conversation, environment, observation, sampling_params)
         return outputs, conversation
 
     def _environments(self) -> EnvironmentHost:
         settings = self._settings.environments
         limits = Limits(settings.reset_timeout, settings.step_timeout, settings.episode_timeout)
-        return environment_host(isolation=settings.isolation, limits=limits, max_idle=settings.max_idle)
+        return environment_host(
+            isolation=settings.isolation, limits=limits, max_idle=settings.max_idle, make_limit=episode_clock().timeout
+        )
 
     def _is_guided_slot(self, row: dict[str, Any]) -> bool:
         if not self._settings.experience:
@@ -176,7 +183,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         with simple_timer("critic", episode.timing):
             await critic.begin(judging_messages(episode.info["goal"], observation, experience))
             with suppress(TimeoutError):
-                async with asyncio.timeout(settings.timeout):
+                async with episode_clock().timeout(settings.timeout):
                     answer = await critic.generate(sampling_params, settings.max_tokens)
         if answer is None:
             episode.judgement = Judgement("late", guide.record_id)
@@ -259,10 +266,10 @@ class ComplementaryAgentLoop(AgentLoopBase):
             # Turns of the environment only: a tool call is no turn, and self-distillation leaves it out.
             episode.generated.append((conversation.last_turn_ids, conversation.last_turn_log_probs))
             episode.reward += reward
-            if not episode.info["action_valid"]:
-                episode.invalid_actions += 1
-                if not episode.evaluation:
-                    episode.reward -= self._settings.invalid_action_penalty
+            valid = bool(episode.info["action_valid"])
+            episode.actions.append((valid, float(reward)))
+            if not valid and not episode.evaluation:
+                episode.reward -= self._settings.invalid_action_penalty
             if terminated or truncated:
                 return
             fits = await conversation.append(observation_message(observation))

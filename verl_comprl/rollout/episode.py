@@ -1,13 +1,17 @@
 """Data of one episode: its dataset row, what accumulates while it runs, and its report to the experience manager."""
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
 from verl_comprl.manager.messages import Answer, EpisodeReport, Guide, Judgement
+
+if TYPE_CHECKING:  # it imports verl's agent loops, which import ours, which import this
+    from verl_comprl.rollout.conversation import Conversation
 
 EVALUATION_KEY = "comprl_evaluation"
 """Field of every submitted prompt, set by the trainer: whether it is evaluated or trained on."""
@@ -44,6 +48,18 @@ class OutputKind(StrEnum):
     """The episode without its experience and its tool calls."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One question of an episode, as it is recorded."""
+
+    turn: int
+    """Number of the turn, from 0, before whose response it was asked."""
+    question: Question
+    status: str
+    """The answer's; ``unread`` if no room was left for it, ``refused`` if there was no query."""
+    answer: Answer | None
+
+
 @dataclass
 class Episode:
     """An episode of one rollout slot; ``row`` is the dataset row with verl's uid, session_id and global_steps."""
@@ -57,6 +73,9 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     """Asked since the last turn."""
+    all_asked: list[Asked] = field(default_factory=list)
+    actions: list[tuple[bool, float]] = field(default_factory=list)
+    """Of each turn: whether the environment took the action, and its reward."""
     unfinished: Turn | None = None
     """What the actor saw and asked when no further turn fitted; it could not act on it."""
     final_observation: str = ""
@@ -64,12 +83,13 @@ class Episode:
     """The environment's tools, which are part of its action set."""
     generated: list[tuple[list[int], list[float] | None]] = field(default_factory=list)
     """Tokens and log-probs of those turns."""
+    conversation: "Conversation | None" = None
+    """Tokens of the episode, once it has a prompt."""
     record_ids: list[str] = field(default_factory=list)
     """Generation records whose text the episode used: the entry's first, then those of the answers."""
     asked: dict[str, str] = field(default_factory=dict)
     """Entries that answers to questions rested on: their texts by id, without the one that guides the episode."""
     tool_calls: int = 0
-    invalid_actions: int = 0
     cut_turns: int = 0
     """Turns, calls of a tool included, that reached their limit of tokens before they ended."""
     reward: float = 0.0
@@ -79,6 +99,7 @@ class Episode:
     """Seconds by part, under verl's names where verl has one."""
     tokens: Counter[str] = field(default_factory=Counter)
     """``prompt``, ``experience`` (entry and answers that were read, part of prompt and context) and ``generated``."""
+    started: float = field(default_factory=time.perf_counter)
 
     @property
     def prompt(self) -> str:
@@ -128,9 +149,16 @@ class Episode:
         """Whether the actor read an entry; a guided slot without one, or with a rejected one, is trained as free."""
         return self.guide.text is not None
 
+    @property
+    def invalid_actions(self) -> int:
+        """Actions that the environment refused."""
+        return sum(not valid for valid, _ in self.actions)
+
     def add_question(self, query: str, text: str, answer: Answer | None) -> None:
         """Keep a question with the text that the actor read, and what the answer rests on, if it is one."""
         self.questions.append(Question(query=query, answer=text))
+        status = answer.status if answer else "unread" if text == UNREAD else "refused"
+        self.all_asked.append(Asked(len(self.turns), self.questions[-1], status, answer))
         if answer is None:
             return
         # Each once: an episode is one outcome, however often it used a text.

@@ -81,8 +81,9 @@ class FailureReporter:
         self._put = put
         self._sent: set[tuple[str, str]] = set()
 
-    async def report(self, row: Mapping[str, Any], error: Exception) -> None:
-        """Send the record of a failed rollout; never raises."""
+    async def report(self, row: Mapping[str, Any], error: Exception) -> FailedRollout | None:
+        """Send the record of a failed rollout and return it; never raises, and returns None if it cannot be made."""
+        failure = None
         try:
             failure = describe(row, error)
             tag = asdict(failure) | {"boundary": failure.boundary.value}
@@ -92,6 +93,7 @@ class FailureReporter:
             self._sent.add(failure.kind)
         except Exception:  # whatever the queue raises: Ray's log of this worker is the only place left
             logger.exception("a failed rollout could not be reported; it failed with %r", error)
+        return failure
 
 
 def _shortened(text: str, most: int) -> str:

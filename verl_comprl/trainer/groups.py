@@ -1,7 +1,4 @@
-"""Prompt groups of a run in verl's TransferQueue: what our rollouts leave there that verl's trainers do not expect.
-
-A key ``{uid}`` is a prompt with the state of its group, ``{uid}_{session}_{output}`` a row of it.
-"""
+"""Prompt groups of a run in verl's TransferQueue: what our rollouts leave there that verl's trainers do not expect."""
 
 import math
 from collections.abc import Iterable
@@ -11,12 +8,8 @@ import transfer_queue as tq
 from omegaconf import DictConfig
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-TRAIN, EVALUATION = "train", "val"
-"""verl's partitions."""
-
-
-def _prompt_of(key: str) -> str:
-    return key.split("_")[0]
+from verl_comprl.rollout.recorder import PARTITION as RECORDS
+from verl_comprl.trainer.keys import EVALUATION, TRAIN, prompt_of
 
 
 def refill_groups_without_rows(buffer: Any, limit: int) -> None:
@@ -39,7 +32,7 @@ def refill_groups_without_rows(buffer: Any, limit: int) -> None:
     def reasons(global_steps: int, partition: str) -> tuple[set[str], set[str], set[str], Any]:
         if partition == EVALUATION:
             return reasons_of_verl(global_steps, partition)
-        have_rows = {_prompt_of(key) for key in buffer.partitions[partition]}
+        have_rows = {prompt_of(key) for key in buffer.partitions[partition]}
         finished = buffer.finished_keys[partition]
         empty = finished - have_rows
         finished -= empty  # of verl's snapshot: filtering of groups (DAPO) refuses one without rows
@@ -60,14 +53,15 @@ def clear_leftovers() -> int:
     """Remove what a restored TransferQueue holds and nobody will ever read; returns the number of keys.
 
     These are the rows that the checkpointed step was trained on, whose prompts are gone (verl clears rows after it has
-    saved), and an evaluation that was going on.
+    saved), and an evaluation that was going on; and records of episodes that have been written, or belong to neither.
     """
     partitions: dict[str, dict[str, dict[str, Any]]] = tq.kv_list() or {}
     rows = partitions.get(TRAIN, {})
     prompts = {key for key, tag in rows.items() if tag.get("is_prompt", False)}
     leftovers = {
-        TRAIN: [key for key in rows if key not in prompts and _prompt_of(key) not in prompts],
+        TRAIN: [key for key in rows if key not in prompts and prompt_of(key) not in prompts],
         EVALUATION: list(partitions.get(EVALUATION, {})),
+        RECORDS: [key for key in partitions.get(RECORDS, {}) if prompt_of(key) not in prompts],
     }
     for partition, keys in leftovers.items():
         if keys:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import Sampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 
 class TaskSampler(Sampler[int]):
@@ -68,3 +69,15 @@ class _Draws(Iterator[int]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._position, self._sampler.start = state["position"], state["start"]
+
+
+def share_equally(loader: StatefulDataLoader, tasks: Sequence[str], seed: int) -> StatefulDataLoader:
+    """Return a loader like ``loader`` whose batches have equal shares of the tasks, each row's being in ``tasks``."""
+    return StatefulDataLoader(
+        dataset=loader.dataset,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        drop_last=loader.drop_last,
+        collate_fn=loader.collate_fn,
+        sampler=TaskSampler(tasks, seed=seed),
+    )

@@ -16,7 +16,6 @@ import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
-from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -31,37 +30,24 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
-from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
-from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer.batch import RolloutBatch
-from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.checkpoint import check_slots, resume_folder
+from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
-from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
+from verl_comprl.trainer.marked_loops import MarkedAgentLoops
+from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
-from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
+from verl_comprl.trainer.rewinding import rewind_run
+from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record
 from verl_comprl.trainer.stoppable import StoppableTrainer
-from verl_comprl.trainer.task_sampler import TaskSampler
-
-
-class _MarkedAgentLoops:
-    """verl's agent loop manager; marks every prompt as training or evaluation."""
-
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
-
-    def generate_sequences(self, prompts: TensorDict) -> None:
-        # The worker drops verl's own "validate" before an agent loop sees the row.
-        tu.assign_non_tensor_data(prompts, EVALUATION_KEY, bool(tu.get(prompts, "validate", default=False)))
-        self._manager.generate_sequences(prompts)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
+from verl_comprl.trainer.task_sampler import share_equally
 
 
 class ComplementaryTrainerMixin(StoppableTrainer):
@@ -79,6 +65,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self.replay_buffer.poll_interval = self.comprl.poll_interval
         self.progress = Progress()
         self._failures = FailureLog(self._folder)
+        self._episodes = EpisodeLog(self._folder, self.comprl.record)
         self._resumed_from: Path | None = None
         self._local = LocalUpdates()
         self._stretch = 1
@@ -94,11 +81,12 @@ class ComplementaryTrainerMixin(StoppableTrainer):
     def _setup(self) -> None:
         folder = self._resumed_from = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
+        if folder is not None:
+            check_slots(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
-        for name in (EVALUATIONS, FAILURES, JOURNAL, METRICS):
-            rewind_log(self._folder / name, step)
+        rewind_run(self._folder, step)
         reserve(slot_groups(self.config))
         if self._shares_slots:  # the servers of both measure the memory that is left
             super()._setup()
@@ -133,21 +121,13 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         frame: Any = getattr(self.train_dataset, "dataframe", None)  # a user's own dataset may have none
         tasks = frame["data_source"] if frame is not None else []
         if len(set(tasks)) > 1 and self.config.data.shuffle:
-            loader = self.train_dataloader
-            self.train_dataloader = StatefulDataLoader(
-                dataset=loader.dataset,
-                batch_size=loader.batch_size,
-                num_workers=loader.num_workers,
-                drop_last=loader.drop_last,
-                collate_fn=loader.collate_fn,
-                sampler=TaskSampler(tasks, seed=self.config.data.get("seed") or 0),
-            )
+            self.train_dataloader = share_equally(self.train_dataloader, tasks, self.config.data.get("seed") or 0)
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train the actor; the extractor is trained in the background meanwhile."""
         self.experience_runtime.begin()
         try:
-            marked: Any = _MarkedAgentLoops(agent_loop_manager)
+            marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
             # First, since episodes that go on would keep the distillation queue from becoming empty.
             if self._actor_is_extractor:  # its servers are to read the last ones
@@ -163,6 +143,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         finally:
             with suppress(Exception):  # whatever has failed, which matters more
                 self.kill_episodes()
+            self._episodes.close(self.global_steps)
             self.experience_runtime.stop()
 
     def close(self) -> None:
@@ -182,6 +163,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         metrics.update(self._local.metrics())
         with marked_timer("comprl_collect", timing_raw):
             metrics.update(self.experience_runtime.collect(self.global_steps))
+            self._episodes.take(self.global_steps)
+            metrics.update(self._episodes.metrics())
         with marked_timer("extractor_slice", timing_raw):
             # The actor's servers pause until the end of the step.
             self.experience_runtime.take_turn()
@@ -194,14 +177,16 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         """
         rows = RolloutBatch.read(batch)
         self._local.add(rows)
-        if self.config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
-            return super()._compute_advantage(batch, metrics)
-        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))
+        ours = self.config.algorithm.adv_estimator == ADVANTAGE_ESTIMATOR
+        if ours:
+            tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))
         batch = super()._compute_advantage(batch, metrics)
         advantages = self._advantages(rows)
         outcomes = [float(advantages[row][advantages[row].abs().argmax()]) for row in rows.episodes]
-        self._local.add_advantages(outcomes, [rows.guided[row] for row in rows.episodes])
-        self._weigh(rows, advantages, len(batch))
+        self._episodes.trained([rows.rollouts[row] for row in rows.episodes], outcomes)
+        if ours:
+            self._local.add_advantages(outcomes, [rows.guided[row] for row in rows.episodes])
+            self._weigh(rows, advantages, len(batch))
         return batch
 
     def _advantages(self, rows: RolloutBatch) -> list[torch.Tensor]:
@@ -309,6 +294,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
         append_record(self._folder / EVALUATIONS, measured)
         self._failures.collect(result)
+        self._episodes.take(self.global_steps)
         return result
 
     def _saved_paths(self) -> dict[str, str]:
@@ -351,6 +337,15 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
         """Return a client of its own for the extractor's calls: the rollouts' need none that resumes in this mode."""
         return make_client(self.llm_server_manager, resuming=True)
 
+    def prepare_step(self) -> dict:
+        """Draw the prompts of the step, and keep the place at which they begin."""
+        self._drawn_from = self.train_dataloader.state_dict()
+        return super().prepare_step()
+
+    def take_back_prompts(self) -> None:
+        """Let the next draw be that of the step that is left: nothing of it is in the checkpoint in this mode."""
+        self.train_dataloader.load_state_dict(self._drawn_from)
+
     def on_sample_end(self) -> None:
         """Pause the servers before they sleep or get other weights, if they answer the extractor's calls, too.
 
@@ -371,7 +366,7 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
 
 
 @register_trainer("comprl_colocate_async")
-class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PPOTrainerColocateAsync):
+class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PausedEpisodes, PPOTrainerColocateAsync):
     """The next batches are rolled out while one is trained; servers pause meanwhile (verl's ``colocate_async``)."""
 
     base_mode = "colocate_async"

@@ -1,0 +1,68 @@
+"""The writer's thread, and what it survives."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_comprl.record.lines import decode
+from verl_comprl.record.writer import MOST_WAITING, RecordWriter
+
+
+def written(writer: RecordWriter) -> dict[int, list[dict[str, Any]]]:
+    writer.close(10)
+    return {step: list(decode(writer.files.read(step))) for step in writer.files.steps()}
+
+
+def test_records_are_written_in_order_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
+    writer = RecordWriter(tmp_path / "run" / "episodes", keep_steps=2)
+    for step in range(1, 5):
+        writer.write(step, [{"n": step}, {"text": "it is a-very-secret-value."}], 2)
+    writer.write(4, lambda: iter([{"n": 40}]), 1)
+    secret = {"text": "it is ***."}
+    assert written(writer) == {3: [{"n": 3}, secret], 4: [{"n": 4}, secret, {"n": 40}]}
+    assert writer.lost == 0 and writer.seconds > 0
+
+
+def test_nothing_is_written_without_records(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "episodes")
+    writer.write(1, [], 0)
+    assert written(writer) == {} and not (tmp_path / "episodes").exists()
+
+
+def test_failures_are_counted_logged_once_and_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = RecordWriter(tmp_path / "episodes")
+    (tmp_path / "episodes").write_text("a file is in the way")
+
+    def broken() -> Iterator[dict[str, Any]]:
+        yield {"n": 1}
+        raise RuntimeError("TransferQueue is gone")
+
+    with caplog.at_level(logging.WARNING):
+        writer.write(1, [{"n": 1}, {"n": 2}], 2)
+        writer.write(2, broken, 5)
+        writer._waiting[-1].result(10)
+        (tmp_path / "episodes").unlink()
+        writer.write(3, [{"n": 3}], 1)
+        assert written(writer) == {3: [{"n": 3}]}
+    assert writer.lost == 7
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert str(tmp_path / "episodes") in message and "FileExistsError" in message
+
+
+def test_a_disk_that_hangs_neither_blocks_nor_fills_the_memory(tmp_path: Path) -> None:
+    writer, there = RecordWriter(tmp_path), threading.Event()
+
+    def slow() -> list[dict[str, Any]]:
+        assert there.wait(10)
+        return [{}]
+
+    for step in range(MOST_WAITING + 3):
+        writer.write(step, slow, 2)
+    assert writer.lost == 3 * 2
+    there.set()
+    assert len(written(writer)) == MOST_WAITING

@@ -1,0 +1,89 @@
+"""Reader of the folder of a run, finished or still running: episodes, calls of the extractor, events, metrics."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.record.lines import decode
+from verl_comprl.record.step_files import StepFiles
+
+EPISODES = "episodes"
+CALLS = "extractor_calls"
+EVENTS = "experience.jsonl"
+
+Record = dict[str, Any]
+
+
+class RunRecord:
+    """What a run has left on disk; every method reads lazily and is empty where there is nothing."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Read the run in ``folder``.
+
+        Raises:
+            FileNotFoundError: If there is no such folder.
+        """
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"{self.folder} is not a folder of a run: it does not exist")
+        self._episodes = StepFiles(self.folder / EPISODES)
+        self._calls = StepFiles(self.folder / CALLS)
+
+    def steps(self) -> list[int]:
+        """Return the steps that have episodes."""
+        return self._episodes.steps()
+
+    def episodes(self, steps: Collection[int] | None = None) -> Iterator[Record]:
+        """Yield the episodes in the order of steps.
+
+        Args:
+            steps: Only those of these steps.
+        """
+        yield from _of_steps(self._episodes, steps)
+
+    def call_events(self, steps: Collection[int] | None = None) -> Iterator[Record]:
+        """Yield the calls of the extractor, their uses and trainings as they were written."""
+        yield from _of_steps(self._calls, steps)
+
+    def calls(self) -> Iterator[Record]:
+        """Yield each call of the extractor with its ``uses`` and ``trainings``; reads the files twice."""
+        later: dict[str, dict[str, list[Record]]] = {}
+        names = {"use": "uses", "trained": "trainings"}
+        for event in self.call_events():
+            if event.get("event") in names:
+                of_call = later.setdefault(event["call"], {"uses": [], "trainings": []})
+                of_call[names[event["event"]]].append(event)
+        seen: set[str] = set()
+        for event in self.call_events():
+            # A distillation that is repeated after a resume has the id of the first one.
+            if event.get("event") == "call" and event["call"] not in seen:
+                seen.add(event["call"])
+                yield {**event, **later.get(event["call"], {"uses": [], "trainings": []})}
+
+    def events(self) -> Iterator[Record]:
+        """Yield the events of the bank."""
+        return self._log(EVENTS)
+
+    def metrics(self) -> Iterator[Record]:
+        """Yield ``step`` and ``data`` of each step."""
+        return self._log("metrics.jsonl")
+
+    def evaluations(self) -> Iterator[Record]:
+        """Yield the evaluations."""
+        return self._log("evaluations.jsonl")
+
+    def failures(self) -> Iterator[Record]:
+        """Yield the failed rollouts."""
+        return self._log("failures.jsonl")
+
+    def _log(self, name: str) -> Iterator[Record]:
+        file = self.folder / name
+        if file.exists():
+            with file.open("rb") as lines:
+                yield from decode(lines)
+
+
+def _of_steps(files: StepFiles, steps: Collection[int] | None) -> Iterator[Record]:
+    for step in files.steps():
+        if steps is None or step in steps:
+            yield from decode(files.read(step))

@@ -1,0 +1,75 @@
+"""Writes step files from a thread of its own; what cannot be written is counted, logged once and survived."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.record.lines import encode, redactor
+from verl_comprl.record.step_files import StepFiles
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 16
+"""Writes that may wait for a slow disk; further ones are lost, or their records would fill the memory."""
+
+Records = Iterable[Mapping[str, Any]]
+
+
+class RecordWriter:
+    """Writer of one folder; to be called from one thread."""
+
+    def __init__(self, folder: Path, keep_steps: int | None = None) -> None:
+        """Write into ``folder``, which is made when there is something to write.
+
+        Args:
+            folder: For the step files.
+            keep_steps: Files to keep, the latest ones; None keeps all.
+        """
+        self.files = StepFiles(folder)
+        self._keep_steps = keep_steps
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"record-{folder.name}")
+        self._waiting: list[Future[None]] = []
+        self._redact = redactor()
+        self.lost = 0
+        """Records that could not be written."""
+        self.seconds = 0.0
+        """Time of the processor that writing took, in the thread."""
+
+    def write(self, step: int, records: Records | Callable[[], Records], count: int) -> None:
+        """Add records to the file of a step; returns at once and never raises.
+
+        Args:
+            step: Actor step.
+            records: The records, or a function that returns them and is called in the thread.
+            count: Their number, which is lost if anything fails.
+        """
+        self._waiting = [future for future in self._waiting if not future.done()]
+        if len(self._waiting) >= MOST_WAITING:
+            self._lose(count, f"{MOST_WAITING} writes are waiting for the disk")
+            return
+        self._waiting.append(self._thread.submit(self._write, step, records, count))
+
+    def close(self, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds for what is being written; nothing can be written afterwards."""
+        wait(self._waiting, timeout)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _write(self, step: int, records: Records | Callable[[], Records], count: int) -> None:
+        started = time.thread_time()
+        try:
+            found = records() if callable(records) else records
+            lines = [self._redact(encode(record)) + b"\n" for record in found]
+            if lines:
+                self.files.append(step, lines)
+                self.files.keep(self._keep_steps)
+        except Exception as error:  # the disk, or what the records come from: neither may cost the run anything else
+            self._lose(count, repr(error))
+        self.seconds += time.thread_time() - started
+
+    def _lose(self, count: int, why: str) -> None:
+        if not self.lost:
+            logger.warning("%s lacks records (further ones are counted only): %s", self.files.folder, why)
+        self.lost += count
