@@ -15,7 +15,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-PLACEHOLDERS = {"key=value", "…", "..."}
+PLACEHOLDERS = {"key=value", "…", "...", "COMMAND"}
 _INLINE = re.compile(
     r"(?<!`)`((?:comprl |make |python -m |python benchmarks/|bash recipes/run\.sh |pip install )[^`]+)`"
 )

@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import re
 import runpy
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -90,7 +91,7 @@ class Checker:
 
     def check(self, words: list[str]) -> None:
         """Check a command or fail."""
-        program, arguments = words[0], words[1:]
+        program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
         if "=" in program:
             self.compose(words)
         elif program == "comprl" and arguments[:1] == ["train"]:
@@ -114,6 +115,8 @@ class Checker:
             script = next(position for position, word in enumerate(arguments) if word.endswith(".sh"))
             assert (ROOT / arguments[script]).exists()
             self.compose(arguments[script + 1 :])
+        elif program == "eval":
+            self.check(shlex.split(arguments[0].removeprefix("$(").removesuffix(")")))
         elif program == "ray" and "--" in arguments:
             self.check(arguments[arguments.index("--") + 1 :])
         else:
