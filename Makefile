@@ -43,7 +43,7 @@ lint: setup  ## Run ruff, pyright and import-linter.
 	@$(BIN)/lint-imports --no-logo
 
 docs: setup  ## Build the documentation site into outputs/site; a broken link is an error.
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >/dev/null
 	@echo "docs: outputs/site/index.html"
 
 dist: setup  ## Build wheel and source distribution into dist; TAG=v1.2.3 must be the version.
