@@ -13,10 +13,17 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--force-color-profile=srgb",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
     "--remote-debugging-port=0",
-)  # fmt: skip
+)
 START_SECONDS = 60
 
 
@@ -40,6 +47,7 @@ class Tab:
         self.requests: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Performance.enable", timeDomain="threadTicks")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Return the result of a DevTools method.
@@ -85,18 +93,22 @@ class Tab:
             raise ScriptError(json.dumps(result["exceptionDetails"])[:2000])
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 60) -> Any:
-        """Wait until a JavaScript expression is true, and return its value.
+    def wait(self, script: str, seconds: float = 60) -> None:
+        """Wait until a JavaScript expression is true.
 
         Raises:
             TimeoutError: If it stays false.
         """
         end = time.monotonic() + seconds
-        while not (value := self.evaluate(script)):
+        while not self.evaluate(f"Boolean({script})"):
             if time.monotonic() > end:
                 raise TimeoutError(f"still false after {seconds} s: {script}; problems: {self.problems}")
             time.sleep(0.05)
-        return value
+
+    def thread_seconds(self) -> float:
+        """Return the processor time of the page's main thread since the page was loaded."""
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
     def size(self, width: int, height: int, scale: float = 1) -> None:
         """Set the window's size in CSS pixels, and how many pixels of the screen one of them is wide."""

@@ -11,79 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.algorithm.interval import wilson_interval
+from benchmarks.made_metrics import evaluation, step_metrics
+from benchmarks.made_texts import ADDITIONS, CONFIG, LESSONS, MOVES, ROOM, TASKS, WORDS
 
 K = 8
-TASKS = ("rooms/locked", "rooms/dark", "sokoban/small")
-LESSONS = (
-    (
-        "A locked door without a key in sight",
-        "Walk along every wall first: keys lie in corners more often than in the "
-        "middle. Do not kick the door; each kick costs a turn, and after three the room is lost.",
-        0.34,
-    ),
-    (
-        "Boxes next to a wall",
-        "A box that touches a wall can only move along it. Push it there only if its target lies "
-        "on the same wall; otherwise push from the other side before it gets there.",
-        0.3,
-    ),
-    (
-        "Dark rooms: search before walking",
-        "Use `search` twice where a corridor ends. Hidden doors are found by searching "
-        "next to them, never from the middle of the room.",
-        0.26,
-    ),
-    (
-        "Order of pushes",
-        "Solve the box that is farthest from its target last. Pushing it first closes the corridor for "
-        "the others in most rooms with two boxes.",
-        0.22,
-    ),
-    (
-        "When the message says: nothing happens",
-        "The action was refused, the turn is gone. Do not repeat it: look where "
-        "you stand, then choose a direction that is not a wall.",
-        0.16,
-    ),
-    (
-        "Picking up the key",
-        "Stand on the key and use `pickup`. Standing next to it does nothing, and the environment does not say why.",
-        0.28,
-    ),
-    (
-        "Going back for the lamp",
-        "The lamp lies in the first room. Without it the dark room shows two squares; with it, the whole row.",
-        0.12,
-    ),
-    ("Always go east first", "The exit was in the east in the last episode, so go east first.", -0.18),
-    ("Kick the door until it opens", "Kicking opened the door at the fifth attempt. Keep kicking.", -0.22),
-    ("Use `undo` often", "Undo whenever a box stands wrong; it is free.", -0.08),
-    ("Count your moves", "An episode ends after thirty actions. Plan the way back before you pick up anything.", 0.05),
-    (
-        "Doors that need no key",
-        "Some doors only look locked. Walk against the door once before searching for a key.",
-        0.1,
-    ),
-)
-ADDITIONS = (
-    "",
-    " In rooms with two doors, try the nearer one first.",
-    " If this fails twice, start from the other side.",
-    " This holds for small rooms; in large ones follow the wall.",
-    " Mistake seen: repeating a refused action.",
-)
-MOVES = ("north", "east", "south", "west", "pickup", "search", "open")
-ROOM = "-------\n|..{a}..|\n|.@...+\n|....{b}|\n-------"
 
 
 class Maker:
     """Draws one run and writes its folder."""
 
-    def __init__(self, folder: Path, steps: int, prompts: int, written: int, seed: int, turns: int) -> None:
+    def __init__(self, folder: Path, steps: int, prompts: int, written: int, seed: int, turns: int, words: int) -> None:
         """Write into ``folder``; see :func:`make_run`."""
         self.folder, self.steps, self.prompts, self.written, self.turns = folder, steps, prompts, written, turns
         self.draw = random.Random(seed)
+        self.words = words
         self.worth: dict[str, float] = {}
         self.text: dict[str, tuple[str, str]] = {}
         self.writer: dict[str, str] = {}
@@ -102,8 +43,6 @@ class Maker:
             episodes = [item for prompt in range(self.prompts) for item in self._group(step, prompt, calls)]
             self._write_entries(step, episodes, calls)
             self._train(step, calls)
-            if step % max(1, self.steps // 6) == 0:
-                self._evaluate(step)
             self._measure(step, episodes)
             for kind, lines in (("episodes", episodes), ("extractor_calls", calls)):
                 self._lines(f"{kind}/step_{step}.jsonl.gz", lines)
@@ -117,6 +56,9 @@ class Maker:
         file.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         file.write_bytes(gzip.compress(text, 1) if name.endswith(".gz") else text)
+
+    def _noise(self) -> str:
+        return " ".join(["", *self.draw.choices(WORDS, k=self.words)])
 
     def _skill(self, step: int, task: str) -> float:
         return 0.12 + 0.38 * step / self.steps - 0.06 * TASKS.index(task)
@@ -193,7 +135,8 @@ class Maker:
             questions = []
             if entry and number == 1 and self.draw.random() < 0.25:
                 questions.append(self._question(step, entry, calls))
-                query = f'<tool_call>{{"name": "search_and_ask", "arguments": {{"query": "{questions[0]["query"]}"}}}}</tool_call>'
+                call = {"name": "search_and_ask", "arguments": {"query": questions[0]["query"]}}
+                query = f"<tool_call>{json.dumps(call)}</tool_call>"
                 spans.append([len(output), len(output) + len(query)])
                 output += (
                     query + f"<|im_end|>\n<|im_start|>tool\n{questions[0]['answer']}<|im_end|>\n<|im_start|>assistant\n"
@@ -204,7 +147,7 @@ class Maker:
             because = (text or "").partition("\n")[0].lower() or "nothing is known about this room"
             response = (
                 f"<think>I have read: {because}. The door is in the east, and I stand two squares away from it."
-                f"</think>\n<action>{move}</action>"
+                f"{self._noise()}</think>\n<action>{move}</action>"
             )
             spans.append([len(output), len(output) + len(response) + 10])
             output += f"{response}<|im_end|>\n<|im_start|>user\n{room}<|im_end|>\n<|im_start|>assistant\n"
@@ -243,8 +186,8 @@ class Maker:
             "turns": turns,
             "unfinished": None,
             "final_observation": "The door opens. You are outside." if success else "Nothing happens. The time is up.",
-            "input": f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{goal}{advice}\n\n{turns[0]['observation']}"
-            "<|im_end|>\n<|im_start|>assistant\n",
+            "input": f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{goal}{advice}\n\n"
+            f"{turns[0]['observation']}<|im_end|>\n<|im_start|>assistant\n",
             "output": output,
             "loss_spans": spans,
             "score": float(success),
@@ -342,7 +285,7 @@ class Maker:
             if parents and not merge:
                 title, content = self.text[parents[0]]
                 worth = self.worth[parents[0]] + 0.03
-            content += self.draw.choice(ADDITIONS)
+            content += self.draw.choice(ADDITIONS) + self._noise()
             operation = {
                 "operation": "merge" if merge else "update" if update else "add",
                 "title": title,
@@ -420,52 +363,16 @@ class Maker:
             )
         self.samples = []
 
-    def _evaluate(self, step: int) -> None:
-        line: dict[str, Any] = {"step": step, "bank": "0" * 64}
-        for name, extra in (("with", 0.05 + 0.2 * step / self.steps), ("without", 0.0)):
-            total = 0
-            for task in TASKS:
-                good = sum(self.draw.random() < self._skill(step, task) + extra for _ in range(64))
-                low, high = wilson_interval(good, 64)
-                total += good
-                line |= {
-                    f"comprl/eval/{task}/success_{name}{end}": value
-                    for end, value in (("", good / 64), ("_low", low), ("_high", high))
-                }
-            low, high = wilson_interval(total, 64 * len(TASKS))
-            line |= {
-                f"comprl/eval/success_{name}{end}": value
-                for end, value in (("", total / 64 / len(TASKS)), ("_low", low), ("_high", high))
-            }
-        self.evaluations.append(line)
-
     def _measure(self, step: int, episodes: list[dict[str, Any]]) -> None:
-        data: dict[str, float] = {
-            "comprl/bank/size": len(self.present),
-            "timing_s/step": 40 + self.draw.random() * 4,
-            "timing_s/gen": 22 + self.draw.random() * 3,
-        }
-        for half in ("guided", "free"):
-            of_half = [episode for episode in episodes if episode["guided"] == (half == "guided")]
-            data[f"comprl/{half}/rollouts"] = len(of_half)
-            if of_half:
-                data[f"comprl/{half}/success"] = sum(item["outcome"]["success"] for item in of_half) / len(of_half)
-                data[f"comprl/{half}/actions"] = sum(len(item["turns"]) for item in of_half) / len(of_half)
-        if "comprl/guided/success" in data:
-            data["comprl/extractor/reward"] = 2 * data["comprl/guided/success"] - 1
-        self.metrics.append({"step": step, "data": data})
+        self.metrics.append(step_metrics(self.draw, step, len(self.present), episodes))
+        if step % max(1, self.steps // 6) == 0:
+            chances = {task: self._skill(step, task) for task in TASKS}
+            self.evaluations.append(evaluation(self.draw, step, chances, 0.05 + 0.2 * step / self.steps))
 
 
-CONFIG = """\
-comprl: {{arm: complementary}}
-actor_rollout_ref: {{model: {{path: /models/Qwen2.5-1.5B-Instruct}}, rollout: {{n: 8}}}}
-extractor: {{model: {{path: /models/Qwen3-0.6B}}}}
-data: {{train_batch_size: {prompts}}}
-trainer: {{total_training_steps: {steps}, v1: {{trainer_mode: comprl_sync}}}}
-"""
-
-
-def make_run(folder: Path, steps: int = 60, prompts: int = 6, written: int = 12, seed: int = 0, turns: int = 7) -> None:
+def make_run(
+    folder: Path, steps: int = 60, prompts: int = 6, written: int = 12, seed: int = 0, turns: int = 7, words: int = 0
+) -> None:
     """Write the folder of a run.
 
     Args:
@@ -475,5 +382,6 @@ def make_run(folder: Path, steps: int = 60, prompts: int = 6, written: int = 12,
         written: Entries written in a step.
         seed: Of all random numbers.
         turns: Turns of an episode, about.
+        words: Random words in each entry and turn, so that they compress like different texts.
     """
-    Maker(folder, steps, prompts, written, seed, turns).run()
+    Maker(folder, steps, prompts, written, seed, turns, words).run()

@@ -12,8 +12,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "view",
         help="look at runs in a browser",
-        description="Write one HTML file that shows runs: curves, every entry of the bank, the episodes that it guided, "
-        "and the extractor's calls. It needs neither a server nor a network, and can be passed on.",
+        description="Write one HTML file that shows runs: curves, every entry of the bank, the episodes that it "
+        "guided, and the extractor's calls. It needs neither a server nor a network, and can be passed on.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or still running")
     parser.add_argument(

@@ -40,7 +40,7 @@ def pack(name: str, json: bytes) -> Block:
 
 
 class RowBlocks:
-    """Collects the details of a table's rows, in their order, in groups of about ``ROW_BYTES``, which are compressed."""
+    """Collects the details of a table's rows, in their order, in compressed groups of about ``ROW_BYTES``."""
 
     def __init__(self) -> None:
         """Start without rows."""

@@ -78,4 +78,4 @@ class Comparison:
         (with_low, with_high), (free_low, free_high) = with_interval, self.free_interval
         difference = with_rate - free
         below, above = hypot(with_rate - with_low, free_high - free), hypot(with_high - with_rate, free - free_low)
-        return difference, difference - below, difference + above
+        return difference, max(-1.0, difference - below), min(1.0, difference + above)
