@@ -53,6 +53,50 @@ LESSONS = (
         "Some doors only look locked. Walk against the door once before searching for a key.",
         0.1,
     ),
+    (
+        "Two keys, one door",
+        "Only the key of the door's colour opens it. Read the message after `pickup`: it names the colour.",
+        0.24,
+    ),
+    (
+        "Stuck between two boxes",
+        "If both neighbours are boxes, step back the way you came. Never push the second box to free the first.",
+        0.2,
+    ),
+    (
+        "Long corridors in the dark",
+        "Walk to the end before you search. Searching on the way cost six turns in three episodes and found nothing.",
+        0.19,
+    ),
+    (
+        "The exit is visible, but not reachable",
+        "Look for the gap in the wall on the far side. The straight way is closed in every room with a `+` in a row.",
+        0.17,
+    ),
+    (
+        "Targets in a corner",
+        "Bring the box along the wall that leads to the corner; a box in the wrong corner cannot be moved again.",
+        0.27,
+    ),
+    (
+        "Plan pushes backwards",
+        "Start from the target: the last push needs a free square behind the box. Keep that square free.",
+        0.31,
+    ),
+    (
+        "Coins do not matter",
+        "`$` gives no reward. Episodes that collected it ran out of turns in the last room.",
+        0.14,
+    ),
+    (
+        "After a wrong turn",
+        "Return to the last fork instead of exploring further; the map does not change while you are away.",
+        0.11,
+    ),
+    ("Search every square", "Searching each square makes sure that nothing is missed.", -0.15),
+    ("Push boxes to the middle", "Boxes in the middle can be pushed in all directions.", -0.05),
+    ("Pick up everything", "Items may be useful later, so pick up all of them before leaving the room.", -0.12),
+    ("Open doors with `open`", "Use `open` next to the door and facing it; from further away nothing happens.", 0.15),
 )
 ADDITIONS = (
     "",

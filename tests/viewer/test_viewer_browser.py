@@ -162,8 +162,8 @@ def test_search_of_episodes_reads_their_turns(browser: Tab, page: Path, episodes
 
 def test_filters_and_sorting(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
     show(browser, page, "#0/episodes", ".list .row")
-    choose(browser, "Both halves", "guided")
-    choose(browser, "Any outcome", "success")
+    choose(browser, "Half", "guided")
+    choose(browser, "Outcome", "success")
     wanted = [item for item in episodes if item["guided"] and item["outcome"]["success"]]
     browser.wait(f"document.querySelector('.count').innerText === '{len(wanted)} episodes'")
     choose(browser, "Sort", "advantage up")

@@ -16,8 +16,9 @@ def compared(successes: int, count: int, free: Tally) -> Comparison:
 
 def test_the_interval_is_newcombes() -> None:
     # Newcombe (1998), Table II, example (a), method 10: 56/70 against 48/80.
-    gain = compared(56, 70, Tally(80, 48)).gain
-    assert gain == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    comparison = compared(56, 70, Tally(80, 48))
+    assert comparison.gain == pytest.approx(0.2)
+    assert comparison.gain_interval == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
 def test_each_guided_episode_is_compared_with_its_own_prompt() -> None:
@@ -26,7 +27,7 @@ def test_each_guided_episode_is_compared_with_its_own_prompt() -> None:
         comparison.add(True, "easy", Tally(4, 4))
     comparison.add(False, "hard", Tally(4, 0))
     assert comparison.free_rate == 0.75 and comparison.free_count == 8
-    assert comparison.gain is not None and comparison.gain[0] == 0  # as good as the prompts let it be
+    assert comparison.gain == 0  # as good as the prompts let it be
 
 
 def test_a_prompt_without_free_episodes_counts_as_a_use_only() -> None:
@@ -35,16 +36,22 @@ def test_a_prompt_without_free_episodes_counts_as_a_use_only() -> None:
     comparison.add(False, "unknown", None)
     comparison.add(False, "empty", Tally())
     assert comparison.guided.rate == pytest.approx(1 / 3) and comparison.matched.rate == 1.0
-    assert comparison.gain is not None and comparison.gain[0] == 0.5
+    assert comparison.gain == 0.5
+
+
+def test_few_uses_prove_nothing() -> None:
+    assert compared(0, 2, Tally(4, 4)).gain == -1 and compared(0, 2, Tally(4, 4)).gain_interval is None
+    certain = compared(0, 3, Tally(4, 4)).gain_interval
+    assert certain is not None and certain[1] < 0
 
 
 def test_nothing_is_claimed_without_episodes() -> None:
     assert Comparison().gain is None and Comparison().free_interval is None and Tally().interval is None
 
 
-@given(st.integers(1, 50), st.integers(1, 50), st.data())
+@given(st.integers(3, 50), st.integers(1, 50), st.data())
 def test_an_interval_holds_its_gain_and_stays_within_one(count: int, free: int, data: st.DataObject) -> None:
     comparison = compared(data.draw(st.integers(0, count)), count, Tally(free, data.draw(st.integers(0, free))))
-    assert comparison.gain is not None
-    gain, low, high = comparison.gain
-    assert -1 <= low <= gain <= high <= 1
+    assert comparison.gain is not None and comparison.gain_interval is not None
+    low, high = comparison.gain_interval
+    assert -1 <= low <= comparison.gain <= high <= 1

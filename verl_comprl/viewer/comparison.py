@@ -5,6 +5,9 @@ from math import hypot
 
 from verl_comprl.algorithm.interval import wilson_interval
 
+MINIMUM = 3
+"""Guided episodes from which on a gain has an interval."""
+
 
 @dataclass
 class Tally:
@@ -70,12 +73,21 @@ class Comparison:
         return None if rate is None else wilson_interval(min(rate, 1.0) * self.free_count, self.free_count)
 
     @property
-    def gain(self) -> tuple[float, float, float] | None:
-        """Difference of the rates with its 95 % interval (Newcombe's, from the Wilson intervals of both)."""
-        with_rate, with_interval, free = self.matched.rate, self.matched.interval, self.free_rate
-        if with_rate is None or with_interval is None or free is None or self.free_interval is None:
+    def gain(self) -> float | None:
+        """Difference of the rates."""
+        with_rate, free = self.matched.rate, self.free_rate
+        return None if with_rate is None or free is None else with_rate - free
+
+    @property
+    def gain_interval(self) -> tuple[float, float] | None:
+        """95 % interval of the gain (Newcombe's, from the Wilson intervals of both rates), of ``MINIMUM`` uses or more.
+
+        With fewer it would be too narrow: one failure against four successes would count as proof.
+        """
+        gain, with_interval, free_interval = self.gain, self.matched.interval, self.free_interval
+        if self.matched.count < MINIMUM or gain is None or with_interval is None or free_interval is None:
             return None
-        (with_low, with_high), (free_low, free_high) = with_interval, self.free_interval
-        difference = with_rate - free
-        below, above = hypot(with_rate - with_low, free_high - free), hypot(with_high - with_rate, free - free_low)
-        return difference, max(-1.0, difference - below), min(1.0, difference + above)
+        with_rate, free = self.matched.successes / self.matched.count, self.expected / self.matched.count
+        below = hypot(with_rate - with_interval[0], free_interval[1] - free)
+        above = hypot(with_interval[1] - with_rate, free - free_interval[0])
+        return max(-1.0, gain - below), min(1.0, gain + above)

@@ -96,7 +96,7 @@ class Entries:
         columns: dict[str, list[Any]] = {}
         for entry in self._entries.values():
             compared = entry.comparison
-            gain, low, high = compared.gain or (None, None, None)
+            low, high = compared.gain_interval or (None, None)
             row = {
                 "id": entry.id,
                 "title": entry.title,
@@ -109,7 +109,7 @@ class Entries:
                 "uses": compared.guided.count,
                 "rate": compared.guided.rate,
                 "free": compared.free_rate,
-                "gain": gain,
+                "gain": compared.gain,
                 "gain_low": low,
                 "gain_high": high,
             }

@@ -48,13 +48,13 @@ export function Bank() {
     { key: "title", label: "title", value: of("title") },
   ];
   const filters = [
-    { key: "kind", label: "Any origin", options: ["added", "updated", "merged", "given"].map((kind) => [kind, kind]), test: (row, kind) => columns.kind[row] === kind },
-    { key: "fate", label: "Any state", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
-    { key: "uses", label: "Any use", options: [["0", "never used"], ["1", "used"], ["5", "used 5 times or more"], ["20", "used 20 times or more"]],
+    { key: "kind", label: "Origin", options: ["added", "updated", "merged", "given"].map((kind) => [kind, kind]), test: (row, kind) => columns.kind[row] === kind },
+    { key: "fate", label: "State", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
+    { key: "uses", label: "Use", options: [["0", "never used"], ["1", "used"], ["5", "used 5 times or more"], ["20", "used 20 times or more"]],
       test: (row, least) => (least === "0" ? columns.uses[row] === 0 : columns.uses[row] >= Number(least)) },
     { key: "at", label: "at step", test: (row, at) => alive(columns, row, Number(at)) },
   ];
-  if (tasks.length > 1) filters.unshift({ key: "task", label: "Any task", options: tasks.map((task) => [task, task]), test: (row, task) => columns.tasks[row].includes(task) });
+  if (tasks.length > 1) filters.unshift({ key: "task", label: "Task", options: tasks.map((task) => [task, task]), test: (row, task) => columns.tasks[row].includes(task) });
   return html`<${Browser} table=${entries} noun="entries" columns=${show} filters=${filters} order="gain down"
     names=${(row) => `${columns.title[row]} ${columns.id[row]}`}
     main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${columns.title[row] || "(no title)"}</span>

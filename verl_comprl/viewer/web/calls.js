@@ -18,9 +18,9 @@ export function Calls() {
     { key: "step", label: "step", value: of("step"), cell: of("step") },
   ];
   const filters = [
-    { key: "kind", label: "Any purpose", options: ["distill", "merge", "answer"].map((kind) => [kind, kind]), test: (row, kind) => columns.kind[row] === kind },
-    { key: "parsed", label: "Parsed or not", options: [["yes", "could be parsed"], ["no", "could not be parsed"]], test: (row, parsed) => columns.ok[row] === (parsed === "yes") },
-    { key: "operation", label: "Any operation", options: ["add", "update", "merge", "return", "retain", "discard", "upvote", "downvote"].map((name) => [name, name]),
+    { key: "kind", label: "Purpose", options: ["distill", "merge", "answer"].map((kind) => [kind, kind]), test: (row, kind) => columns.kind[row] === kind },
+    { key: "parsed", label: "Parsed", options: [["yes", "could be parsed"], ["no", "could not be parsed"]], test: (row, parsed) => columns.ok[row] === (parsed === "yes") },
+    { key: "operation", label: "Operation", options: ["add", "update", "merge", "return", "retain", "discard", "upvote", "downvote"].map((name) => [name, name]),
       test: (row, name) => columns.operations[row].includes(name) },
   ];
   return html`<${Browser} table=${calls} noun="calls" columns=${show} filters=${filters} order="step down"

@@ -24,13 +24,13 @@ export function Episodes() {
   ];
   const select = (key, label, values) => ({ key, label, options: values.map((value) => [value, value]), test: (row, value) => columns[key][row] === value });
   const filters = [
-    ...(tasks.length > 1 ? [select("task", "Any task", tasks)] : []),
-    { key: "half", label: "Both halves", options: [["guided", "guided"], ["free", "free"]], test: (row, half) => columns.half[row] === half },
-    { key: "outcome", label: "Any outcome", options: [["success", "success"], ["failure", "failure"], ["error", "error"]],
+    ...(tasks.length > 1 ? [select("task", "Task", tasks)] : []),
+    { key: "half", label: "Half", options: [["guided", "guided"], ["free", "free"]], test: (row, half) => columns.half[row] === half },
+    { key: "outcome", label: "Outcome", options: [["success", "success"], ["failure", "failure"], ["error", "error"]],
       test: (row, outcome) => (outcome === "error" ? columns.status[row] === "failed" : columns.success[row] === (outcome === "success")) },
-    ...(kinds.length > 1 ? [select("kind", "Training and evaluation", kinds)] : []),
-    ...(statuses.length > 1 ? [select("status", "Any status", statuses)] : []),
-    { key: "questions", label: "Questions or not", options: [["1", "asked and was answered"]], test: (row) => columns.asked[row].length > 0 },
+    ...(kinds.length > 1 ? [select("kind", "Kind", kinds)] : []),
+    ...(statuses.length > 1 ? [select("status", "Status", statuses)] : []),
+    { key: "questions", label: "Questions", options: [["1", "asked and was answered"]], test: (row) => columns.asked[row].length > 0 },
     { key: "entry", label: "guided by", test: (row, id) => columns.entry[row] === id || columns.asked[row].includes(id) },
   ];
   return html`<${Browser} table=${episodes} noun="episodes" columns=${show} filters=${filters} order="step down"

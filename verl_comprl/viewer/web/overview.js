@@ -22,7 +22,7 @@ function last(curve, label) {
 export function ranked(entries, helped) {
   const { gain_low: low = [], gain_high: high = [], gain = [] } = entries.columns;
   const bound = helped ? low : high;
-  const rows = bound.map((_, row) => row).filter((row) => (helped ? gain[row] > 0 : gain[row] < 0));
+  const rows = bound.map((_, row) => row).filter((row) => bound[row] != null && (helped ? gain[row] > 0 : gain[row] < 0));
   return rows.sort((a, b) => (helped ? bound[b] - bound[a] : bound[a] - bound[b]));
 }
 
@@ -30,7 +30,7 @@ function Ranking({ title, note, rows, sort }) {
   return html`<section class="card"><header><h2>${title}</h2><${Link} to=${{ page: "bank", query: { sort } }}>all<//></header>
     <p class="faint">${note}</p>
     ${rows.length ? html`<ol class="ranking">${rows.map((row) => html`<${Ranked} row=${row} key=${row} />`)}</ol>`
-      : html`<p class="faint">No entry yet: it takes guided episodes whose prompt has a free half on record.</p>`}
+      : html`<p class="faint">No entry yet: it takes three guided episodes whose prompts have a free half on record.</p>`}
   </section>`;
 }
 
@@ -38,7 +38,7 @@ function Ranked({ row }) {
   const { entries } = usePane().run;
   const { id, uses, rate, free, step, kind } = entries.columns;
   const { value } = useAsync(() => entries.detail(row), [entries, row]);
-  return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · used ${number(uses[row])} times`}</small></div>
+  return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · ${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}`}</small></div>
     <${Compared} rate=${rate[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
     <${Gain} of=${entries} row=${row} /></li>`;
 }
@@ -67,7 +67,7 @@ export function Overview() {
     <div class="cards">
       ${summary.curves.slice(0, 2).map((curve) => html`<section class="card"><${Chart} curve=${curve} steps=${steps} height=${210} /></section>`)}
       ${entries.length > 0 && html`
-        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval."
+        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval; three uses or more."
           rows=${ranked(entries, true).slice(0, LISTED)} sort="gain down" />
         <${Ranking} title="Misled most" note="The same comparison, by the upper end of the interval."
           rows=${ranked(entries, false).slice(0, LISTED)} sort="gain up" />`}
