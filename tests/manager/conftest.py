@@ -13,6 +13,7 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
+from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.manager import ExperienceManager
 
 
@@ -47,7 +48,8 @@ async def open_manager(
             **settings,
         )
         opened_bank = await ExperienceBank.open(config.bank, embedder)
-        manager = ExperienceManager(config, opened_bank, journal=tmp_path / f"{folder}.jsonl")
+        call_log = CallLog(tmp_path / f"{folder}-calls")
+        manager = ExperienceManager(config, opened_bank, journal=tmp_path / f"{folder}.jsonl", call_log=call_log)
         opened.append(manager)
         calls = make_calls(extractor, votes=votes, through=manager.availability.when_there)
         return Setup(manager, opened_bank, calls)

@@ -131,7 +131,9 @@ async def test_an_entry_merged_across_tasks_is_judged_in_each_of_them(
     await merged(setup)
     (entry,) = setup.bank.entries()
     assert entry.tasks == ("a", "b")
-    (line,) = map(json.loads, (tmp_path / "bank.jsonl").read_text().splitlines())
+    line, *gone = map(json.loads, (tmp_path / "bank.jsonl").read_text().splitlines())
+    call = {"step": 0, "event": "removed", "reason": "replaced", "call": entry.record_id}
+    assert sorted(gone, key=lambda event: event["entry"]) == [{**call, "entry": id} for id in sorted(parents)]
     assert (line["event"], line["entry"], line["tasks"]) == ("merged", entry.id, ["a", "b"])
     assert (line["title"], line["content"], set(line["parents"])) == ("jump", "always", set(parents))
     for number in range(2):
@@ -143,6 +145,8 @@ async def test_an_entry_merged_across_tasks_is_judged_in_each_of_them(
     await setup.manager.collect(1)
     (entry,) = setup.bank.entries()
     assert entry.quarantined == "0 of 4 successes, free half 0.50"
+    last = json.loads((tmp_path / "bank.jsonl").read_text().splitlines()[-1])
+    assert last == {"step": 1, "event": "quarantined", "entry": entry.id, "reason": entry.quarantined}
 
 
 async def test_entries_that_are_gone_or_in_quarantine_by_then_are_not_listed(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from verl_comprl.record import RunRecord
 from verl_comprl.trainer.run_log import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -107,3 +109,16 @@ class Run:
             if not found or time.monotonic() > deadline:
                 return found
             time.sleep(0.2)
+
+
+def check_record(run: Path) -> None:
+    """Check that the episodes on disk are those that the metrics count, across a resume, and that calls are there."""
+    record = RunRecord(run)
+    episodes = list(record.episodes())
+    trained = Counter(episode["step"] for episode in episodes if episode["status"] == "trained")
+    halves = ("comprl/guided/rollouts", "comprl/free/rollouts")
+    assert trained == {line["step"]: sum(line["data"][half] for half in halves) for line in record.metrics()}
+    assert len({episode["id"] for episode in episodes}) == len(episodes)
+    assert all(episode["advantage"] is not None for episode in episodes if episode["status"] == "trained")
+    read = {episode["guide"]["call"] for episode in episodes if episode["guided"]} - {None}
+    assert read <= {call["call"] for call in record.calls()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import undocumented
+from running import check_record, undocumented
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(2400)]
 
@@ -52,6 +52,7 @@ def test_colocated_rollouts_run_ahead_and_continue_after_a_resume(folder: Path, 
     check(steps, rollouts=2 * 4)
     check_checkpoints((folder / "ahead_groups.jsonl", folder / "ahead_continued_groups.jsonl"), steps, prompts=2)
     assert (folder / "ahead" / "global_step_2" / "transfer_queue").is_dir()
+    check_record(folder / "ahead")
     assert not list((folder / "static_online").glob("global_step_*/transfer_queue"))
 
 

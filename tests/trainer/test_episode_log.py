@@ -130,7 +130,6 @@ def test_a_step_that_a_stop_has_cut_short_is_written(queue: Queue, tmp_path: Pat
 def test_switched_off_it_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_log, "tq", None)
     log = EpisodeLog(tmp_path, RecordConfig(enabled=False))
-    log.rewind(3)
     log.trained(["a_0"], [1.0])
     log.take(1)
     assert written(log, tmp_path) == [] and log.metrics() == {"comprl/record/episodes_lost": 0.0}

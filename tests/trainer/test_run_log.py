@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from verl_comprl.record import RunRecord
+from verl_comprl.record.step_files import StepFiles
+from verl_comprl.trainer.rewinding import rewind_run
 from verl_comprl.trainer.run_log import MetricsFile, append_record, rewind_log
 
 
@@ -55,3 +58,17 @@ def test_metrics_have_the_format_of_verls_file_logger(tmp_path: Path, monkeypatc
 def test_a_value_of_an_unknown_type_does_not_end_the_run(tmp_path: Path) -> None:
     MetricsFile(tmp_path / "metrics.jsonl").log({"a": torch.tensor(1.0)}, 1)
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "data": {"a": "tensor(1.)"}}
+
+
+def test_a_resumed_run_takes_all_its_files_back(tmp_path: Path) -> None:
+    names = ("metrics.jsonl", "evaluations.jsonl", "failures.jsonl", "experience.jsonl")
+    folders = [StepFiles(tmp_path / name) for name in ("episodes", "extractor_calls")]
+    for step in (4, 5, 6):
+        for name in names:
+            append_record(tmp_path / name, {"step": step})
+        for files in folders:
+            files.append(step, [b'{"step": %d}\n' % step])
+    rewind_run(tmp_path, 5)
+    assert [steps(tmp_path / name) for name in names] == [[4, 5]] * 4
+    assert [files.steps() for files in folders] == [[4, 5]] * 2
+    assert [record["step"] for record in RunRecord(tmp_path).episodes()] == [4, 5]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import ROOT, START_SECONDS, Run, last_step, run_environment, undocumented
+from running import ROOT, START_SECONDS, Run, check_record, last_step, run_environment, undocumented
 
 from verl_comprl.experience.transfer.snapshot import snapshot_checksum
 
@@ -63,6 +63,11 @@ def test_metrics_of_a_run_and_its_continuation_are_in_one_file(folder, interrupt
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, last_step(folder / "run") + 1))
     assert all(line["data"]["comprl/free/rollouts"] > 0 for line in lines)
+
+
+def test_every_trained_episode_and_what_guided_it_is_on_disk(folder, interrupted, lent):
+    check_record(folder / "run")
+    assert (folder / "run" / "extractor_calls").is_dir()
 
 
 def test_a_resumed_run_continues_from_the_checkpoint(folder, interrupted, lent):

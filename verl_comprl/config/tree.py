@@ -93,7 +93,7 @@ class RecordConfig(Settings):
 
     keep_steps: PositiveInt | None = 1000
     """Steps to keep in each of these folders, the latest ones; null keeps all. 96 episodes of 8 turns take about
-    200 KB."""
+    150 KB."""
 
 
 class ComprlConfig(Settings):

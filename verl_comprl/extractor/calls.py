@@ -62,6 +62,15 @@ class Generation:
     """Tokens of prompt and response, if not those of the prompt's ids and ``token_ids``."""
 
 
+@dataclass(frozen=True)
+class Transcript:
+    """One call in words: messages of the prompt, the answer, and the numbers of their tokens."""
+
+    messages: list[Message]
+    answer: str
+    tokens: tuple[int, int]
+
+
 Generate = Callable[[Prompt], Awaitable[Generation]]
 """Samples one response: the extractor's back end."""
 
@@ -108,6 +117,8 @@ class ExtractorCalls:
         self._votes = votes
         self._tokens: Counter[str] = Counter() if tokens is None else tokens
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prompts")
+        self.on_answer: Callable[[str, Transcript], None] = lambda call_id, transcript: None
+        """Called with the id of each call that was answered."""
 
     async def distill(
         self, request: DistillationRequest, similar: Sequence[str] = ()
@@ -149,9 +160,11 @@ class ExtractorCalls:
             weight_version=generation.weight_version,
             created_step=step,
         )
-        if generation.text is not None:
-            return generation.text, record
-        return self._tokenizer.decode(generation.token_ids, skip_special_tokens=True), record
+        text = generation.text
+        if text is None:
+            text = self._tokenizer.decode(generation.token_ids, skip_special_tokens=True)
+        self.on_answer(call_id, Transcript(prompt.messages, text, (sent, sampled)))
+        return text, record
 
     def _prompt(self, messages: list[Message]) -> Prompt:
         ids = self._tokenizer.apply_chat_template(

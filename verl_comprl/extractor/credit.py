@@ -7,7 +7,7 @@ Steps are those in which outcomes are reported, not those in which the prompts w
 trainer, rollouts of one prompt end in different steps, and some time after their submission.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,30 +30,42 @@ ONE_STEP = Settling()
 
 
 @dataclass(frozen=True)
-class _Use:
+class Use:
+    """That an episode used a record, and its outcome."""
+
     record_id: str
     prompt: str
     task: str
     success: bool
     judged: float
     step: int
+    episode: str = ""
 
 
 class Credit:
     """Rewards records for outcomes, immediately or relative to the free half."""
 
-    def __init__(self, buffer: TrainingBuffer, *, relative: bool, settling: Settling = ONE_STEP) -> None:
+    def __init__(
+        self,
+        buffer: TrainingBuffer,
+        *,
+        relative: bool,
+        settling: Settling = ONE_STEP,
+        on_reward: Callable[[Use, float], None] = lambda use, reward: None,
+    ) -> None:
         """Set up for a buffer.
 
         Args:
             buffer: Receives the rewards; knows which records exist.
             relative: Whether the reward is the outcome minus the mean outcome of the prompt's free half.
             settling: How long a use waits for that half, if so.
+            on_reward: Called with each use and its reward, also of a record that the buffer does not know.
         """
+        self._on_reward = on_reward
         self._buffer = buffer
         self._relative = relative
         self._settling = settling
-        self._waiting: list[_Use] = []
+        self._waiting: list[Use] = []
         self._free: dict[str, list[bool]] = {}
         self._free_step: dict[str, int] = {}
 
@@ -62,7 +74,15 @@ class Credit:
         return len(self._waiting)
 
     def record_outcome(
-        self, record_id: str, prompt: str, task: str, success: bool, step: int, *, judged: float = 0.0
+        self,
+        record_id: str,
+        prompt: str,
+        task: str,
+        success: bool,
+        step: int,
+        *,
+        judged: float = 0.0,
+        episode: str = "",
     ) -> None:
         """Record that an episode used a record, and its outcome.
 
@@ -73,11 +93,13 @@ class Credit:
             success: Outcome of the episode.
             step: Actor step in which the outcome is reported.
             judged: ``s`` of Eq. 8, which is added to the reward.
+            episode: Id of the episode, for the run's record.
         """
+        use = Use(record_id, prompt, task, success, judged, step, episode)
         if self._relative:
-            self._waiting.append(_Use(record_id, prompt, task, success, judged, step))
+            self._waiting.append(use)
         else:
-            self._buffer.record_reward(record_id, judged + outcome_reward(success))
+            self._reward(use, outcome_reward(success))
 
     def record_free_outcome(self, prompt: str, success: bool, step: int) -> None:
         """Record the outcome of a rollout in a prompt's free half, reported in actor step ``step``."""
@@ -93,18 +115,23 @@ class Credit:
             task_outcomes: Latest outcomes of free rollouts by task, the baseline of uses whose free half has failed.
         """
         limits = self._settling
-        waiting: list[_Use] = []
+        waiting: list[Use] = []
         for use in self._waiting:
             outcomes = self._free.get(use.prompt, [])
             if len(outcomes) < limits.rollouts and step - use.step < limits.steps:
                 waiting.append(use)
             else:
                 compared = outcomes or list(task_outcomes.get(use.task, ()))
-                self._buffer.record_reward(use.record_id, use.judged + relative_reward(use.success, compared))
+                self._reward(use, relative_reward(use.success, compared))
         self._waiting = waiting
         # Kept as long: a guided rollout of the prompt may end later.
         for prompt in [prompt for prompt, seen in self._free_step.items() if step - seen >= limits.steps]:
             del self._free[prompt], self._free_step[prompt]
+
+    def _reward(self, use: Use, reward: float) -> None:
+        reward += use.judged
+        self._buffer.record_reward(use.record_id, reward)
+        self._on_reward(use, reward)
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, JSON-compatible."""
@@ -112,6 +139,6 @@ class Credit:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Replace the state with what :meth:`state` returned."""
-        self._waiting = [_Use(**use) for use in state["waiting"]]
+        self._waiting = [Use(**use) for use in state["waiting"]]
         self._free = {prompt: list(outcomes) for prompt, outcomes in state["free"].items()}
         self._free_step = dict(state["free_step"])

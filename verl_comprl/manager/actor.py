@@ -19,6 +19,7 @@ from verl_comprl.experience import ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
+from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
@@ -27,6 +28,7 @@ from verl_comprl.manager.server_calls import bounded
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
+from verl_comprl.record.reader import CALLS
 
 MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
@@ -64,7 +66,10 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.delete([entry.id for entry in bank.entries()])
         if config.initial_bank and not keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
-        super().__init__(config, bank, seed=seed, journal=Path(run) / JOURNAL, settling=settling)
+        record = config.record
+        call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
+        journal = Path(run) / JOURNAL
+        super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))

@@ -1,15 +1,16 @@
-"""Journal of a run, ``RUN/experience.jsonl``: every entry that was written or merged, and the episodes that read one.
+"""Journal of a run, ``RUN/experience.jsonl``: every entry written, merged, removed or quarantined, and who read one.
 
 The bank holds the present entries with their counts; the journal keeps what was replaced or removed since, in order.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from verl_comprl.experience.schema import DistillationRequest, Experience
+from verl_comprl.experience.updates.planning import ApplyReport
 
 JOURNAL = "experience.jsonl"
 
@@ -35,7 +36,31 @@ class Journal:
     def read(self, request: DistillationRequest) -> None:
         """Note the entries that a guided episode read: its guide, then those behind the answers to its questions."""
         pairs = zip(request.experience_ids, request.experience_texts, strict=False)
-        self._append({**_episode(request, "read"), "entry": id, "text": text} for id, text in pairs)
+        self._append(
+            {**_episode(request, "read"), "entry": id, "text": text, "asked": number > 0}
+            for number, (id, text) in enumerate(pairs)
+        )
+
+    def removed(
+        self, report: ApplyReport, written: Collection[Experience], *, step: int, call: str, listed: Collection[str]
+    ) -> None:
+        """Note the entries that have left the bank through a call that ``written`` is of."""
+        parents = {parent for entry in written for parent in entry.parents}
+
+        def reason(id: str) -> str:
+            return "replaced" if id in parents else "discarded" if id in listed else "evicted"
+
+        self._append(
+            {"step": step, "event": "removed", "entry": id, "reason": reason(id), "call": call}
+            for id in report.removed_ids
+        )
+
+    def quarantined(self, ids: Iterable[str], get: Callable[[str], Experience | None], step: int) -> None:
+        """Note the entries that are retrieved no more."""
+        entries = (entry for id in ids if (entry := get(id)))
+        self._append(
+            {"step": step, "event": "quarantined", "entry": entry.id, "reason": entry.quarantined} for entry in entries
+        )
 
     def _append(self, events: Iterable[Mapping[str, Any]]) -> None:
         lines = [orjson.dumps(event) + b"\n" for event in events]
@@ -62,4 +87,5 @@ def _text(entry: Experience) -> dict[str, Any]:
         "content": entry.content,
         "parents": list(entry.parents),
         "weight_version": entry.weight_version,
+        "call": entry.record_id,
     }

@@ -17,7 +17,8 @@ from typing import Any
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.schema import Add, DistillationRequest, Experience, Update
+from verl_comprl.experience.schema import Add, DistillationRequest, Update
+from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.credit import ONE_STEP, Credit, Settling
@@ -25,6 +26,8 @@ from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.availability import Availability
+from verl_comprl.manager.call_log import CallLog
+from verl_comprl.manager.distilling import Distilling
 from verl_comprl.manager.format_watch import FormatWatch
 from verl_comprl.manager.guides import Guides
 from verl_comprl.manager.journal import Journal
@@ -51,6 +54,7 @@ class ExperienceManager:
         *,
         seed: int = 0,
         journal: Path | None = None,
+        call_log: CallLog | None = None,
         settling: Settling = ONE_STEP,
     ) -> None:
         """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`.
@@ -60,11 +64,13 @@ class ExperienceManager:
             bank: The open bank.
             seed: Determines, with the step, what is drawn at random from the bank.
             journal: File of the journal; None keeps none.
+            call_log: Records the extractor's calls.
             settling: How long relative rewards wait for the free half of a prompt.
         """
         self._config = config
         self._bank = bank
         self._journal = Journal(journal)
+        self._call_log = call_log or CallLog()
         self._calls: ExtractorCalls | None = None
         self.availability = Availability()
         self._queue = DistillationQueue(config.queue)
@@ -76,7 +82,14 @@ class ExperienceManager:
             max_staleness=learning.max_staleness,
             max_answer_share=learning.max_answer_share,
         )
-        self._credit = Credit(self._buffer, relative=learning.utility == "relative", settling=settling)
+        self._credit = Credit(
+            self._buffer,
+            relative=learning.utility == "relative",
+            settling=settling,
+            on_reward=self._call_log.used,
+        )
+        self._batch: tuple[TrainingBatch, int] | None = None
+        """The latest batch, and the version of the weights that it is for."""
         self._totals = Totals()
         self._format_watch = FormatWatch()
         self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
@@ -99,10 +112,21 @@ class ExperienceManager:
             calls: Calls of the extractor that wait while it is away (:meth:`Availability.when_there`).
         """
         self._calls = calls
+        calls.on_answer = self._call_log.answered
         if not self._config.extractor.distill:
             return
+        distilling = Distilling(
+            config=self._config,
+            bank=self._bank,
+            queue=self._queue,
+            calls=calls,
+            commit=self._commit,
+            journal=self._journal,
+            note=self._note,
+            fail=self._fail,
+        )
         for _ in range(self._config.extractor.distillation_workers):
-            self._spawn(self._work())
+            self._spawn(distilling.run())
         if self._merging:
             self._spawn(self._merge_pass())
 
@@ -146,6 +170,8 @@ class ExperienceManager:
         text = sanitize(written or "", MAX_CHARS)
         if not read_only:
             self._keep(record, format_ok=bool(text))
+        reward = None if text or read_only else self._format_reward
+        self._call_log.finished(record, reward=reward, query=query, entry=entry.id, text=text or None)
         if not text:
             return Answer("malformed", NOTHING_FOUND)
         entry_record_id = entry.record_id if self._config.search_and_ask.reward_entry else None
@@ -163,7 +189,9 @@ class ExperienceManager:
                 self._totals.verdicts[judged.verdict] += 1
             for record_id in episode.record_ids if episode.guided or judged else ():
                 bonus = judged.score if judged and judged.record_id == record_id else 0.0
-                self._credit.record_outcome(record_id, episode.prompt, request.task, success, self._step, judged=bonus)
+                self._credit.record_outcome(
+                    record_id, episode.prompt, request.task, success, self._step, judged=bonus, episode=request.id
+                )
             if episode.guided:
                 self._bank.record_outcome(request.experience_ids[:1], success, task=request.task)
                 self._bank.record_outcome(request.experience_ids[1:], success, task=request.task, asked=True)
@@ -181,62 +209,6 @@ class ExperienceManager:
             self._totals.distillations["skipped"] += 1
 
     # ---- background ----
-
-    async def _work(self) -> None:
-        while True:
-            request = await self._queue.get()
-            try:
-                similar = await self._similar(request)
-                answer, record = await self._extractor.distill(request, [entry.text for entry in similar])
-                async with self._commit.read():
-                    await self._apply_distillation(request, similar, answer, record)
-                    self._queue.acknowledge(request)
-            except Exception as error:
-                self._fail("distill", error)
-                self._queue.fail(request, f"{type(error).__name__}: {error}")
-
-    async def _similar(self, request: DistillationRequest) -> list[Experience]:
-        """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""
-        limit = self._config.extractor.list_nearest
-        if not limit:
-            return []
-        try:
-            return await self._bank.nearest(
-                f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
-                limit,
-                task=request.task,
-                environment=request.environment,
-                exclude=request.experience_ids,
-            )
-        except Exception as error:
-            self._fail("list_nearest", error)
-            return []
-
-    async def _apply_distillation(
-        self,
-        request: DistillationRequest,
-        similar: Sequence[Experience],
-        answer: ParsedAnswer,
-        record: GenerationRecord,
-    ) -> None:
-        if answer.format_ok:
-            # The bank first, the record after it: if the write fails the episode is distilled again, and only the
-            # record of the text that is really in the bank may be trained on.
-            report = await self._bank.apply(
-                answer.operations,
-                call_id=record.id,
-                listed=[*request.experience_ids, *(entry.id for entry in similar)],
-                task=request.task,
-                environment=request.environment,
-                step=request.step,
-                weight_version=record.weight_version,
-                source_trajectory=request.id,
-                source_success=request.outcome.success,
-            )
-            if not report.repeated:
-                written = (self._bank.get(id) for id in report.new_ids)
-                self._journal.wrote(request, (entry for entry in written if entry is not None))
-        self._note(answer, record)
 
     async def merge(self) -> bool:
         """Start a merge pass over the bank in the background; ``False`` if one is still running."""
@@ -256,7 +228,7 @@ class ExperienceManager:
                 step=lambda: self._step,
                 free_outcomes=self._free_outcomes,
                 note=self._note,
-                wrote=self._journal.merged,
+                journal=self._journal,
                 fail=self._fail,
             ).run()
             self._totals.merges += 1
@@ -265,13 +237,28 @@ class ExperienceManager:
         finally:
             self._merging = False
 
-    def _note(self, answer: ParsedAnswer, record: GenerationRecord) -> None:
+    def _note(
+        self,
+        answer: ParsedAnswer,
+        record: GenerationRecord,
+        report: ApplyReport | None = None,
+        *,
+        listed: Sequence[str] = (),
+        episode: str | None = None,
+    ) -> None:
         """Count a call's errors and what became of a distilled episode, and keep its record."""
+        reward = None if answer.format_ok else self._format_reward
+        self._call_log.finished(record, answer, report, listed=listed, reward=reward, episode=episode)
         self._totals.parse_failures.update(error.kind for error in answer.errors)
         if record.kind is CallKind.DISTILL:
             writes = any(isinstance(operation, Add | Update) for operation in answer.operations)
             self._totals.distillations["written" if writes else "return" if answer.format_ok else "unreadable"] += 1
         self._keep(record, format_ok=answer.format_ok)
+
+    @property
+    def _format_reward(self) -> float | None:
+        learning = self._config.extractor
+        return learning.format_failure_reward if learning.train else None
 
     def _keep(self, record: GenerationRecord, *, format_ok: bool) -> None:
         """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward.
@@ -295,27 +282,33 @@ class ExperienceManager:
         self._credit.flush_pending(step, self._free_outcomes)
         samples = self._buffer.collect()
         try:
-            await self._bank.retire(self._free_outcomes)
+            self._journal.quarantined(await self._bank.retire(self._free_outcomes), self._bank.get, step)
         except StoreError as error:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
         self._reported = {key: at for key, at in self._reported.items() if at >= step - REMEMBERED_STEPS}
+        self._call_log.flush(step)
         return {"extractor/samples": float(samples), **await self.metrics()}
 
     async def next_batch(self, version: int = 0) -> TrainingBatch | None:
         """Return a full CISPO batch for weights ``version``, or ``None``."""
-        return self._buffer.next_batch(self._step, version)
+        batch = self._buffer.next_batch(self._step, version)
+        self._batch = (batch, version) if batch else None
+        return batch
 
     async def trained(self) -> None:
         """Count the batch of :meth:`next_batch` as trained, in its records and in the entries they wrote."""
         self._bank.record_training(self._buffer.trained(), self._step)
+        if self._batch:
+            batch, version = self._batch
+            self._call_log.trained(batch, version + 1)
 
     # ---- state ----
 
     async def metrics(self) -> dict[str, float]:
         """Return all counters of the run (retrievals: since the bank was opened)."""
         metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
-        return metrics | self.availability.metrics()
+        return metrics | self.availability.metrics() | {"record/calls_lost": float(self._call_log.lost)}
 
     async def drain(self, timeout: float) -> bool:
         """Wait until the queue is empty; ``False`` if it is not after ``timeout`` seconds."""
@@ -330,6 +323,7 @@ class ExperienceManager:
         """Write bank, queue, buffer and counters into ``folder``."""
         path = Path(folder)
         async with self._commit.write():
+            self._call_log.flush(self._step)
             path.mkdir(parents=True, exist_ok=True)
             await self._bank.flush()
             await self._bank.save(path / "bank")
@@ -372,6 +366,7 @@ class ExperienceManager:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._call_log.close, self._step)
         await self._bank.close()
 
     @property

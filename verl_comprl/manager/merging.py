@@ -4,18 +4,19 @@ Owns the pass. ``experience.updates.merge`` decides which entries form a chunk, 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_comprl.config.tree import ComprlConfig
-from verl_comprl.experience import ExperienceBank, ParsedAnswer
+from verl_comprl.experience import ExperienceBank
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.updates.merge import split_into_runs
 from verl_comprl.experience.updates.quality import free_success_rates
 from verl_comprl.extractor.calls import ExtractorCalls
-from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.prompts import render_entry
+from verl_comprl.manager.distilling import Note
+from verl_comprl.manager.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,8 @@ class MergePass:
     """Returns the current actor step."""
     free_outcomes: Mapping[str, Collection[bool]]
     """Latest outcomes of the free half, by task."""
-    note: Callable[[ParsedAnswer, GenerationRecord], None]
-    """Keeps the record of a call."""
-    wrote: Callable[[Iterable[Experience]], None]
-    """Notes the entries that a call wrote."""
+    note: Note
+    journal: Journal
     fail: Callable[[str, Exception], None]
     """Counts a failure."""
 
@@ -82,18 +81,21 @@ class MergePass:
         ]
         answer, record = await self.calls.merge(texts, self.step())
         async with self.commit.read():
+            ids = [entry.id for entry in listed]
             if not answer.format_ok:
-                self.note(answer, record)
+                self.note(answer, record, listed=ids)
                 return []
             report = await self.bank.apply(
                 answer.operations,
                 call_id=record.id,
-                listed=[entry.id for entry in listed],
+                listed=ids,
                 task="",
                 environment="",
                 step=self.step(),
                 weight_version=record.weight_version,
             )
-            self.wrote(entry for id in report.new_ids if (entry := self.bank.get(id)))
-            self.note(answer, record)
+            written = [entry for id in report.new_ids if (entry := self.bank.get(id))]
+            self.journal.merged(written)
+            self.journal.removed(report, written, step=self.step(), call=record.id, listed=ids)
+            self.note(answer, record, report, listed=ids)
         return list(report.surviving_ids[-self.config.merge.chunk :])

@@ -36,7 +36,7 @@ class RecordWriter:
         self.lost = 0
         """Records that could not be written."""
         self.seconds = 0.0
-        """Time that writing took, in the thread."""
+        """Time of the processor that writing took, in the thread."""
 
     def write(self, step: int, records: Records | Callable[[], Records], count: int) -> None:
         """Add records to the file of a step; returns at once and never raises.
@@ -58,7 +58,7 @@ class RecordWriter:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _write(self, step: int, records: Records | Callable[[], Records], count: int) -> None:
-        started = time.perf_counter()
+        started = time.thread_time()
         try:
             found = records() if callable(records) else records
             lines = [self._redact(encode(record)) + b"\n" for record in found]
@@ -67,7 +67,7 @@ class RecordWriter:
                 self.files.keep(self._keep_steps)
         except Exception as error:  # the disk, or what the records come from: neither may cost the run anything else
             self._lose(count, repr(error))
-        self.seconds += time.perf_counter() - started
+        self.seconds += time.thread_time() - started
 
     def _lose(self, count: int, why: str) -> None:
         if not self.lost:

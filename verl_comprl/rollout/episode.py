@@ -5,11 +5,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
 from verl_comprl.manager.messages import Answer, EpisodeReport, Guide, Judgement
-from verl_comprl.rollout.conversation import Conversation
+
+if TYPE_CHECKING:  # it imports verl's agent loops, which import ours, which import this
+    from verl_comprl.rollout.conversation import Conversation
 
 EVALUATION_KEY = "comprl_evaluation"
 """Field of every submitted prompt, set by the trainer: whether it is evaluated or trained on."""
@@ -81,7 +83,7 @@ class Episode:
     """The environment's tools, which are part of its action set."""
     generated: list[tuple[list[int], list[float] | None]] = field(default_factory=list)
     """Tokens and log-probs of those turns."""
-    conversation: Conversation | None = None
+    conversation: "Conversation | None" = None
     """Tokens of the episode, once it has a prompt."""
     record_ids: list[str] = field(default_factory=list)
     """Generation records whose text the episode used: the entry's first, then those of the answers."""

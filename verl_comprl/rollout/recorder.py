@@ -13,16 +13,18 @@ import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transfer_queue as tq
 
 from verl_comprl.record.lines import encode
-from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.episode import EVALUATION_KEY, TIMERS, TOKENS, Asked, Episode
 from verl_comprl.rollout.failures import FailedRollout
+
+if TYPE_CHECKING:
+    from verl_comprl.rollout.conversation import Conversation
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +179,7 @@ def _unfinished(episode: Episode) -> dict[str, Any] | None:
     }
 
 
-def _tokens_as_text(conversation: Conversation | None, tokenizer: Any) -> dict[str, Any]:
+def _tokens_as_text(conversation: "Conversation | None", tokenizer: Any) -> dict[str, Any]:
     """Decode prompt and response, the latter piece by piece, so that it is known which characters carry loss."""
     if conversation is None:
         return {"input": "", "output": "", "loss_spans": []}

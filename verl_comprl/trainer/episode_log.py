@@ -29,17 +29,12 @@ class EpisodeLog:
 
     def __init__(self, folder: Path, settings: RecordConfig) -> None:
         """Write into ``folder``, the run's."""
-        self._writer = RecordWriter(folder / EPISODES, settings.keep_steps) if settings.enabled else None
+        self.writer = RecordWriter(folder / EPISODES, settings.keep_steps) if settings.enabled else None
         self._trained: dict[str, float] = {}
         """Advantages of the episodes that the present step was trained on so far, by id."""
         self._taken: set[str] = set()
         """Keys that the thread has not yet removed from TransferQueue."""
         self._missing = 0
-
-    def rewind(self, step: int) -> None:
-        """Put the files after ``step`` aside, from which the run continues."""
-        if self._writer:
-            self._writer.files.rewind(step)
 
     def trained(self, episodes: Sequence[str], advantages: Sequence[float]) -> None:
         """Note on which episodes an update is trained, and with which advantages."""
@@ -51,10 +46,10 @@ class EpisodeLog:
         Before a checkpoint of the step, which would hold its records otherwise.
         """
         trained, self._trained = self._trained, {}
-        if self._writer is None:
+        if self.writer is None:
             return
         # One listing: a prompt that is submitted after it has no episode in it either.
-        partitions: dict[str, Tags] = tq.kv_list() or {}
+        partitions: Mapping[str, Tags] = tq.kv_list() or {}
         waiting = {key: tag for key, tag in partitions.get(PARTITION, {}).items() if tag and key not in self._taken}
         alive = {prompt_of(key) for key in partitions.get(TRAIN, {})}
         states = {key: _status(key, tag, trained, alive) for key, tag in waiting.items()}
@@ -62,11 +57,11 @@ class EpisodeLog:
         self._missing += len(trained.keys() - states.keys())
         if states:
             self._taken |= states.keys()
-            self._writer.write(step, lambda: self._records(step, states, trained), len(states))
+            self.writer.write(step, lambda: self._records(step, states, trained), len(states))
 
     def metrics(self) -> dict[str, float]:
         """Return the episodes of which there is no record, since the run was started."""
-        lost = self._missing + (self._writer.lost if self._writer else 0)
+        lost = self._missing + (self.writer.lost if self.writer else 0)
         return {"comprl/record/episodes_lost": float(lost)}
 
     def close(self, step: int) -> None:
@@ -74,8 +69,8 @@ class EpisodeLog:
         if self._trained:
             with suppress(Exception):  # whatever has ended the run, which matters more
                 self.take(step)
-        if self._writer:
-            self._writer.close(CLOSE_SECONDS)
+        if self.writer:
+            self.writer.close(CLOSE_SECONDS)
 
     def _records(self, step: int, states: Mapping[str, str], trained: Mapping[str, float]) -> Iterator[dict[str, Any]]:
         """Take the records from TransferQueue; in the writer's thread."""

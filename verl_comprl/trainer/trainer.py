@@ -30,7 +30,6 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
-from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
 from verl_comprl.rollout.episode import EVALUATION_KEY
@@ -39,12 +38,13 @@ from verl_comprl.trainer.checkpoint import resume_folder
 from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
-from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.placement import reserve
-from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record, rewind_log
+from verl_comprl.trainer.rewinding import rewind_run
+from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.task_sampler import share_equally
 
@@ -98,9 +98,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self.prepare()
         self.experience_runtime.open(folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
-        for name in (EVALUATIONS, FAILURES, JOURNAL, METRICS):
-            rewind_log(self._folder / name, step)
-        self._episodes.rewind(step)
+        rewind_run(self._folder, step)
         reserve(slot_groups(self.config))
         if self._shares_slots:  # the servers of both measure the memory that is left
             super()._setup()

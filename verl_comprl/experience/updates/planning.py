@@ -52,6 +52,8 @@ class ApplyReport:
     new_ids: tuple[str, ...] = ()
     surviving_ids: tuple[str, ...] = ()
     """The listed entries that are still in the bank, then the new ones."""
+    removed_ids: tuple[str, ...] = ()
+    """Entries that are no longer in the bank: replaced, discarded or evicted."""
     repeated: bool = False
 
 
@@ -162,10 +164,11 @@ def plan_changes(
         evicted=len(evicted),
         new_ids=tuple(id for id in new if id not in removed),
         surviving_ids=tuple(id for id in surviving if id not in removed),
+        removed_ids=tuple(id for id in removed if id in entries),
     )
     return Changes(
         new=tuple(entry for entry in new.values() if entry.id not in removed),
-        removed=tuple(id for id in removed if id in entries),
+        removed=report.removed_ids,
         upvotes={id: count for id, count in votes[Upvote].items() if id not in removed},
         downvotes={id: count for id, count in votes[Downvote].items() if id not in removed},
         report=report,

@@ -1,0 +1,110 @@
+"""Distils finished episodes from the queue into the bank, in the background.
+
+Owns one episode's way from the queue to the bank. ``extractor.calls`` makes the prompt, the bank applies the answer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import ExperienceBank, ParsedAnswer
+from verl_comprl.experience.locks import ReadWriteLock
+from verl_comprl.experience.schema import DistillationRequest, Experience
+from verl_comprl.experience.updates.planning import ApplyReport
+from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.generation_record import GenerationRecord
+from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.manager.journal import Journal
+
+
+class Note(Protocol):
+    """Counts and keeps a call whose answer has been worked off."""
+
+    def __call__(
+        self,
+        answer: ParsedAnswer,
+        record: GenerationRecord,
+        report: ApplyReport | None = None,
+        *,
+        listed: Sequence[str] = (),
+        episode: str | None = None,
+    ) -> None:
+        """Note the call, what it did to the bank, which entries its prompt numbered, and the episode it was about."""
+        ...
+
+
+@dataclass(frozen=True)
+class Distilling:
+    """What the distillation of episodes needs of the manager."""
+
+    config: ComprlConfig
+    bank: ExperienceBank
+    queue: DistillationQueue
+    calls: ExtractorCalls
+    commit: ReadWriteLock
+    """Its read side is held while an answer changes bank, queue and buffer together."""
+    journal: Journal
+    note: Note
+    fail: Callable[[str, Exception], None]
+    """Counts a failure."""
+
+    async def run(self) -> None:
+        """Work off the queue for ever; several may do so at the same time."""
+        while True:
+            request = await self.queue.get()
+            try:
+                similar = await self._similar(request)
+                answer, record = await self.calls.distill(request, [entry.text for entry in similar])
+                async with self.commit.read():
+                    await self._apply(request, similar, answer, record)
+                    self.queue.acknowledge(request)
+            except Exception as error:
+                self.fail("distill", error)
+                self.queue.fail(request, f"{type(error).__name__}: {error}")
+
+    async def _similar(self, request: DistillationRequest) -> list[Experience]:
+        """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""
+        limit = self.config.extractor.list_nearest
+        if not limit:
+            return []
+        try:
+            return await self.bank.nearest(
+                f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
+                limit,
+                task=request.task,
+                environment=request.environment,
+                exclude=request.experience_ids,
+            )
+        except Exception as error:
+            self.fail("list_nearest", error)
+            return []
+
+    async def _apply(
+        self,
+        request: DistillationRequest,
+        similar: Sequence[Experience],
+        answer: ParsedAnswer,
+        record: GenerationRecord,
+    ) -> None:
+        report = None
+        listed = [*request.experience_ids, *(entry.id for entry in similar)]
+        if answer.format_ok:
+            # The bank first, the record after it: if the write fails the episode is distilled again, and only the
+            # record of the text that is really in the bank may be trained on.
+            report = await self.bank.apply(
+                answer.operations,
+                call_id=record.id,
+                listed=listed,
+                task=request.task,
+                environment=request.environment,
+                step=request.step,
+                weight_version=record.weight_version,
+                source_trajectory=request.id,
+                source_success=request.outcome.success,
+            )
+            if not report.repeated:
+                written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
+                self.journal.wrote(request, written)
+                self.journal.removed(report, written, step=request.step, call=record.id, listed=listed)
+        self.note(answer, record, report, listed=listed, episode=request.id)
