@@ -25,6 +25,19 @@ def test_steps_are_pooled_by_their_rollouts() -> None:
     assert (free["low"][0], free["high"][0]) == pytest.approx(wilson_interval(3, 4))
 
 
+def test_of_pooled_steps_the_first_may_be_fewer() -> None:
+    steps = [line(step, free__success=1, free__rollouts=8) for step in range(POINTS + 2)]
+    free = series(curves(steps, []), "Success in training")["without"]
+    assert (free["x"][0], free["x"][-1]) == (1, POINTS + 1)
+    odd = series(curves(steps[:-1], []), "Success in training")["without"]
+    assert (odd["x"][:2], odd["x"][-1]) == ((0, 2), POINTS) and odd["low"][0] < odd["low"][1] == odd["low"][-1]
+
+
+def test_a_part_that_is_not_used_has_no_curve() -> None:
+    found = curves([line(step, bank__size=step, bank__quarantined=0, guided__tool_calls=0) for step in (1, 2)], [])
+    assert [curve["title"] for curve in found] == ["Bank"] and [*series(found, "Bank")] == ["entries"]
+
+
 def test_a_half_without_rollouts_has_no_points() -> None:
     steps = [line(1, free__success=0.5, free__rollouts=4, guided__rollouts=0)]
     assert [*series(curves(steps, []), "Success in training")] == ["without"]

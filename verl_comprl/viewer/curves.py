@@ -75,13 +75,14 @@ def _success(steps: Sequence[tuple[int, Metrics]], width: int, task: str) -> dic
     found: dict[str, Points] = {}
     for label, half in ((_WITH, "guided"), (_WITHOUT, "free")):
         names = (f"comprl/{task}{half}/success", f"comprl/{task}{half}/rollouts")
-        for start in range(0, len(steps), width):
-            pairs = [[data.get(name) for name in names] for _, data in steps[start : start + width]]
+        for end in range(len(steps) % width or width, len(steps) + 1, width):  # of all groups the first may be smaller
+            pairs = [[data.get(name) for name in names] for _, data in steps[max(0, end - width) : end]]
             known = [(rate, count) for rate, count in pairs if rate is not None and count]
             if count := sum(count for _, count in known):
                 successes = min(max(sum(rate * count for rate, count in known), 0), count)
-                last = steps[min(start + width, len(steps)) - 1][0]
-                found.setdefault(label, []).append((last, successes / count, *wilson_interval(successes, count)))
+                found.setdefault(label, []).append(
+                    (steps[end - 1][0], successes / count, *wilson_interval(successes, count))
+                )
     return found
 
 
@@ -99,7 +100,8 @@ def _evaluation(evaluated: Sequence[tuple[int, Metrics]], task: str) -> dict[str
 
 def _plain(steps: Sequence[tuple[int, Metrics]], name: str) -> Points:
     name = name if name.startswith("timing_s/") else f"comprl/{name}"
-    return [(step, data[name], None, None) for step, data in steps if isinstance(data.get(name), int | float)]
+    points: Points = [(step, data[name], None, None) for step, data in steps if isinstance(data.get(name), int | float)]
+    return points if any(value for _, value, _, _ in points) else []  # a part that is not used has no curve
 
 
 def _tasks(evaluated: Sequence[tuple[int, Metrics]]) -> list[str]:

@@ -132,9 +132,10 @@ class Entries:
             )
         return table_blocks(name, columns, details)
 
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of entries, and of those still in the bank."""
-        return {"all": len(self), "present": sum(entry.gone is None for entry in self._entries.values())}
+    @property
+    def present(self) -> int:
+        """Entries that have not left the bank, as far as the events say: those of older releases name no evictions."""
+        return sum(entry.gone is None for entry in self._entries.values())
 
     def _write(self, event: Event) -> None:
         entry = self.get(event["entry"])

@@ -54,13 +54,18 @@ class CollectedRun:
                 f"{folder} is not the folder of a run: no metrics.jsonl, no episodes, no experience"
             )
         self.last_step = max([line["step"] for line in metrics] + record.steps(), default=0)
+        sizes = (
+            line["data"].get("comprl/bank/size") for line in reversed(metrics) if isinstance(line.get("data"), dict)
+        )
+        size = next((size for size in sizes if size is not None), None)
         self._summary = {
             "name": name,
             "folder": str(folder),
             "facts": _facts(folder),
             "step": self.last_step,
             "curves": curves(metrics, record.evaluations()),
-            "entries": self._entries.counts(),
+            "entries": len(self._entries),
+            "present": self._entries.present if size is None else size,
             "failures": dict(self._episodes.failures),
         }
 

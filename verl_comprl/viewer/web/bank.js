@@ -13,7 +13,10 @@ const FATES = { present: "in the bank", quarantined: "quarantined", replaced: "r
 export const alive = ({ step, gone }, row, at) => (step[row] ?? 0) <= at && (gone[row] == null || gone[row] > at);
 
 // Entries in the bank after each step, and how many were written in it.
-function overTime(columns, last) {
+// The run's own count of the present ones, where there is one, also knows of entries that left without an event.
+function overTime(columns, { step: last, curves }) {
+  const counted = curves.find(({ title }) => title === "Bank")?.series.find(({ label }) => label === "entries");
+  const own = counted && new Map(counted.x.map((step, index) => [step, counted.y[index]]));
   const change = new Array(last + 2).fill(0);
   const written = new Array(last + 1).fill(0);
   columns.step.forEach((step, row) => {
@@ -27,7 +30,7 @@ function overTime(columns, last) {
   const series = (label, y) => ({ label, x, y, low: none, high: none });
   return {
     title: "Bank over time", note: "choose a step to see the bank as it was", rate: false,
-    series: [series("entries", written.map((_, step) => (size += change[step]))), series("ever written", written.map((count) => (ever += count)))],
+    series: [series("entries", written.map((_, step) => { size += change[step]; return own ? own.get(step) ?? null : size; })), series("ever written", written.map((count) => (ever += count)))],
   };
 }
 
@@ -35,7 +38,7 @@ export function Bank() {
   const { run, steps, replace } = usePane();
   const { entries } = run;
   const { columns } = entries;
-  const curve = useMemo(() => entries.length && overTime(columns, run.summary.step), [entries]);
+  const curve = useMemo(() => entries.length && overTime(columns, run.summary), [entries]);
   const tasks = useMemo(() => [...new Set((columns.tasks ?? []).flat())].filter(Boolean).sort(), [entries]);
   const of = (name) => (row) => columns[name][row];
   const show = [

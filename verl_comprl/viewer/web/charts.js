@@ -44,7 +44,7 @@ function options(curve, size, steps, cursor, pick) {
   });
   const top = Math.max(...curve.series.flatMap((item) => item.y.concat(item.high).filter((y) => y != null)));
   return {
-    ...size, series, bands, legend: { show: false }, padding: [8, 8, 0, 0],
+    ...size, series, bands, legend: { show: false }, padding: [8, 14, 0, 0],
     scales: { x: { time: false, range: [0, steps] },
       y: { range: curve.rate ? [0, Math.min(1, Math.ceil(top * 10 + 0.5) / 10)] : (_, low, high) => uPlot.rangeNum(Math.min(0, low), high || 1, 0.1, true) } },
     axes: [{ ...axis, grid: { show: false }, size: 26 },

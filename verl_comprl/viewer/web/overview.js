@@ -61,7 +61,7 @@ export function Overview() {
         failed.map(([boundary, count]) => `${count} ${boundary}`).join(", ")]]} /></header>
     <div class="figures">
       ${figures.map(([label, { text, note }, accent]) => html`<${Figure} label=${label} value=${text} note=${note} accent=${accent} />`)}
-      <${Figure} label="entries" value=${number(summary.entries.present)} note=${`of ${number(summary.entries.all)} written`} />
+      <${Figure} label="entries" value=${number(summary.present)} note=${`of ${number(summary.entries)} ever written`} />
       <${Figure} label="episodes" value=${number(episodes.length)} note=${`${number(calls.length)} extractor calls`} />
     </div>
     <div class="cards">
