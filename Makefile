@@ -5,7 +5,7 @@ BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/*.* requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart smollm2 miniature check test lint clean
+.PHONY: help setup quickstart smollm2 miniature check test lint docs dist clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -41,6 +41,16 @@ lint: setup  ## Run ruff, pyright and import-linter.
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
+
+docs: setup  ## Build the documentation site into outputs/site; a broken link is an error.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "docs: outputs/site/index.html"
+
+dist: setup  ## Build wheel and source distribution into dist; TAG=v1.2.3 must be the version.
+	@$(BIN)/python -c "import sys, verl_comprl as it; tag = '$(TAG)'; \
+	sys.exit(f'dist: the tag is {tag}, the version {it.__version__}' if tag not in ('', f'v{it.__version__}') else 0)"
+	@rm -rf dist && $(BIN)/python -m build --no-isolation >/dev/null
+	@ls dist
 
 clean:  ## Delete the environment and the tools' caches; training outputs stay.
 	rm -rf .venv build dist *.egg-info requirements/*/build requirements/*/*.egg-info

@@ -39,6 +39,7 @@ setup(
         "verl==0.9.1",
         # verl's V1 trainer imports it, but only verl's extras ask for it.
         "TransferQueue==0.1.11",
+        "argcomplete>=3",
         "cachetools>=7",
         "orjson",
         "psutil",
@@ -59,9 +60,14 @@ setup(
         # Apart from gpu because it is compiled against an installed torch: install it after gpu, --no-build-isolation.
         "flash-attn": ["flash-attn==2.8.3"],
         "embed": EMBED,
-        "plot": ["matplotlib"],
+        # The bank as an MCP server: `comprl bank serve`. vLLM brings it, too, but of any version.
+        "mcp": ["mcp>=2.1,<3"],
+        "plot": ["matplotlib", "scipy"],
         **ENVIRONMENTS,
+        # The documentation site: `make docs`.
+        "docs": ["mkdocs-material==9.8.1", "mkdocstrings[python]==1.0.8"],
         "dev": [
+            "build",
             "hypothesis",
             "import-linter>=2.16",
             "pre-commit",

@@ -28,7 +28,7 @@ class Interleaved(Sweep):
         super().__init__(runs, recording.with_name("sweep.jsonl"))
         self.recording = recording
         self.update_seconds = 0.0
-        self._start_ray()
+        self._start_ray(runs[0])
 
     def arm(self, run: CheckedRun, *, extractor: str = "real") -> "Arm":
         """Start a run, whose extractor is ``real``, ``recording`` or ``recorded``."""
@@ -58,14 +58,14 @@ class Arm:
         """Start what is the run's own, and do what verl does before its first step."""
         from verl.utils.skip import SkipManager
 
-        from verl_comprl.trainer.trainer import _MarkedAgentLoops
+        from verl_comprl.trainer.marked_loops import MarkedAgentLoops
 
         self.trainer, self._training = training.trainer, training
         self.experience = bool(training.config.comprl.experience)
         self._priority = priority.comprl.extractor.cpu_priority if priority and self.experience else None
         self.trainer.init()
         training._start_agent_loops()
-        self.trainer.agent_loop_manager = _MarkedAgentLoops(training.agent_loops)
+        self.trainer.agent_loop_manager = MarkedAgentLoops(training.agent_loops)
         self.trainer.logger = SimpleNamespace(logger={})
         self.trainer.prev_step_profile = self.trainer.curr_step_profile = self.trainer.next_step_profile = False
         SkipManager.init(training.config)

@@ -73,6 +73,12 @@ def test_mistakes_are_printed_one_per_line_before_anything_starts(tmp_path):
     assert "Traceback" not in result.stdout + result.stderr
 
 
+def test_an_unknown_arm_is_one_line_with_the_nearest_name(capsys):
+    assert train.main(["arm=complementry"]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("error: arm=complementry is unknown; did you mean complementary? allowed: all_guided, ")
+
+
 def test_an_unknown_setting_is_one_line_with_the_nearest_name(capsys):
     assert train.main(["comprl.guided_fractoin=0.5", "trainer.n_gpus_per_node=1"]) == 2
     (line,) = capsys.readouterr().out.splitlines()

@@ -12,6 +12,9 @@ AGENT_LOOP = "comprl_agent"
 EXTRACTOR_LOSS = "comprl_cispo"
 """``extractor.actor.policy_loss.loss_mode``."""
 
+FADING_LOSS = "comprl_cispo_fading"
+"""The same without the lower bound of the ratio where the advantage is negative."""
+
 GLOO_ENGINE = "comprl_gloo"
 """``actor_rollout_ref.rollout.checkpoint_engine.backend``."""
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from wrapt import register_post_import_hook
 
 from verl_comprl.compat import installed_verl
-from verl_comprl.names import ADVANTAGE_ESTIMATOR, AGENT_LOOP, EXTRACTOR_LOSS, EXTRACTOR_ROLLOUT, TRAINERS
+from verl_comprl.names import ADVANTAGE_ESTIMATOR, AGENT_LOOP, EXTRACTOR_LOSS, EXTRACTOR_ROLLOUT, FADING_LOSS, TRAINERS
 
 
 def _register_trainers(_: ModuleType) -> None:
@@ -88,7 +88,7 @@ def verify() -> None:
     registered = {
         "trainer": (TRAINERS, TRAINER_REGISTRY),
         "advantage estimator": ((ADVANTAGE_ESTIMATOR,), ADV_ESTIMATOR_REGISTRY),
-        "policy loss": ((EXTRACTOR_LOSS,), POLICY_LOSS_REGISTRY),
+        "policy loss": ((EXTRACTOR_LOSS, FADING_LOSS), POLICY_LOSS_REGISTRY),
         "agent loop": ((AGENT_LOOP,), _agent_loop_registry),
         "rollout adapter": (((EXTRACTOR_ROLLOUT, "async"),), _ROLLOUT_REGISTRY),
         "rollout replica": ((EXTRACTOR_ROLLOUT,), RolloutReplicaRegistry._registry),

@@ -6,13 +6,14 @@ YAML, the reference page and the error messages are made from that.
 
 import os
 from collections.abc import Sequence
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+
+from verl_comprl.nearest import did_you_mean
 
 Share = Annotated[float, Field(ge=0, le=1)]
 FilePath = Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
@@ -71,8 +72,7 @@ def mistakes(error: ValidationError, root: type[Settings], name: str) -> list[st
 
 def unknown(name: str, group: type[Settings]) -> str:
     """Return the line for a setting that does not exist, with the nearest name."""
-    near = get_close_matches(name.rpartition(".")[2], group.model_fields, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name.rpartition(".")[2], group.model_fields)
     return f"{name} is unknown; {hint}allowed: {', '.join(group.model_fields)}"
 
 

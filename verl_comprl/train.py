@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.config.arm_check import unknown_arms
 from verl_comprl.config.reading import unknown_overrides
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.platform import detection
@@ -169,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     if {"-h", "--help"} & set(given):
         print(_HELP, end="")
         return 0
-    if mistakes := unknown_overrides(given):
+    if mistakes := unknown_arms(given) + unknown_overrides(given):
         print("\n".join(f"error: {mistake}" for mistake in mistakes))
         return 2
     if (nodes := node_count(os.environ)) > 1:

@@ -7,7 +7,7 @@ without an exception, the worker is kept for the next episode with the same opti
 import asyncio
 import json
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
@@ -99,7 +99,13 @@ class EnvironmentHost:
     """Runs the environments of one event loop."""
 
     def __init__(
-        self, *, isolation: Isolation = "auto", limits: Limits | None = None, max_idle: int = 64, max_threads: int = 4
+        self,
+        *,
+        isolation: Isolation = "auto",
+        limits: Limits | None = None,
+        max_idle: int = 64,
+        max_threads: int = 4,
+        make_limit: Callable[[float], asyncio.Timeout] = asyncio.timeout,
     ) -> None:
         """Configure the host; workers are started on demand.
 
@@ -110,6 +116,7 @@ class EnvironmentHost:
             max_idle: Number of idle workers kept for later episodes; the least recently used is stopped first.
             max_threads: Number of threads that may work at the same time; more would make the event loop wait for the
                 interpreter lock.
+            make_limit: Makes the time limit of an episode, for a caller that lets it stand still at times.
 
         Raises:
             ValueError: If ``isolation`` is unknown.
@@ -121,6 +128,7 @@ class EnvironmentHost:
         self._isolation = isolation
         self._limits = limits or Limits()
         self._max_idle = max_idle
+        self._make_limit = make_limit
         self._idle: OrderedDict[Worker, tuple[_Key, list[dict[str, Any]]]] = OrderedDict()
         self._threads = asyncio.Semaphore(max_threads)
         self._importing = asyncio.Lock()
@@ -141,7 +149,7 @@ class EnvironmentHost:
         """
         key = (name, json.dumps(options, sort_keys=True))
         worker, tools = self._take(key) or await self._make(name, options)
-        deadline = asyncio.timeout(self._limits.episode)
+        deadline = self._make_limit(self._limits.episode)
         try:
             async with deadline:
                 yield Session(worker, tools, self._limits, self._running(worker))

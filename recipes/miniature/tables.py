@@ -3,14 +3,12 @@
 Owns what is compared, and the words under each table. Runs are read in ``rows``, figures are drawn in ``figures``.
 """
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from scipy.stats import t
-
 from recipes.miniature.rows import Row
+from verl_comprl.curves.bands import half_interval
 
 COMPARISONS = (
     ("complementary", "with", "baseline", "without"),
@@ -55,13 +53,6 @@ SHARES = {
 """Figures of the journal, with what they say."""
 
 BySeed = dict[int, float]
-
-
-def interval(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % t-interval of a mean; NaN for fewer than two values."""
-    if len(values) < 2:
-        return math.nan
-    return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def success_table(rows: Iterable[Row], measured: str = "evaluations") -> str:
@@ -121,7 +112,7 @@ def paired_table(rows: Sequence[Row], measured: str = "evaluations") -> str:
 def _difference(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    spread = f" ± {_short(interval(values))}" if len(values) > 1 else ""
+    spread = f" ± {_short(half_interval(values))}" if len(values) > 1 else ""
     mean = statistics.mean(values)
     return f"{'+' if mean > 0 else ''}{_short(mean)}{spread} ({sum(value > 0 for value in values)} of {len(values)})"
 

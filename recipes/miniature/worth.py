@@ -56,34 +56,28 @@ def best_entry(journal: Path) -> tuple[str, str, int, int] | None:
 
 def draw(run: Path, file: Path) -> Path:
     """Draw success in training, guided and free, and in the evaluations; returns the PNG, next to which is an SVG."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from verl_comprl.plot.style import COLOURS, save, styled
 
-    figure, panel = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    for half, colour, mode in (("guided", "#0b6e4f", "with"), ("free", "#444444", "without")):
-        steps, means = _curve(run / METRICS, f"comprl/{half}/success")
-        panel.plot(steps, means, color=colour, alpha=0.6, label=f"training, {half} half")
-        evaluations = list(_lines(run / EVALUATIONS))
-        at = [record["step"] for record in evaluations]
-        success = [record[f"comprl/eval/success_{mode}"] for record in evaluations]
-        low = [
-            record[f"comprl/eval/success_{mode}"] - record[f"comprl/eval/success_{mode}_low"] for record in evaluations
-        ]
-        high = [
-            record[f"comprl/eval/success_{mode}_high"] - record[f"comprl/eval/success_{mode}"] for record in evaluations
-        ]
-        panel.errorbar(
-            at, success, yerr=[low, high], fmt="o", color=colour, capsize=3, label=f"held out, {mode} experience"
-        )
-    panel.set(xlabel="actor step", ylabel="success", ylim=(0, 1))
-    panel.grid(alpha=0.25)
-    panel.legend(frameon=False, fontsize=8, loc="upper left")
-    for path in (file, file.with_suffix(".svg")):
-        figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return file
+    with styled():
+        figure = Figure(figsize=(6, 3.6), layout="constrained")
+        panel = figure.subplots()
+        looks = (("guided", COLOURS["complementary"], "with"), ("free", COLOURS["baseline"], "without"))
+        for half, colour, mode in looks:
+            steps, means = _curve(run / METRICS, f"comprl/{half}/success")
+            panel.plot(steps, means, color=colour, alpha=0.6, label=f"training, {half} half")
+            evaluations = list(_lines(run / EVALUATIONS))
+            at = [record["step"] for record in evaluations]
+            name = f"comprl/eval/success_{mode}"
+            success = [record[name] for record in evaluations]
+            low = [record[name] - record[f"{name}_low"] for record in evaluations]
+            high = [record[f"{name}_high"] - record[name] for record in evaluations]
+            label = f"held out, {mode} experience"
+            panel.errorbar(at, success, yerr=[low, high], fmt="o", color=colour, capsize=3, label=label)
+        panel.set(xlabel="actor step", ylabel="success", ylim=(0, 1))
+        figure.legend(frameon=False, fontsize=8, loc="outside lower left", ncols=2)
+        return save(figure, file.with_suffix(""))[0]
 
 
 def _curve(metrics: Path, name: str) -> tuple[list[float], list[float]]:

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from verl_comprl.algorithm.policy_loss import cispo_loss
 
 
-def cispo(
-    example: dict[str, torch.Tensor], low: float = 0.1, high: float = 0.1
-) -> tuple[torch.Tensor, dict[str, float]]:
+def cispo(example: dict[str, Any], low: float = 0.1, high: float = 0.1) -> tuple[torch.Tensor, dict[str, float]]:
     return cispo_loss(**example, clip_low=low, clip_high=high)
 
 
@@ -54,6 +52,20 @@ def test_both_sides_are_clipped_at_their_own_bound(example: dict[str, torch.Tens
     torch.testing.assert_close(example["log_prob"].grad, torch.tensor(expected, dtype=torch.float64))
 
 
+def test_a_failed_text_fades_with_its_probability_and_a_useful_one_keeps_the_bound(
+    example: dict[str, torch.Tensor],
+) -> None:
+    # Ratios 1.05, 2 and 0.5 of a failed text, and the same of a useful one.
+    for name in ("log_prob", "old_log_prob", "response_mask"):
+        example[name] = example[name].detach()[:1].repeat(2, 1)
+    example["advantages"] = torch.tensor([[-2.0], [2.0]], dtype=torch.float64)
+    example["log_prob"].requires_grad_()
+    loss, _ = cispo_loss(**example, clip_low=0.1, clip_high=0.1, fading=True)
+    loss.backward()
+    failed, useful = [1.05 * 2 / 6, 1.1 * 2 / 6, 0.5 * 2 / 6], [-1.05 * 2 / 6, -1.1 * 2 / 6, -0.9 * 2 / 6]
+    torch.testing.assert_close(example["log_prob"].grad, torch.tensor([failed, useful], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("padding", [1000.0, -1000.0, torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("where", ["log_prob", "old_log_prob"])
 def test_padding_does_not_leak(example: dict[str, torch.Tensor], where: str, padding: float) -> None:
@@ -87,7 +99,9 @@ def padded(batch: Sequence[Any]) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def verl_cispo(rows: dict[str, torch.Tensor], new: torch.Tensor, tokens: int, data_parallel: int = 1) -> torch.Tensor:
+def verl_cispo(
+    rows: dict[str, torch.Tensor], new: torch.Tensor, tokens: int, data_parallel: int = 1, loss_mode: str = "cispo"
+) -> torch.Tensor:
     """Call verl's registered loss as ``verl.workers.utils.losses.ppo_loss`` does."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.workers.config import FSDPActorConfig
@@ -103,7 +117,7 @@ def verl_cispo(rows: dict[str, torch.Tensor], new: torch.Tensor, tokens: int, da
     config.global_batch_info.update(
         dp_size=data_parallel, batch_num_tokens=tokens, global_batch_size=None, loss_scale_factor=None
     )
-    loss_function: Any = get_policy_loss_fn("cispo")
+    loss_function: Any = get_policy_loss_fn(loss_mode)
     loss, _ = loss_function(
         old_log_prob=rows["old"],
         log_prob=new,
@@ -141,3 +155,18 @@ def test_verl_computes_eq_3_for_any_micro_batches_and_ranks(batch: list[Any], da
         total += loss.detach()
     torch.testing.assert_close(total, ours.detach())
     torch.testing.assert_close(split_at.grad, ours_at.grad)
+
+
+@settings(deadline=None)
+@given(batches, st.booleans())
+def test_the_registered_losses_are_eq_3_and_its_fading_form(batch: list[Any], fading: bool) -> None:
+    rows = padded(batch)
+    ours_at, theirs_at = rows["new"].clone().requires_grad_(), rows["new"].clone().requires_grad_()
+    bounds = {"clip_low": 0.1, "clip_high": 0.1}
+    ours, _ = cispo_loss(ours_at, rows["old"], rows["adv"], rows["mask"], **bounds, fading=fading)
+    ours.backward()
+    loss_mode = "comprl_cispo_fading" if fading else "comprl_cispo"
+    theirs = verl_cispo(rows, theirs_at, int(rows["mask"].sum()), loss_mode=loss_mode)
+    theirs.backward()
+    torch.testing.assert_close(theirs, ours)
+    torch.testing.assert_close(theirs_at.grad, ours_at.grad)

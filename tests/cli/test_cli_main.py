@@ -52,6 +52,52 @@ def test_train_gets_the_rest_of_the_line_as_it_is(monkeypatch: pytest.MonkeyPatc
     assert main.main() == 130 and given == [overrides]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["bnak"], "unknown 'bnak'; did you mean bank? allowed: train, watch, view"),
+        (["bank", "serch"], "unknown 'serch'; did you mean search? allowed: stats"),
+        (["data", "minihack", "--split", "trian"], "unknown 'trian'; did you mean train? allowed: train, val"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(arguments)
+    assert caught.value.code == 2 and expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["env", "play", "mnihack"], "comprl env: unknown environment 'mnihack'; did you mean minihack? known: "),
+        (
+            ["env", "play", "vaults", "-o", "wrld=1"],
+            "comprl env: environment 'vaults' has no option 'wrld'; did",
+        ),
+    ],
+)
+def test_a_wrong_environment_or_option_is_answered_with_the_nearest(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_help_costs_less_than_three_tenths_of_a_second() -> None:
+    program = (
+        "import resource; from verl_comprl.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime + used.ru_stime)"
+    )
+    seconds = [
+        float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.splitlines()[-1])
+        for _ in range(3)
+    ]
+    assert min(seconds) < 0.3
+
+
 def test_the_command_starts_without_loading_verl_or_torch() -> None:
     program = (
         "import sys; from verl_comprl.cli.main import main\n"

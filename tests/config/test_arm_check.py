@@ -6,7 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from verl_comprl.config.arm_check import contradictions
+from verl_comprl.config.arm_check import contradictions, unknown_arms
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ARMS = ("all_guided", "baseline", "complementary", "no_merge", "no_search_and_ask", "offline", "static_online")
@@ -28,6 +28,13 @@ def places(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("arm", ARMS)
 def test_recipes_leave_to_an_arm_what_it_sets(recipe: str, arm: str) -> None:
     assert list(contradictions(config(recipe, f"arm={arm}"))) == []
+
+
+def test_an_arm_is_only_called_unknown_where_hydra_would_look_nowhere_else() -> None:
+    assert unknown_arms(["arm=offline", "comprl.seed=1"]) == []
+    assert unknown_arms(["arm=mine"]) != []
+    assert unknown_arms(["--config-dir", "configs", "--config-name=recipe", "arm=mine"]) == []
+    assert unknown_arms(["hydra.searchpath=[file://configs]", "arm=mine"]) == []
 
 
 def test_a_setting_that_undoes_the_arm_is_named_with_its_remedy() -> None:

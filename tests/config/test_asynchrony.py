@@ -153,11 +153,10 @@ def test_how_long_relative_rewards_wait(config: DictConfig) -> None:
     assert settling(config, comprl).steps == 20
 
 
-def test_limits_that_include_the_pauses_of_training_are_noted(config: DictConfig) -> None:
-    changed(config, COLOCATE, {"comprl.actor_critic.enabled": True})
-    (note,) = asynchrony_notes(config, validate(config))
-    assert note.startswith("comprl.actor_critic.timeout=60 seconds includes the time in which the servers pause")
-    changed(config, {"comprl.actor_critic.timeout": 900.0, "trainer.v1.sampler.max_off_policy_threshold": None})
+def test_without_a_threshold_outcomes_of_long_episodes_are_noted_to_be_lost(config: DictConfig) -> None:
+    changed(config, COLOCATE)
+    assert list(asynchrony_notes(config, validate(config))) == []
+    changed(config, {"trainer.v1.sampler.max_off_policy_threshold": None})
     (note,) = asynchrony_notes(config, validate(config))
     assert note.startswith("trainer.v1.sampler.max_off_policy_threshold=null: outcomes of episodes")
     changed(config, {"trainer.v1.trainer_mode": "comprl_sync"})

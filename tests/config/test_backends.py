@@ -96,6 +96,16 @@ def test_the_longest_call_must_fit_into_the_actors_server(frozen: DictConfig) ->
     assert "the 1024 tokens of the actor's server" in mistakes(frozen)[0]
 
 
+def test_the_actors_servers_do_not_make_room_for_a_reward_model_while_they_answer(frozen: DictConfig) -> None:
+    frozen.reward.reward_model.update(enable=True, enable_resource_pool=False)
+    validate(frozen)  # an endpoint
+    frozen.comprl.extractor.backend = "actor"
+    (message,) = mistakes(frozen)
+    assert message.startswith("reward.reward_model.enable_resource_pool=false cannot be combined with")
+    frozen.reward.reward_model.enable_resource_pool = True
+    validate(frozen)
+
+
 def test_a_baseline_needs_no_key(frozen: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY)
     frozen.comprl.experience = False

@@ -80,7 +80,10 @@ def test_batches_counted_in_rows_have_no_limit_of_tokens(divided: DictConfig) ->
     validate(divided)
 
 
-def test_standalone_servers_are_divided_over_their_own_gpus(divided: DictConfig) -> None:
+def test_standalone_servers_are_divided_over_their_own_gpus(
+    divided: DictConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_comprl.config.weight_transfer.uses_cpu", lambda: False)
     actor = divided.actor_rollout_ref
     divided.trainer.v1.trainer_mode = "comprl_separate_async"
     actor.hybrid_engine = False

@@ -91,7 +91,7 @@ def test_a_good_config_passes(config: DictConfig) -> None:
             5,
             "ppo_micro_batch_size_per_gpu=5 must divide the 64 samples",
         ),
-        ("comprl.extractor.nnodes", 3, "comprl.extractor.batch_size=64 must be a multiple of its 3 device slots"),
+        ("comprl.extractor.nnodes", 3, "comprl.extractor.batch_size=64 must be a multiple of the 3 ranks"),
         (
             "data.train_files",
             ["no.parquet"],
@@ -375,58 +375,3 @@ def test_a_model_in_the_hubs_cache_is_measured(
     config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 32
     (line,) = mistakes(config)
     assert "largest tensor of someone/small; it must be at least 108" in line
-
-
-def test_a_shared_extractor_needs_servers_that_pause_and_memory_for_both(
-    config: DictConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("verl_comprl.config.placement.uses_cpu", lambda: False)
-    config.comprl.extractor.placement = "shared"
-    for model, share in ((config.actor_rollout_ref, 0.6), (config.extractor, 0.4)):
-        model.rollout.free_cache_engine = True
-        model.rollout.gpu_memory_utilization = share
-    assert any(re.search(r"take 1\.00 of a GPU's memory .*at most 0\.95", line) for line in mistakes(config))
-    config.extractor.rollout.gpu_memory_utilization = 0.3
-    config.extractor.rollout.free_cache_engine = False
-    assert any("extractor.rollout.free_cache_engine=False" in line for line in mistakes(config))
-    config.extractor.rollout.free_cache_engine = True
-    validate(config)
-    config.trainer.v1.trainer_mode = "comprl_separate_async"
-    assert any("allowed: comprl_sync, comprl_colocate_async" in line for line in mistakes(config))
-
-
-def test_a_split_extractor_needs_slots_for_servers_and_a_way_to_send_weights(config: DictConfig) -> None:
-    config.comprl.extractor.placement = "split"
-    config.extractor.rollout.nnodes = 0
-    lines = mistakes(config)
-    assert any("extractor.rollout.nnodes=0" in line for line in lines)
-    assert any("checkpoint_engine.backend=naive" in line for line in lines)
-    config.extractor.rollout.nnodes = config.extractor.rollout.n_gpus_per_node = 1
-    config.extractor.rollout.checkpoint_engine.backend = "comprl_gloo"
-    assert any(line.startswith("extractor.") and "module=None must be" in line for line in mistakes(config))
-    config.extractor.rollout.checkpoint_engine.backend = "nccl"
-    validate(config)
-    config.trainer.v1.trainer_mode = "comprl_separate_async"
-    config.actor_rollout_ref.rollout.checkpoint_engine.backend = "nccl"
-    assert any("engine_kwargs.nccl.group_name must differ" in line for line in mistakes(config))
-
-
-def test_a_batch_of_a_shared_extractor_is_split_over_the_actors_slots(config: DictConfig) -> None:
-    config.comprl.extractor.placement = "shared"
-    config.trainer.n_gpus_per_node = 3
-    config.comprl.extractor.batch_size = 16
-    assert any("batch_size=16 must be a multiple of its 3 device slots" in line for line in mistakes(config))
-
-
-def test_adapters_must_be_merged_for_servers_in_other_processes(config: DictConfig) -> None:
-    config.actor_rollout_ref.model.lora_rank = config.extractor.model.lora_rank = 8
-    validate(config)
-    config.trainer.v1.trainer_mode = "comprl_separate_async"
-    assert any("actor_rollout_ref.model.lora.merge=False" in line for line in mistakes(config))
-    config.trainer.v1.trainer_mode = "comprl_sync"
-    config.comprl.extractor.placement = "split"
-    config.extractor.rollout.nnodes = config.extractor.rollout.n_gpus_per_node = 1
-    config.extractor.rollout.checkpoint_engine.backend = "nccl"
-    assert any("extractor.model.lora.merge=False" in line for line in mistakes(config))
-    config.extractor.model.lora.merge = True
-    validate(config)

@@ -45,6 +45,19 @@ def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node) -
     assert children and not alive
 
 
+def test_ray_prints_into_a_file_whose_end_a_message_can_show(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    assert node.ray_said() == ""
+    node.environment["COMPRL_RAY_START"] = "--no-such-option"
+    for _ in range(2):  # as a node that tries to join again
+        assert node.start_ray("--head").wait(120) != 0
+    assert capfd.readouterr() == ("", "")
+    assert node.ray_said().startswith(":\n") and "--no-such-option" in node.ray_said()
+    assert (node.folder / "ray_start.txt").read_text().count("Error") == 2
+    driver = node.start("-c", "print('a step')")
+    driver.wait(60)
+    assert capfd.readouterr().out == "a step\n"
+
+
 def test_after_a_failure_the_logs_are_kept(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     session = node.folder / "ray/session_1"
     logs, spilled = session / "logs", session / "ray_spilled_objects"

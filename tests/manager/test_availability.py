@@ -113,3 +113,31 @@ async def test_a_merge_waits_and_the_next_one_is_not_started_meanwhile(
     await merged(setup)
     assert len(extractor.prompts) == 1
     assert not any(name.startswith("failures/") for name in await setup.manager.metrics())
+
+
+async def test_the_end_of_a_run_does_not_wait_for_a_server_that_has_died(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    extractor.replies["distill"] = [ExtractorGone("killed"), LESSON]
+    extractor.gate.clear()
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+    draining = asyncio.create_task(running.manager.drain(60))
+    await asyncio.sleep(0.02)
+    assert not draining.done()
+    extractor.gate.set()
+    async with asyncio.timeout(5):
+        assert await draining is False
+        assert await running.manager.drain(60) is False
+    running.manager.availability.back()
+    assert await running.manager.drain(5) is True
+
+
+async def test_the_end_of_a_run_waits_for_an_extractor_that_is_away_for_an_update(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    running.manager.availability.away()
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+    draining = asyncio.create_task(running.manager.drain(5))
+    await asyncio.sleep(0.02)
+    running.manager.availability.back()
+    assert await draining is True

@@ -117,6 +117,28 @@ async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extract
     assert len(extractor.prompts) == 1
 
 
+async def test_a_run_that_does_not_train_any_more_keeps_no_samples_of_the_one_before(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    """Nothing would take them, and each outcome of a text that was written then would add one."""
+    first = await open_manager("first")
+    first.start()
+    extractor.replies["distill"] = LESSON
+    await first.manager.report(EpisodeReport(make_request("a"), guided=False))
+    await first.finished()
+    (entry,) = first.bank.entries()
+    await first.manager.save(str(tmp_path / "snapshot"))
+
+    second = await open_manager("second", extractor_settings={"train": False})
+    await second.manager.restore(str(tmp_path / "snapshot"))
+    for id in ("b", "c"):
+        used = (entry.record_id,)
+        await second.manager.report(EpisodeReport(make_request(id), guided=True, record_ids=used))
+        assert (await second.manager.collect(1))["extractor/samples"] == 0
+    metrics = await second.manager.metrics()
+    assert (metrics["buffer/records"], metrics["buffer/samples"], metrics["bank/size"]) == (0, 0, 1)
+
+
 async def test_a_manager_without_history_survives_a_restart(open_manager: Open, tmp_path: Path) -> None:
     first, second = await open_manager("first"), await open_manager("second")
     await first.manager.save(str(tmp_path / "snapshot"))

@@ -40,6 +40,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def composed(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("TASKS", "RUN", "MODELS"):
         monkeypatch.setenv(f"COMPRL_{name}", str(tmp_path))
+    monkeypatch.setattr("verl_comprl.config.weight_transfer.uses_cpu", lambda: False)
     files = tuple(f"data.{split}_files=[{rows}]" for split in ("train", "val"))
 
     def make(layout: str, recipe: str, *overrides: str) -> DictConfig:

@@ -1,7 +1,6 @@
 """The miniature's report: what is read of a run, and what tables and figures say."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from env_adapters.vaults.world import code_of
 from recipes.miniature.arms import ARMS
 from recipes.miniature.entries import WORKED, moves_content
-from recipes.miniature.figures import COLOURS, draw
+from recipes.miniature.figures import draw
 from recipes.miniature.report import report
 from recipes.miniature.rows import (
     merge_rows,
@@ -20,13 +19,8 @@ from recipes.miniature.rows import (
     read_training,
     stored_rows,
 )
-from recipes.miniature.tables import interval, journal_table, paired_table, success_table, time_table
-
-
-def test_the_interval_is_student_s() -> None:
-    # A table of Student's t has 2.776 for 4 degrees of freedom; the standard deviation of 1..5 is 1.5811.
-    assert interval([1, 2, 3, 4, 5]) == pytest.approx(2.776 * 1.5811 / math.sqrt(5), rel=1e-3)
-    assert math.isnan(interval([1.0]))
+from recipes.miniature.tables import journal_table, paired_table, success_table, time_table
+from verl_comprl.plot.style import COLOURS
 
 
 def row(arm: str, seed: int, **last: float) -> dict:

@@ -1,10 +1,15 @@
 """Each setting of the miniature passes the checks of a start with every arm."""
 
 import itertools
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from transformers import AutoTokenizer
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.utils.config import omega_conf_to_dataclass
 
 from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.task import observation
@@ -47,6 +52,40 @@ def test_every_arm_can_be_started(setting: Name, families: int, tmp_path: Path) 
         assert {"no_merge"} < questions and {"no_search_and_ask"} < merges
     else:
         assert not merges and not questions
+
+
+@pytest.mark.parametrize(("layer", "coefficient"), [((), 1.0), (("shared/trainer=separate_async",), math.exp(0.1))])
+def test_the_actors_loss(layer: tuple[str, ...], coefficient: float, tmp_path: Path) -> None:
+    set_environment(tmp_path, MODELS / "plain")
+    shared = shared_overrides(tmp_path / "data", families=1, seed=5, steps=4, every=2)
+    (run,) = check(runs := [Run("run", (*shared, *layer))], compose(runs, ROOT / "recipes", SETTINGS["plain"].config))
+    actor: Any = omega_conf_to_dataclass(run.config.actor_rollout_ref.actor)
+    actor.global_batch_info.update(dp_size=1, batch_num_tokens=2, global_batch_size=None, loss_scale_factor=None)
+    log_prob = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    loss_function: Any = get_policy_loss_fn(actor.policy_loss.loss_mode)
+    # −A log π with the synchronous trainer, whatever the server's log-probs; with staleness, the ratio to these.
+    loss, _ = loss_function(
+        old_log_prob=log_prob.detach() - 0.1,
+        log_prob=log_prob,
+        advantages=torch.full((1, 2), 3.0),
+        response_mask=torch.ones(1, 2),
+        loss_agg_mode="token-mean",
+        config=actor,
+    )
+    loss.backward()
+    assert log_prob.grad is not None
+    assert log_prob.grad.flatten().tolist() == pytest.approx([-3 * coefficient / 2] * 2)
+
+
+@pytest.mark.parametrize("setting", ["plain", "full"])
+def test_an_asynchronous_trainer_can_be_chosen(setting: Name, tmp_path: Path) -> None:
+    set_environment(tmp_path, MODELS / setting)
+    shared = shared_overrides(tmp_path / "data", families=3, seed=5, steps=4, every=2)
+    modes = ("separate_async", "colocate_async")
+    runs = [Run(mode, (*shared, f"shared/trainer={mode}")) for mode in modes]
+    separate, colocate = check(runs, compose(runs, ROOT / "recipes", SETTINGS[setting].config))
+    assert separate.own_engines and not colocate.own_engines
+    assert [run.config.trainer.v1.trainer_mode for run in (separate, colocate)] == [f"comprl_{mode}" for mode in modes]
 
 
 @pytest.mark.parametrize("setting", ["plain", "full"])

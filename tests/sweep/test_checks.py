@@ -55,6 +55,17 @@ def test_runs_that_fit(runs: list[Run], configs: list[Any]) -> None:
     assert [run.folder.name for run in checked] == ["plain", "full"] and checked[0].record is None
 
 
+def test_a_run_with_engines_of_its_own_is_not_compared(runs: list[Run], configs: list[Any]) -> None:
+    """It comes first, and would be the one with which the others are compared."""
+    for number in (0, 2):
+        configs[number].trainer.v1.trainer_mode = "comprl_separate_async"
+    own, sharing, long = check([runs[2], runs[1], runs[0]], [configs[2], configs[1], configs[0]])
+    assert not sharing.own_engines
+    assert len(own.own_engines) == 1 and own.own_engines == long.own_engines
+    (alone,) = check(runs[2:], configs[2:])
+    assert alone.own_engines == own.own_engines
+
+
 def test_a_mistake_of_one_run_names_it(runs: list[Run], configs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(config: Any) -> None:
         raise ConfigError("first\nsecond")

@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
-from verl_comprl.sweep.shared_settings import conflicts, unsupported
+from verl_comprl.sweep.shared_settings import conflicts, needs_own_engines
 
 SEARCH = "hydra.searchpath=[pkg://verl.trainer.config]"
 ARMS = ("all_guided", "baseline", "experience_only", "no_merge", "offline", "shared_baseline", "static_online")
@@ -104,9 +104,14 @@ def test_the_reference_model_counts_where_it_is_used(reference: DictConfig) -> N
     assert found.startswith(f"{key}=3 is not the None of run first")
 
 
-def test_what_cannot_begin_again(reference: DictConfig) -> None:
-    assert list(unsupported(reference)) == []
-    (mode,) = unsupported(changed(reference, **{"trainer.v1.trainer_mode": "comprl_separate_async"}))
-    assert mode.endswith("cannot share engines; allowed: comprl_sync, comprl_colocate_async")
-    (critic,) = unsupported(changed(reference, **{"algorithm.adv_estimator": "gae"}))
-    assert critic == "algorithm.adv_estimator=gae has a critic, which runs cannot share"
+def test_what_cannot_begin_again_needs_engines_of_its_own(reference: DictConfig) -> None:
+    for mode in ("comprl_sync", "comprl_colocate_async"):
+        assert list(needs_own_engines(changed(reference, **{"trainer.v1.trainer_mode": mode}))) == []
+    separate = changed(reference, **{"trainer.v1.trainer_mode": "comprl_separate_async"})
+    mode = "trainer.v1.trainer_mode=comprl_separate_async: servers of the actor have slots of their own"
+    assert list(needs_own_engines(separate)) == [mode]
+    critic = "algorithm.adv_estimator={}, critic.enable={}: a critic is a model that cannot begin again"
+    gae = changed(separate, **{"algorithm.adv_estimator": "gae"})
+    assert list(needs_own_engines(gae)) == [mode, critic.format("gae", None)]
+    enabled = changed(reference, **{"critic.enable": True})
+    assert list(needs_own_engines(enabled)) == [critic.format("comprl_subgroup", True)]

@@ -60,7 +60,7 @@ class ScriptedSweep(Sweep):
     def make_training(self, run: CheckedRun) -> Any:
         return ScriptedTraining(self.script, run.run.name)
 
-    def _start_ray(self) -> None:
+    def _start_ray(self, run: CheckedRun) -> None:
         if self._engines is None:
             self.script.events.append("start")
             self._engines = self.script
@@ -72,13 +72,17 @@ class ScriptedSweep(Sweep):
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Callable[..., ScriptedSweep]:
-    """Return a sweep of the runs a, b and c, which can be made again, also with other overrides of all runs."""
+    """Return a sweep of the runs a, b and c, which can be made again, also with other overrides of all runs.
 
-    def make(script: Script, *overrides: str) -> ScriptedSweep:
+    Those in ``own`` need engines of their own.
+    """
+
+    def make(script: Script, *overrides: str, own: str = "") -> ScriptedSweep:
         runs = []
         for name in "abc":
             config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / name)}})
-            runs.append(CheckedRun(Run(name, (f"x={name}", *overrides)), config, 0.5))
+            reasons = ("a critic",) if name in own else ()
+            runs.append(CheckedRun(Run(name, (f"x={name}", *overrides)), config, 0.5, reasons))
         return ScriptedSweep(script, runs, tmp_path / "results.jsonl")
 
     return make
@@ -106,6 +110,47 @@ def test_the_processes_of_a_run_start_while_the_one_before_trains(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].startswith("3 runs on the same engines")
     assert lines[2].startswith("run 2/3 b: finished after 0 s · success 50 %")
+
+
+@pytest.mark.parametrize(
+    ("own", "events"),
+    [
+        # Before a run with engines of its own those of the others end; its own end with it. Nothing is prepared for it,
+        # nor while it runs.
+        ("b", "start, train a, release a, close, start, train b, release b, close, start, train c, release c"),
+        ("a", "start, train a, release a, close, start, lend c, prepare c, train b, release b, train c, release c"),
+        ("abc", ", ".join(f"start, train {name}, release {name}, close" for name in "abc")),
+    ],
+)
+def test_a_run_with_engines_of_its_own_does_not_run_beside_others(
+    sweep: Callable[..., ScriptedSweep],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    own: str,
+    events: str,
+) -> None:
+    script = Script()
+    records = sweep(script, own=own).run()
+    assert [record["status"] for record in records] == ["finished"] * 3
+    assert ", ".join(script.events) == events
+    assert capsys.readouterr().out.startswith(f"3 runs, {len(own)} of them with engines of their own; results: ")
+    for name in "abc":
+        said = "engines of its own: a critic" in (tmp_path / name / "train.log").read_text()
+        assert said == (name in own)
+
+
+def test_engines_of_a_failed_runs_own_are_stopped_once(sweep: Callable[..., ScriptedSweep]) -> None:
+    script = Script()
+    script.failing = {"b": RuntimeError("the server died")}
+    sweep(script, own="b").run()
+    assert script.events[-7:] == ["start", "train b", "release b", "close", "start", "train c", "release c"]
+
+
+def test_engines_of_an_interrupted_runs_own_are_stopped(sweep: Callable[..., ScriptedSweep]) -> None:
+    script = Script()
+    script.failing = {"a": RunInterrupted("stopped after step 3")}
+    assert [record["status"] for record in sweep(script, own="a").run()] == ["interrupted"]
+    assert script.events == ["start", "train a", "release a", "close"]
 
 
 def test_a_failed_run_costs_its_engines_and_nothing_else(

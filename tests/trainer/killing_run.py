@@ -1,4 +1,4 @@
-"""Training run whose extractor loses its server at the worst moment: ``python killing_run.py PROBE_FILE override …``.
+"""Training run whose extractor loses a server at the worst moment: ``python killing_run.py PROBE_FILE override …``.
 
 In step ``KILL_STEP``, with questions being answered and an update pending, which the script holds back until then. The
 small actor hardly ever asks, so the script asks as a rollout does, through ``Guidance``.
@@ -51,7 +51,7 @@ def kill_server(trainer: Any, file: Path) -> None:
     import ray
 
     runtime = trainer.experience_runtime
-    (server,) = runtime.extractor.servers.server_handles
+    server, *_ = runtime.extractor.servers.server_handles
     pid: Any = ray.get(server.__ray_call__.remote(_pid))
     with runtime.extractor.lock:  # the learner waits for it
         while trainer.global_steps < KILL_STEP:

@@ -6,13 +6,22 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from omegaconf import OmegaConf
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
 from verl_comprl.trainer import experience_runtime
-from verl_comprl.trainer.checkpoint import STATE_FILE, check
+from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_slots
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+
+
+@pytest.fixture
+def config() -> DictConfig:
+    with initialize_config_module("verl_comprl.config", version_base=None):
+        overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", "trainer.default_local_dir=nowhere"]
+        return compose("comprl_trainer", overrides=overrides)
 
 
 @pytest.fixture
@@ -46,6 +55,42 @@ def test_a_frozen_extractors_checkpoint_cannot_be_continued_with_an_engine(folde
     check(folder, has_engine=False)
     with pytest.raises(FileNotFoundError, match=r"no weights of an extractor: .*backend=endpoint or actor.*initial_b"):
         check(folder)
+
+
+@pytest.fixture
+def eight_and_two(folder: Path) -> Path:
+    """Its actor was trained on eight slots, its extractor on two."""
+    (folder / "actor").mkdir()
+    for model, ranks in (("actor", 8), ("extractor", 2)):
+        for rank in range(ranks):
+            (folder / model / f"model_world_size_{ranks}_rank_{rank}.pt").touch()
+    return folder
+
+
+def test_a_run_with_other_slots_is_refused_with_both_numbers(eight_and_two: Path, config: DictConfig) -> None:
+    config.trainer.update(nnodes=2, n_gpus_per_node=4)
+    config.comprl.extractor.update(nnodes=1, n_gpus_per_node=2)
+    check_slots(eight_and_two, config)
+    config.trainer.nnodes, config.comprl.extractor.n_gpus_per_node = 1, 1
+    with pytest.raises(ConfigError) as caught:
+        check_slots(eight_and_two, config)
+    actor, extractor = str(caught.value).splitlines()
+    assert "actor was written on 8 device slots, but this run has 4 (trainer.nnodes * trainer.n_gpus_per_no" in actor
+    assert "extractor was written on 2 device slots, but this run has 1 (comprl.extractor.nnodes *" in extractor
+    config.trainer.nnodes = 2
+    config.comprl.extractor.update(backend="actor", train=False)
+    check_slots(eight_and_two, config)  # the extractor is not loaded
+
+
+def test_a_shared_extractor_has_the_actors_slots(eight_and_two: Path, config: DictConfig) -> None:
+    config.trainer.update(nnodes=1, n_gpus_per_node=8)
+    config.comprl.extractor.update(placement="shared", n_gpus_per_node=2)
+    with pytest.raises(ConfigError, match=r"extractor was written on 2 .* has 8 \(trainer\.nnodes \* trainer\."):
+        check_slots(eight_and_two, config)
+
+
+def test_a_checkpoint_of_another_engine_is_left_to_verl(folder: Path, config: DictConfig) -> None:
+    check_slots(folder, config)
 
 
 def test_a_checkpoint_of_plain_verl_is_refused(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
     runtime._collect_timeouts, runtime._is_open = 0, True
+    runtime.extractor = SimpleNamespace(is_down=False)
     return runtime
 
 
@@ -61,6 +62,21 @@ def test_the_end_of_a_run_survives_it(runtime: ExperienceRuntime, late: set[str]
     late.add(name)
     assert runtime.finish() == {"comprl/extractor/updates": 2.0}
     runtime.stop()
+
+
+def test_the_end_of_a_run_waits_for_the_queue_unless_the_servers_are_down(runtime: ExperienceRuntime) -> None:
+    waited: list[float] = []
+
+    def drain(seconds: float) -> str:
+        waited.append(seconds)
+        return "drain"
+
+    manager: Any = runtime.manager
+    manager.drain = SimpleNamespace(remote=drain)
+    for down in (False, True):
+        runtime.extractor.is_down = down  # pyright: ignore[reportAttributeAccessIssue]
+        runtime.finish()
+    assert waited == [5.0, 0.0]
 
 
 def test_a_manager_that_does_not_close_is_ended(

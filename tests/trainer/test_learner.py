@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.trainer import learner as module
 from verl_comprl.trainer.learner import ExtractorLearner
@@ -18,29 +19,44 @@ class Extractor:
     """Engine and servers; ``failures`` are raised one after the other, at the given place."""
 
     def __init__(self, failures: list[Exception], place: str) -> None:
-        self.failures, self.place = failures, place
+        self.failures: list[Any] = failures
+        self.place = place
         self.weight_version = 0
         self.lock = threading.RLock()
         self.trained_on: list[list[str]] = []
         self.entered = threading.Event()
+        self.late: list[str] = []
+        self.is_down, self.lost_servers = False, 0
 
     def _fail(self, place: str) -> None:
         if place == self.place and self.failures:
             self.entered.set()
             raise self.failures.pop(0)
 
+    def wait_for_late_update(self) -> None:
+        self._fail("wait")
+        if self.late:
+            self.trained_on.append(self.late)
+            self.late, self.weight_version = [], self.weight_version + 1
+
     def restore(self) -> None:
         self._fail("restore")
+        self.is_down = False
 
     @contextmanager
     def changing_weights(self) -> Iterator[None]:
         yield
+        self.is_down = self.place == "sync" and bool(self.failures)
         self._fail("sync")
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:
+        records = [record.id for record in batch.records]
+        if self.place == "late" and self.failures:
+            self.late = records  # it takes its step when nobody waits for it any more
+            self._fail("late")
         self._fail("update")
         self.weight_version += 1
-        self.trained_on.append([record.id for record in batch.records])
+        self.trained_on.append(records)
         return {"loss": 1.0}
 
 
@@ -79,6 +95,13 @@ def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         learner.stop()
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch, start: Start) -> None:
+    """A second before each further attempt: on a busy machine an attempt may take longer than the usual pause here."""
+    monkeypatch.setattr(module, "FIRST_BACKOFF", 1.0)
+    monkeypatch.setattr(module, "LONGEST_BACKOFF", 1.0)
+
+
 def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 10
     while not condition():
@@ -107,6 +130,28 @@ def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice
     assert len(extractor.trained_on) == 1 and len(buffer) == 0 and values(learner) == (1, 1, 0)
 
 
+def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
+    start: Start, make_record: Any, unhurried: None
+) -> None:
+    learner, extractor, buffer = start(0, place="late", thread=False)
+    extractor.failures.append(WaitTimeout("the extractor's workers to update", 1))
+    learner.take_turn(30.0)
+    assert (values(learner), len(buffer), extractor.trained_on) == ((0, 1, 0), 0, []), "its outcome is not known"
+    # The next attempt finds the engine at work: nothing of a new batch may begin.
+    for id in ("c", "d"):
+        buffer.add(make_record(id))
+        buffer.record_reward(id, 1.0)
+    buffer.collect()
+    extractor.place, extractor.failures = "wait", [WaitTimeout("the extractor's workers to update", 1)]
+    time.sleep(1.05)
+    learner.take_turn(30.0)
+    assert (values(learner), len(buffer), extractor.trained_on) == ((0, 2, 0), 2, [])
+    time.sleep(1.05)
+    learner.take_turn(30.0)
+    assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"], ["c", "d"]]
+    assert (values(learner), len(buffer)) == ((2, 2, 0), 0)
+
+
 def test_learning_stops_after_failures_in_a_row_and_says_so_once(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +164,35 @@ def test_learning_stops_after_failures_in_a_row_and_says_so_once(
     assert printed.count("the next attempt is in 0.04 s: RuntimeError: no memory 1") == 1
     assert printed.count("not trained any more: 3 updates in a row failed") == 1
     assert printed.count("Traceback (most recent call last)") == 1
+
+
+def test_servers_that_were_down_when_learning_stopped_are_restored_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_BACKOFF", 0.01)
+    learner, extractor, _ = start(1, place="sync", max_failures=1)
+    until(lambda: values(learner) == (1, 1, 1))
+    learner._thread.join(10)
+    assert not learner._thread.is_alive() and not extractor.is_down and len(extractor.trained_on) == 1
+
+
+def test_servers_that_cannot_be_restored_do_not_keep_a_run_from_its_end(start: Start) -> None:
+    learner, extractor, _ = start(1, place="sync", max_failures=1)
+    extractor.failures += [RuntimeError("dead")] * 99
+    until(lambda: values(learner) == (1, 1, 1))
+    extractor.place = "restore"
+    started = time.monotonic()
+    learner.stop()
+    assert extractor.is_down and time.monotonic() - started < 5 and values(learner) == (1, 1, 1)
+
+
+def test_a_turn_restores_them_too(start: Start, unhurried: None) -> None:
+    learner, extractor, _ = start(1, place="sync", max_failures=1, thread=False)
+    learner.take_turn(30.0)
+    assert extractor.is_down
+    time.sleep(1.05)
+    learner.take_turn(30.0)
+    assert not extractor.is_down and values(learner) == (1, 1, 1)
 
 
 def test_an_update_in_between_makes_the_row_begin_again(start: Start, make_record: Any) -> None:
@@ -164,7 +238,7 @@ def test_a_turn_takes_the_batches_that_wait_and_nothing_when_its_time_is_over(st
     assert learner.metrics()["comprl/extractor/updates"] == 1.0
 
 
-def test_a_turn_that_fails_costs_no_time_and_is_made_up_for_later(start: Start) -> None:
+def test_a_turn_that_fails_costs_no_time_and_is_made_up_for_later(start: Start, unhurried: None) -> None:
     learner, extractor, _ = start(1, thread=False)
     began = time.monotonic()
     learner.take_turn(30.0)

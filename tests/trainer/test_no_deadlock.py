@@ -1,4 +1,4 @@
-"""A real run survives the death of its extractor's server when everything that could wait for it is due."""
+"""A real run survives the death of a server of its extractor when everything that could wait for it is due."""
 
 import json
 from pathlib import Path
@@ -14,19 +14,20 @@ STEPS = KILL_STEP + 3
 BATCH = 8
 
 
-def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> None:
+def killed_run(folder: Path, name: str, *overrides: str) -> Path:
+    """Run ``killing_run.py`` in ``folder/name``, which must end well; returns the file with what it saw."""
     run = Run(
         folder,
         f"trainer.total_training_steps={STEPS}",
         f"trainer.save_freq={KILL_STEP}",
         "trainer.max_actor_ckpt_to_keep=9",
-        f"trainer.default_local_dir={folder / 'killed'}",
+        f"trainer.default_local_dir={folder / name}",
         "trainer.resume_mode=disable",
         "actor_rollout_ref.rollout.n=8",
-        "comprl.drain_timeout=1",
         f"comprl.merge.every={KILL_STEP}",
         f"comprl.extractor.batch_size={BATCH}",
         "comprl.extractor.max_failures=2",
+        *overrides,
         script="killing_run.py",
     )
     try:
@@ -35,8 +36,11 @@ def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> N
         run.process.kill()
     assert code == 0, run.text()
     assert run.processes() == []
+    return run.probe
 
-    killed = json.loads(run.probe.read_text())
+
+def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> None:
+    killed = json.loads(killed_run(folder, "killed", "comprl.drain_timeout=1").read_text())
     assert killed["step"] == KILL_STEP and killed["samples"] >= BATCH
     steps = read_steps(folder / "killed")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
@@ -68,4 +72,32 @@ def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> N
     assert last_step(folder / "killed") == STEPS
     state = json.loads((folder / "killed" / f"global_step_{KILL_STEP}" / "comprl/manager.json").read_text())
     assert state["merging"] and state["step"] == KILL_STEP
+    assert undocumented({name for step in steps for name in step}) == []
+
+
+def test_with_two_servers_only_the_one_that_is_killed_is_away(folder: Path) -> None:
+    """Two slots for the extractor, so two ranks that train it, each with a server of one slot."""
+    two = ["comprl.extractor.n_gpus_per_node=2", "extractor.actor.ppo_micro_batch_size_per_gpu=4"]
+    killed = json.loads(killed_run(folder, "one_of_two", *two, "comprl.drain_timeout=60").read_text())
+    assert killed["step"] == KILL_STEP and killed["samples"] >= BATCH
+    steps = read_steps(folder / "one_of_two")
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    before, last = steps[KILL_STEP - 2], steps[-1]
+    assert (before["comprl/extractor/servers_lost"], before["comprl/extractor/failed"]) == (0, 0)
+
+    # Questions: those to the killed server are answered by the other one, and so are later ones.
+    assert {status for moment in killed["answers"].values() for status, _ in moment} <= {"answered", "malformed"}
+    assert last.get("comprl/answers/unavailable", 0) == 0 == last["comprl/extractor/away_seconds"]
+    assert all(step["comprl/guided/rollouts"] + step["comprl/free/rollouts"] == 16 for step in steps)
+
+    # Learner: the rank without a server takes part in the update and in the sync; the other server gets the weights.
+    assert last["comprl/extractor/servers_lost"] == 1
+    assert last["comprl/extractor/updates"] > before["comprl/extractor/updates"]
+    assert (last["comprl/extractor/failed"], last["comprl/extractor/given_up"]) == (0, 0)
+
+    # Manager: no attempt of a distillation is lost.
+    assert last["comprl/queue/retried"] == last["comprl/queue/dead"] == 0
+    assert not any(name.startswith("comprl/failures/") for name in last)
+    state = folder / "one_of_two" / f"global_step_{STEPS}" / "comprl/manager.json"
+    assert json.loads(state.read_text())["step"] == STEPS == last_step(folder / "one_of_two")
     assert undocumented({name for step in steps for name in step}) == []

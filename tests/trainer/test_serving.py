@@ -15,6 +15,14 @@ from verl_comprl.trainer.serving import Serving, State
 PAUSE, RESTORE = ["away", "abort", "sleep"], ["sync 3", "resume", "back"]
 
 
+class Replica:
+    """A server on two nodes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.servers = [SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=lambda _: name)})] * 2
+
+
 class Servers:
     """Writes down what it is told; raises ``failing[name]``, and hangs in ``hanging``."""
 
@@ -22,6 +30,11 @@ class Servers:
         self.events: list[str] = []
         self.failing: dict[str, Exception] = {}
         self.hanging = ""
+        self.dead: set[str] = set()
+        self.replicas = [Replica("a")]
+
+    def remove_replicas(self, replicas: list[Any]) -> None:
+        self.replicas = [replica for replica in self.replicas if replica not in replicas]
 
     def note(self, name: str, detail: str = "") -> None:
         self.events.append(f"{name} {detail}".strip())
@@ -55,14 +68,16 @@ def servers() -> Servers:
 def make(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Make a service that serves already, of servers that share memory with the engine or not."""
 
-    def wait_for(*_: Any) -> None:
+    def wait_for(names: list[str], *_: Any) -> None:
         if "alive" in servers.failing:
             raise servers.failing["alive"]
+        if servers.dead & set(names):
+            raise ActorDiedError
 
     monkeypatch.setattr(module, "wait_for", wait_for)
 
     def make(shares_memory: bool) -> Serving:
-        serving = Serving(servers, [], shares_memory=shares_memory)
+        serving = Serving(servers, shares_memory=shares_memory)
         serving.publish(0, 5)
         assert servers.events == ["sync 0", "resume"]  # nothing can be running before, so nothing is aborted
         servers.events.clear()
@@ -135,6 +150,33 @@ def test_weights_are_never_sent_to_a_server_that_has_died(make: Make, servers: S
     assert ("train" in servers.events) == (not shares_memory)
 
 
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_one_of_several_servers_that_has_died_is_left_out_and_the_others_serve(
+    make: Make, servers: Servers, shares_memory: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers.replicas = [Replica(name) for name in "abc"]
+    serving = make(shares_memory)
+    servers.dead = {"b"}
+    for _ in range(2):
+        train(serving, servers)
+    assert [replica.name for replica in serving.replicas] == ["a", "c"]
+    assert serving.state is State.SERVING and serving.lost == 1 and servers.events.count("sync 3") == 2
+    assert capsys.readouterr().out == "1 of the extractor's 3 servers have died; the others go on\n"
+    servers.dead = {"a", "c"}
+    with pytest.raises(ActorDiedError):
+        train(serving, servers)
+    assert serving.state is State.DOWN and servers.events.count("sync 3") == 2 and servers.events.count("away")
+
+
+def test_a_server_that_hangs_when_it_is_asked_is_not_taken_for_dead(make: Make, servers: Servers) -> None:
+    servers.replicas = [Replica("a"), Replica("b")]
+    serving = make(False)
+    servers.failing = {"alive": WaitTimeout("the servers", 1)}
+    with pytest.raises(WaitTimeout):
+        train(serving, servers)
+    assert len(serving.replicas) == 2 and serving.lost == 0 and serving.state is State.DOWN
+
+
 def test_a_server_that_hangs_is_an_error_and_is_restored(
     make: Make, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +192,9 @@ def test_verls_manager_of_servers_gets_the_calls(servers: Servers, monkeypatch: 
     """Its methods are coroutines unless they are called outside of an event loop, as here, in a thread."""
     from verl.checkpoint_engine import CheckpointEngineManager
 
-    class Replica:
+    class Asked:
+        servers = ()
+
         async def abort_all_requests(self, reject_request: bool) -> None:
             servers.note("abort", str(reject_request))
 
@@ -161,12 +205,12 @@ def test_verls_manager_of_servers_gets_the_calls(servers: Servers, monkeypatch: 
             servers.note("resume")
 
     control: Any = object.__new__(CheckpointEngineManager)
-    control.replicas, control.backend = [Replica()], "naive"
+    control.replicas, control.backend = [Asked()], "naive"
     control.actor_wg = SimpleNamespace(
         update_weights=lambda global_steps, mode: servers.note("sync", str(global_steps))
     )
     monkeypatch.setattr("verl.checkpoint_engine.base.ray.get", lambda reference: reference)
     monkeypatch.setattr(module, "wait_for", lambda *_: None)
-    serving = Serving(control, [], shares_memory=True)
+    serving = Serving(control, shares_memory=True)
     train(serving, servers)
     assert servers.events == ["abort False", "sleep", "train", "sync 3", "resume"]

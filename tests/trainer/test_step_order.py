@@ -65,7 +65,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
         events.append("train")
         return KVBatchMeta(partition_id="train", keys=[], tags=[])
 
-    trainer._step_once = train
+    trainer._step_once, trainer.train_dataloader = train, MagicMock()
     trainer._add_prompts_to_generate = MagicMock()
     trainer._reissue_inflight_prompts = trainer._start_profiling = trainer._shutdown_dump_executor = dict
     trainer._stop_profiling = lambda: setattr(trainer, "prev_step_profile", False)

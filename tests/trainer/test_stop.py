@@ -1,11 +1,16 @@
 """A run that was asked to stop leaves with a checkpoint of what has been trained, also while it waits for rollouts."""
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -13,6 +18,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl_comprl.display.progress import Progress
 from verl_comprl.trainer import stoppable, stopping
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
+from verl_comprl.trainer.task_sampler import TaskSampler
 from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 BATCH = KVBatchMeta(partition_id="train", keys=[], tags=[])
@@ -36,7 +42,7 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     trainer._left_over, trainer.current_mode = 0, None
     trainer._save_checkpoint = lambda: events.append(f"save {trainer.global_steps}")
     trainer.end_episodes = lambda: events.append("end episodes")
-    trainer.prepare_step = dict
+    trainer.prepare_step = trainer.take_back_prompts = dict
     trainer.experience_runtime = SimpleNamespace(collect=lambda step: events.append(f"collect {step}") or {})
     return trainer
 
@@ -107,6 +113,42 @@ def test_waiting_for_rollouts_ends_and_nothing_of_the_step_counts(
     assert events == ["poll", "poll", "poll", "end episodes", "save 4"]
 
 
+@pytest.mark.parametrize("drawn", [0, 1, 2])  # 2: the step begins a new epoch
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_prompts_that_were_drawn_for_a_step_that_is_left_are_drawn_again(
+    trainer: Any, events: list[str], drawn: int, shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loader() -> StatefulDataLoader:
+        sampler = TaskSampler(["a", "b"] * 2, seed=1)
+        rows: Any = list(range(4))
+        return StatefulDataLoader(rows, batch_size=2, sampler=sampler if shuffled else None)
+
+    def draw(trainer: Any) -> list[int]:
+        return trainer._fetch_one_gen_batch()["row"].tolist()
+
+    def make(loaded: StatefulDataLoader) -> Any:
+        loaded.collate_fn = lambda rows: {"row": torch.tensor(rows), "raw_prompt": rows}
+        trainer.train_dataloader, trainer.train_dataloader_it = loaded, None
+        return trainer
+
+    for name in ("prepare_step", "take_back_prompts"):
+        delattr(trainer, name)
+    monkeypatch.setattr(trainer_base.PPOTrainer, "prepare_step", lambda self: events.append(f"draw {draw(self)}"))
+
+    def wait(*_: Any) -> None:
+        raise stopping.WaitingStopped
+
+    trainer._step_once = wait
+    make(loader())
+    for _ in range(drawn):
+        draw(trainer)
+    with pytest.raises(RunInterrupted, match="stopped after step 4"):
+        trainer.step({}, {})
+    resumed = loader()
+    resumed.load_state_dict(trainer.train_dataloader.state_dict())  # as in verl's checkpoint
+    assert events == [f"draw {draw(make(resumed))}", "end episodes", "save 4"]
+
+
 def test_a_step_of_which_an_update_was_made_counts(tmp_path: Path, events: list[str]) -> None:
     trainer = make_trainer(ComplementarySeparateAsync, tmp_path, events, updates=2)
 
@@ -162,6 +204,26 @@ def test_agent_loops_end_before_their_servers(trainer: Any, events: list[str], m
     running = False
     trainer.end_episodes()
     assert len(events) == 3
+
+
+@pytest.mark.parametrize("failure", [None, ActorDiedError()])
+def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
+    trainer: Any, events: list[str], failure: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def abort(reject_request: bool) -> None:
+        if failure is not None:
+            raise failure
+        threading.Event().wait(5)
+
+    del trainer.end_episodes
+    trainer.kill_episodes = lambda: True
+    trainer.checkpoint_manager = SimpleNamespace(abort_replicas=abort)
+    monkeypatch.setattr(stoppable, "SERVER_SECONDS", 0.05)
+    trainer.request_stop()
+    started = time.monotonic()
+    with pytest.raises(RunInterrupted, match="stopped after step 4"):
+        trainer.on_step_begin()
+    assert events == ["save 4"] and time.monotonic() - started < 4
 
 
 @pytest.mark.parametrize("kind", [ComplementarySync, ComplementarySeparateAsync])

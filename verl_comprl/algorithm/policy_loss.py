@@ -15,6 +15,7 @@ def cispo_loss(
     *,
     clip_low: float,
     clip_high: float,
+    fading: bool = False,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Return ``−Σ_i Σ_t sg(clip(ρ_it, 1−ε_lo, 1+ε_hi)) · Â_i · log π_φ(m_it) / Σ_i |m_i|`` (Eq. 3).
 
@@ -25,6 +26,7 @@ def cispo_loss(
         response_mask: 1 for tokens of the response, 0 for padding, same shape.
         clip_low: ``ε_lo``.
         clip_high: ``ε_hi``.
+        fading: No lower bound where ``Â_i < 0``: a failed text's weight falls with its probability (not in the paper).
 
     Returns:
         The loss (a scalar) and the metrics ``ratio``, ``clip_fraction_low`` and ``clip_fraction_high`` (token means).
@@ -35,7 +37,8 @@ def cispo_loss(
     kept = response_mask.bool()
     log_prob = torch.where(kept, log_prob, 0.0)
     ratio = torch.exp(torch.where(kept, log_prob.detach() - old_log_prob, 0.0))
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    lowest = torch.where(advantages < 0, 0.0, 1 - clip_low) if fading else 1 - clip_low
+    clipped = torch.maximum(ratio, torch.as_tensor(lowest)).clamp(max=1 + clip_high)
     loss = -(clipped * torch.where(kept, advantages, 0.0) * log_prob).sum() / tokens
     metrics = {
         "ratio": (ratio * mask).sum() / tokens,

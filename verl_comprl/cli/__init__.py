@@ -1,1 +1,1 @@
-"""The command line: ``comprl doctor | bank | data | evaluate | train | view``."""
+"""The command line: ``comprl``."""

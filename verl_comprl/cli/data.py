@@ -4,7 +4,9 @@ import argparse
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+
+from verl_comprl.cli.environment_options import add_environment, chosen_options
+from verl_comprl.nearest import did_you_mean
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -14,7 +16,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="write tasks of an environment as a dataset",
         description="Write tasks of an environment as a parquet dataset, one row per task, to train or evaluate on.",
     )
-    parser.add_argument("environment", help="name of an environment, such as minihack, or module:Class of your own")
+    add_environment(parser)
     parser.add_argument(
         "--split", required=True, choices=("train", "val"), help="training or validation tasks; no task is in both"
     )
@@ -22,11 +24,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--count", type=int, help="number of tasks (default: all, if the environment has a finite set of tasks)"
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed; another seed gives other tasks (default: 0)")
-    parser.add_argument("--max-turns", type=int, help="maximum turns per episode (default: the environment's)")
-    parser.add_argument("--variant", help="same as -o variant=VARIANT, such as room-ultimate")
     parser.add_argument("--output", type=Path, required=True, help="parquet file to write")
-    chosen = "set another option of the environment; VALUE is JSON or plain text"
-    parser.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=chosen)
     parser.set_defaults(run=run)
 
 
@@ -41,14 +39,15 @@ def run(options: argparse.Namespace) -> int:
 
     from env_adapters import dataset_builder
 
-    given = {"count": options.count, "max_turns": options.max_turns, "variant": options.variant}
-    choices = {name: value for name, value in given.items() if value is not None}
-    choices |= {"split": options.split, "seed": options.seed} | dict(map(_option, options.option))
+    choices = {"split": options.split, "seed": options.seed} | chosen_options(options)
+    if options.count is not None:
+        choices["count"] = options.count
     builder = dataset_builder(options.environment)
     parameters = inspect.signature(builder).parameters
     if unknown := sorted(choices.keys() - parameters.keys()):
         raise ValueError(
-            f"environment {options.environment!r} has no option {unknown[0]!r}; its options: {', '.join(parameters)}"
+            f"environment {options.environment!r} has no option {unknown[0]!r}; "
+            f"{did_you_mean(unknown[0], parameters)}its options: {', '.join(parameters)}"
         )
     missing = [item.name for item in parameters.values() if item.default is item.empty and item.name not in choices]
     if missing:
@@ -60,13 +59,3 @@ def run(options: argparse.Namespace) -> int:
     pq.write_table(pa.Table.from_pylist(rows), options.output)
     print(json.dumps({"rows": len(rows), "data_source": rows[0]["data_source"], "output": str(options.output)}))
     return 0
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"option {text!r} must look like name=value")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value  # plain text

@@ -13,8 +13,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.cli.evaluation_result import result
-
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
@@ -38,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
         FileNotFoundError: If there is no such checkpoint.
     """
     from verl_comprl import train
+    from verl_comprl.cli.evaluation_result import result  # loads the bank
 
     checkpoint = options.checkpoint.resolve()
     if not checkpoint.is_dir():

@@ -1,17 +1,36 @@
-"""Entry point of ``comprl``: one module per sub-command."""
+# PYTHON_ARGCOMPLETE_OK
+"""Entry point of ``comprl``: one module or package per sub-command, which loads what it needs when it runs."""
 
 import argparse
+import os
 import sys
+from functools import partial
 
-from verl_comprl.cli import data, doctor, evaluate, view
+from verl_comprl.cli import completion, data, evaluate, plot, train, view, watch
 from verl_comprl.cli.bank import args as bank
+from verl_comprl.cli.doctor import args as doctor
+from verl_comprl.cli.env import args as env
+from verl_comprl.cli.export import args as export
+from verl_comprl.cli.parser import Parser
 from verl_comprl.display.quiet import quiet_libraries
 
+COMMANDS = (train, watch, view, plot, evaluate, export, bank, data, env, doctor, completion)
+"""In the order of the help."""
 
-def _train(arguments: list[str]) -> int:
-    from verl_comprl.train import main as train
+_DESCRIPTION = (
+    "Complementary RL for verl: an actor and an extractor of experience learn together. "
+    "`comprl COMMAND --help` describes a command."
+)
 
-    return train(arguments)
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    wide = partial(argparse.HelpFormatter, max_help_position=30)
+    parser = Parser(prog="comprl", description=_DESCRIPTION, formatter_class=wide)
+    commands = parser.add_subparsers(dest="command", required=True, title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,15 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     quiet_libraries()
     if given[:1] == ["train"]:  # everything after it is for Hydra
-        return _train(given[1:])
-    parser = argparse.ArgumentParser(prog="comprl", description="Complementary RL for verl.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{bank,data,doctor,evaluate,train,view}")
-    commands.add_parser("train", help="train actor and extractor (comprl train --help)")
-    bank.add_parser(commands)
-    data.add_parser(commands)
-    doctor.add_parser(commands)
-    evaluate.add_parser(commands)
-    view.add_parser(commands)
+        return train.run(given[1:])
+    parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion, which runs this program for its answers
+        completion.complete(parser)
     options = parser.parse_args(given)
     try:
         return options.run(options)

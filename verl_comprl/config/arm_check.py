@@ -3,15 +3,37 @@
 An arm is applied before the recipe that a run starts from, and before the command line: both can set the same keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.reading import leaves
+from verl_comprl.nearest import did_you_mean
 
 _ARMS = Path(__file__).parent / "arm"
+
+
+def arm_names() -> list[str]:
+    """Return the names of this package's arms, sorted."""
+    return sorted(file.stem for file in _ARMS.glob("*.yaml"))
+
+
+def unknown_arms(arguments: Sequence[str]) -> list[str]:
+    """Return one line for each ``arm=NAME`` of the command line that does not exist; Hydra would answer with ten.
+
+    Where the user names a config of his own, Hydra may find further arms beside it, so that nothing is said.
+    """
+    if any(argument.startswith(("-", "hydra.searchpath=")) for argument in arguments):
+        return []
+    named = [argument.partition("=")[2] for argument in arguments if argument.startswith("arm=")]
+    known = arm_names()
+    return [
+        f"arm={name} is unknown; {did_you_mean(name, known)}allowed: {', '.join(known)}"
+        for name in named
+        if name not in known
+    ]
 
 
 def contradictions(config: DictConfig) -> Iterator[str]:

@@ -16,9 +16,6 @@ from verl_comprl.config.weight_transfer import transfer_mistakes
 from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS
 from verl_comprl.extractor.credit import Settling
 
-_LONG_SECONDS = 600.0
-"""Longer than the pause of most training steps."""
-
 
 def settling(config: DictConfig, comprl: ComprlConfig) -> Settling:
     """Return how long relative rewards wait: until no rollout of a prompt can still be running."""
@@ -70,18 +67,6 @@ def asynchrony_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             "trainer.v1.sampler.max_off_policy_threshold=null: outcomes of episodes that take more than "
             f"{KEEP_UNREFERENCED_STEPS} steps do not reward the answers they used"
         )
-    if mode == COLOCATE:
-        critic = comprl.experience and comprl.actor_critic.enabled
-        limits = {
-            "comprl.actor_critic.timeout": comprl.actor_critic.timeout if critic else math.inf,
-            "comprl.environments.episode_timeout": comprl.environments.episode_timeout,
-        }
-        for name, seconds in limits.items():
-            if seconds < _LONG_SECONDS:
-                yield (
-                    f"{name}={seconds:g} seconds includes the time in which the servers pause for training; it should "
-                    "be more than twice that of a step"
-                )
 
 
 def _mode(config: DictConfig) -> str | None:

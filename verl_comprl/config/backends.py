@@ -36,7 +36,7 @@ def _endpoint(comprl: ComprlConfig) -> Iterator[str]:
 
 
 def _actor(config: DictConfig) -> Iterator[str]:
-    """Check that the longest call fits into the actor's server, whose limit is the actor's."""
+    """Check that the actor's servers take the longest call, and are there for it."""
     model, server, calls = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout, config.extractor.rollout
     limit = server.max_model_len or read_model_file(model.path or "", "config.json").get("max_position_embeddings")
     if limit and calls.prompt_length + calls.response_length > limit:
@@ -45,4 +45,12 @@ def _actor(config: DictConfig) -> Iterator[str]:
             f"{calls.response_length} are more than the {limit} tokens of the actor's server "
             "(actor_rollout_ref.rollout.max_model_len), which is the extractor with comprl.extractor.backend=actor; "
             "set smaller ones"
+        )
+    reward = config.reward.reward_model
+    if reward.enable and not reward.enable_resource_pool:
+        # verl makes room for it in every evaluation, by putting servers to sleep that it takes for idle.
+        yield (
+            "reward.reward_model.enable_resource_pool=false cannot be combined with comprl.extractor.backend=actor: "
+            "evaluations put the actor's servers to sleep for that model while they answer the extractor's calls; set "
+            "it to true, which gives the model device slots of its own, or use another back end"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from verl_comprl.config.slots import actor_servers, extractor_servers, extractor_slots, replica_slots
+from verl_comprl.config.slots import actor_servers, extractor_servers, extractor_slots, replica_slots, training_ranks
 from verl_comprl.config.tree import ComprlConfig
 
 
@@ -57,7 +57,7 @@ def _ranks(config: DictConfig, subtree: str, gpus: int, named: str) -> Iterator[
 
 def _mini_batch(config: DictConfig, gpus: int) -> Iterator[str]:
     actor, group = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
-    ranks = gpus // actor.ulysses_sequence_parallel_size
+    ranks = training_ranks(config.actor_rollout_ref, gpus)
     if ranks and actor.ppo_mini_batch_size * group % ranks:
         yield (
             f"actor_rollout_ref.actor.ppo_mini_batch_size={actor.ppo_mini_batch_size} prompts of "

@@ -1,6 +1,7 @@
 """Checks of where the extractor runs (``comprl.extractor.placement``)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -56,6 +57,12 @@ def _split(config: DictConfig) -> Iterator[str]:
             )
     yield from transfer_mistakes(config, "extractor")
     engine, actor = rollout.checkpoint_engine, config.actor_rollout_ref.rollout.checkpoint_engine
+    if engine.backend == "nccl" and not _nccl(engine).get("rebuild_group"):
+        yield (
+            "extractor.rollout.checkpoint_engine.engine_kwargs.nccl.rebuild_group must be true with "
+            "comprl.extractor.placement=split: in a group that is kept, no weights can be sent any more after a sync "
+            "that failed or without a server that has died (on the command line with + before the name)"
+        )
     if engine.backend == actor.backend == "nccl" and is_separate(config) and _group(engine) == _group(actor):
         yield (
             "extractor.rollout.checkpoint_engine.engine_kwargs.nccl.group_name must differ from the actor's "
@@ -81,4 +88,8 @@ def _adapter(subtree: str, config: DictConfig, reason: str) -> Iterator[str]:
 
 
 def _group(engine: DictConfig) -> str:
-    return ((engine.get("engine_kwargs") or {}).get("nccl") or {}).get("group_name", "default")
+    return _nccl(engine).get("group_name", "default")
+
+
+def _nccl(engine: DictConfig) -> Mapping[Any, Any]:
+    return (engine.get("engine_kwargs") or {}).get("nccl") or {}

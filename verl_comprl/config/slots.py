@@ -55,6 +55,16 @@ def extractor_slots(config: DictConfig, comprl: ComprlConfig) -> tuple[int, int]
     return owner.nnodes, owner.n_gpus_per_node
 
 
+def training_ranks(model: Any, slots: int) -> int:
+    """Return the ranks that a batch is split over: slots that share a sequence are one.
+
+    Args:
+        model: The subtree of the model.
+        slots: Device slots on which it is trained.
+    """
+    return slots // model.actor.ulysses_sequence_parallel_size
+
+
 def actor_servers(config: DictConfig) -> dict[str, int]:
     """Return the slots over which the actor's servers are distributed, by the settings that say how many.
 

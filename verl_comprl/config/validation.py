@@ -19,7 +19,14 @@ from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import undividable
 from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
-from verl_comprl.config.slots import ACTOR_POOL, EXTRACTOR_POOL, extractor_slots, needed_slots, slot_groups
+from verl_comprl.config.slots import (
+    ACTOR_POOL,
+    EXTRACTOR_POOL,
+    extractor_slots,
+    needed_slots,
+    slot_groups,
+    training_ranks,
+)
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
@@ -160,9 +167,11 @@ def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             )
     correction = config.algorithm.get("rollout_correction") or {}
     wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
-    policy_loss = config.actor_rollout_ref.actor.policy_loss.get("loss_mode")
-    if wrong == ["bypass_mode"] and (policy_loss, correction.get("loss_type")) == ("bypass_mode", "reinforce"):
-        wrong = []  # this loss does not use the server's log-probs
+    policy_loss = config.actor_rollout_ref.actor.policy_loss
+    # The loss does not see algorithm.rollout_correction; its own decides whether it uses the server's log-probs.
+    loss_type = (policy_loss.get("rollout_correction") or {}).get("loss_type")
+    if wrong == ["bypass_mode"] and (policy_loss.get("loss_mode"), loss_type) == ("bypass_mode", "reinforce"):
+        wrong = []
     if distills and wrong:
         yield (
             f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "
@@ -211,7 +220,7 @@ def _largest_matrix(model: str) -> int:
 def _micro_batches(config: DictConfig) -> Iterator[str]:
     """Check that the actor's micro-batches fill its mini-batch; verl says so only after the first rollouts."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node // actor.ulysses_sequence_parallel_size
+    ranks = training_ranks(config.actor_rollout_ref, config.trainer.nnodes * config.trainer.n_gpus_per_node)
     rows = actor.ppo_mini_batch_size * rollout.n // max(ranks, 1)
     sizes = {
         "actor.ppo_micro_batch_size_per_gpu": None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu,
@@ -230,14 +239,19 @@ def _micro_batches(config: DictConfig) -> Iterator[str]:
 
 def _extractor(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     size, actor = comprl.extractor.batch_size, config.extractor.actor
-    ranks = math.prod(extractor_slots(config, comprl))
+    slots = math.prod(extractor_slots(config, comprl))
+    ranks = max(1, training_ranks(config.extractor, slots))  # 0 if a sequence is split over more slots than there are
     micro = actor.ppo_micro_batch_size_per_gpu
     if size % ranks:
-        yield f"comprl.extractor.batch_size={size} must be a multiple of its {ranks} device slots"
+        yield (
+            f"comprl.extractor.batch_size={size} must be a multiple of the {ranks} ranks that share a batch "
+            f"({slots} device slots / extractor.actor.ulysses_sequence_parallel_size="
+            f"{actor.ulysses_sequence_parallel_size})"
+        )
     elif not actor.use_dynamic_bsz and micro and (size // ranks) % micro:
         yield (
-            f"extractor.actor.ppo_micro_batch_size_per_gpu={micro} must divide the {size // ranks} samples per device "
-            "slot (comprl.extractor.batch_size), or set extractor.actor.use_dynamic_bsz=true"
+            f"extractor.actor.ppo_micro_batch_size_per_gpu={micro} must divide the {size // ranks} samples per "
+            "rank (comprl.extractor.batch_size), or set extractor.actor.use_dynamic_bsz=true"
         )
 
 

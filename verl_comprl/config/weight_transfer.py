@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from verl_comprl.names import GLOO_ENGINE
+from verl_comprl.platform.detection import uses_cpu
 
 _GLOO_MODULE = "verl_comprl.platform.gloo_engine"
+_OF_DEVICES = ("nccl", "hccl", "nixl", "kimi_ckpt_engine", "mooncake", "delta_sharded")
+"""verl's engines that send from device to device; none can be imported without one."""
 
 
 def transfer_mistakes(config: DictConfig, subtree: str) -> Iterator[str]:
@@ -21,6 +24,11 @@ def transfer_mistakes(config: DictConfig, subtree: str) -> Iterator[str]:
         yield (
             f"{name}.backend=naive cannot reach servers elsewhere; use nccl, or "
             f"{GLOO_ENGINE} with custom_backend_module={_GLOO_MODULE}"
+        )
+    elif engine.backend in _OF_DEVICES and uses_cpu():
+        yield (
+            f"{name}.backend={engine.backend} needs accelerators, and this run is on the CPU; use {GLOO_ENGINE} with "
+            f"custom_backend_module={_GLOO_MODULE}"
         )
     elif engine.backend == GLOO_ENGINE and engine.get("custom_backend_module") != _GLOO_MODULE:
         yield (

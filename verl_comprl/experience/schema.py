@@ -124,7 +124,7 @@ class Experience(_Record):
 
     @property
     def posterior_success(self) -> float:
-        """:meth:`posterior` with the defaults."""
+        """``posterior`` with the defaults."""
         return self.posterior()
 
     def posterior(self, asked_weight: float = ASKED_WEIGHT, prior: float = 0.5) -> float:

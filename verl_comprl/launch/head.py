@@ -78,7 +78,7 @@ def _start_head(store: RunStore, node: Node) -> Process:
     node.start("-m", "verl_comprl.launch.count_nodes", str(file), str(store.nodes))
 
     def joined() -> int:
-        _check(store, ray)
+        _check(store, node, ray)
         return int(file.read_text() or 0) if file.exists() else 0
 
     deadline = time.monotonic() + join_seconds()
@@ -94,14 +94,14 @@ def _start_head(store: RunStore, node: Node) -> Process:
 def _run(store: RunStore, node: Node, ray: Process, command: Sequence[str]) -> int:
     driver = node.start(*command)
     _on_signals(lambda number, _: driver.send_signal(number))
-    wait_for(lambda: driver.poll() is not None or _check(store, ray))
+    wait_for(lambda: driver.poll() is not None or _check(store, node, ray))
     return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
 
 
-def _check(store: RunStore, ray: Process) -> None:
+def _check(store: RunStore, node: Node, ray: Process) -> None:
     """Raise if a node is lost."""
     if ray.poll() is not None:
-        raise LaunchError(f"Ray on the first node ended with {ray.returncode}")
+        raise LaunchError(f"Ray on the first node ended with {ray.returncode}{node.ray_said()}")
     if reason := store.get("lost"):
         raise LaunchError(reason)
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -44,6 +45,7 @@ class Node:
         self.rank, self.ip = rank, ip
         # A short path, since Ray's sockets have long names; its own, so that no other ray.init() finds this Ray.
         self.folder = Path(tempfile.mkdtemp(prefix="comprl-", dir=environment.get("RAY_TMPDIR") or "/tmp"))
+        self._ray_output = self.folder / "ray_start.txt"
         self.environment = dict(environment) | {"RAY_TMPDIR": str(self.folder)}
         self.environment.pop("RAY_ADDRESS", None)  # of another cluster
         strip_launcher_variables(self.environment)
@@ -51,10 +53,14 @@ class Node:
             self.environment.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._started: list[Process] = []
 
-    def start(self, *command: str) -> Process:
+    def start(self, *command: str, output: IO[bytes] | None = None) -> Process:
         """Start Python with ``command``; a terminal's Ctrl-C does not reach it, and SIGTERM does if this process dies.
 
         Only for the main thread: the kernel sends that signal when the thread ends that has started the process.
+
+        Args:
+            command: Arguments of Python.
+            output: File for what it prints; None leaves that on the terminal.
         """
         parent = os.getpid()
 
@@ -64,7 +70,12 @@ class Node:
                 os._exit(1)
 
         process = subprocess.Popen(
-            [sys.executable, *command], env=self.environment, start_new_session=True, preexec_fn=end_with_parent
+            [sys.executable, *command],
+            env=self.environment,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+            stdout=output,
+            stderr=output,
         )
         self._started.append(process)
         return process
@@ -74,7 +85,15 @@ class Node:
         own = ("--node-ip-address", self.ip, "--temp-dir", str(self.folder / "ray"), "--disable-usage-stats", "--block")
         mark = ("--resources", json.dumps({f"comprl_node_{self.rank}": 1}))
         given = shlex.split(self.environment.get("COMPRL_RAY_START", ""))
-        return self.start("-m", "ray.scripts.scripts", "start", *options, *own, *mark, *_NO_FIXED_PORTS, *given)
+        command = ("-m", "ray.scripts.scripts", "start", *options, *own, *mark, *_NO_FIXED_PORTS, *given)
+        with self._ray_output.open("ab") as output:  # how to use a cluster that is gone when the run ends
+            return self.start(*command, output=output)
+
+    def ray_said(self, lines: int = 5) -> str:
+        """Return the end of what ``ray start`` has printed, to be put after a message."""
+        text = self._ray_output.read_text(errors="replace") if self._ray_output.exists() else ""
+        last = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+        return "\n".join([":", *last]) if last else ""
 
     def stop(self, *, keep_logs: bool) -> None:
         """End what was started here, the last first, and kill what does not end; then remove Ray's folder.

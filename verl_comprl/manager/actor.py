@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.utils.tokenizer import hf_tokenizer
 
 from verl_comprl.config.asynchrony import settling
@@ -130,6 +131,9 @@ def _actor_name(run: str) -> str:
 def start_manager(config: DictConfig) -> tuple[Any, Any]:
     """Start the manager of a run, which opens no bank yet, without waiting for it.
 
+    It is on the driver's node, whose files and embedder's device are those that were checked, unless that node has no
+    CPUs for Ray.
+
     Args:
         config: The run's config.
 
@@ -137,7 +141,9 @@ def start_manager(config: DictConfig) -> tuple[Any, Any]:
         The actor's handle, and a reference to wait for.
     """
     name = _actor_name(config.trainer.default_local_dir)
-    manager = ray.remote(_ManagerActor).options(name=name, max_concurrency=4096, num_cpus=1).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    options: dict[str, Any] = {"name": name, "max_concurrency": 4096, "num_cpus": 1, "scheduling_strategy": here}
+    manager = ray.remote(_ManagerActor).options(**options).remote()
     model = config.actor_rollout_ref.model
     reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
     return manager, manager.load.remote(comprl_config(config), reader)

@@ -23,7 +23,7 @@ class Availability:
 
     def __init__(self) -> None:
         """Begin with an extractor that can be asked."""
-        self._there, self._left = asyncio.Event(), asyncio.Event()
+        self._there, self._left, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._there.set()
         self._since = 0.0
         self._seconds = 0.0
@@ -35,8 +35,14 @@ class Availability:
             self._there.clear()
             self._left.set()
 
+    def gone(self) -> None:
+        """Note that it has died, so that nobody can tell whether it will be back."""
+        self.away()
+        self._gone.set()
+
     def back(self) -> None:
         """Note that it can be asked again."""
+        self._gone.clear()
         if self._left.is_set():
             self._seconds += time.monotonic() - self._since
             self._left.clear()
@@ -57,18 +63,26 @@ class Availability:
                 try:
                     return await generate(prompt)
                 except ExtractorGone:
-                    self.away()
+                    self.gone()
 
         return wait_and_generate
 
     async def unless_away(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Return the result of a call that may not wait, None as soon as the extractor is away."""
-        if self._left.is_set():
-            return None
-        calling, leaving = asyncio.create_task(call()), asyncio.create_task(self._left.wait())
-        try:
-            await asyncio.wait({calling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return calling.result() if calling.done() else None
-        finally:
-            calling.cancel()
-            leaving.cancel()
+        return await _unless(self._left, call)
+
+    async def unless_gone(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Return the result of a call that need not wait for an extractor that has died, None as soon as it has."""
+        return await _unless(self._gone, call)
+
+
+async def _unless(event: asyncio.Event, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+    if event.is_set():
+        return None
+    calling, ending = asyncio.create_task(call()), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({calling, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return calling.result() if calling.done() else None
+    finally:
+        calling.cancel()
+        ending.cancel()

@@ -311,13 +311,11 @@ class ExperienceManager:
         return metrics | self.availability.metrics() | {"record/calls_lost": float(self._call_log.lost)}
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until the queue is empty; ``False`` if it is not after ``timeout`` seconds."""
-        try:
+        """Wait until the queue is empty; ``False`` if that takes over ``timeout`` seconds or the extractor has died."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._queue.wait_idle()
-        except TimeoutError:
-            return False
-        return True
+                await self.availability.unless_gone(self._queue.wait_idle)
+        return not len(self._queue)
 
     async def save(self, folder: str) -> None:
         """Write bank, queue, buffer and counters into ``folder``."""
@@ -347,7 +345,8 @@ class ExperienceManager:
         state = json.loads((path / "manager.json").read_text(encoding="utf-8"))
         async with self._commit.write():
             await self._bank.restore(path / "bank")
-            self._buffer.restore(path / "buffer")
+            if self._config.extractor.train:  # see _keep
+                self._buffer.restore(path / "buffer")
             self._enter(state["step"])
             self._merging = state["merging"]
             self._reported = state["reported"]

@@ -1,6 +1,7 @@
 """Bounds generations of the extractor in time, and tells a server that has died from a request that failed."""
 
 import asyncio
+from typing import Any
 
 from ray.exceptions import ActorDiedError
 
@@ -27,3 +28,10 @@ def is_dead(error: Exception) -> bool:
     """Return whether a call to a vLLM server failed because its process, or that of its engine, has died."""
     # By name: vLLM takes seconds to import, and nothing else here needs it.
     return isinstance(error, ActorDiedError) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
+
+
+def raise_if_dead(server: Any) -> None:
+    """Raise what calls would if the engine of a vLLM server had died; to be run in the server's process."""
+    engine = getattr(server, "engine", None)  # none on a replica's further nodes
+    if engine is not None and engine.errored:
+        raise engine.dead_error

@@ -51,19 +51,17 @@ def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
     Returns:
         Placement groups by Ray job and name of the pool, which the caller fills; a pool takes those with its name.
     """
-    import ray
     from verl.single_controller.ray import base
 
-    reserved: dict[tuple[str, str], list[Any]] = {}
+    from verl_comprl.platform.ray_session import ray_job
 
-    def job() -> str:
-        return ray.get_runtime_context().get_job_id()
+    reserved: dict[tuple[str, str], list[Any]] = {}
 
     get = base.RayResourcePool.get_placement_groups
 
     @functools.wraps(get)
     def get_placement_groups(self: Any, strategy: str = "STRICT_PACK", name: Any = None, device_name: str = "cuda"):
-        if self.pgs is None and (groups := reserved.get((job(), self.name_prefix))):
+        if self.pgs is None and (groups := reserved.get((ray_job(), self.name_prefix))):
             self.pgs = base.sort_placement_group_by_node_ip(groups)
         return get(self, strategy, name, device_name)
 
@@ -71,7 +69,8 @@ def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
 
     @functools.wraps(check)
     def check_resource_available(self: Any) -> None:
-        if any((job(), name) not in reserved for name in self.resource_pool_spec):  # reserved ones are not available
+        job = ray_job()
+        if any((job, name) not in reserved for name in self.resource_pool_spec):  # reserved ones are not available
             check(self)
 
     base.RayResourcePool.get_placement_groups = get_placement_groups

@@ -47,17 +47,12 @@ def wait_for(reference: Any, seconds: float, what: str) -> Any:
         raise WaitTimeout(what, seconds) from error
 
 
-def call_within(function: Callable[[], T], seconds: float, what: str) -> T:
-    """Return what a blocking call returns that has no limit of its own.
+def begin(function: Callable[[], T], what: str) -> "Future[T]":
+    """Begin a blocking call in a thread, and return its future result.
 
     Args:
-        function: Called in a thread, which is left behind if it takes too long: nothing can end it.
-        seconds: How long to wait.
-        what: What is waited for, as it should read in an error.
-
-    Raises:
-        WaitTimeout: If it takes longer.
-        Exception: What ``function`` raised.
+        function: Nothing can end it; a process does not wait for it when it exits.
+        what: What it does, the name of the thread.
     """
     future: Future[T] = Future()
 
@@ -71,12 +66,42 @@ def call_within(function: Callable[[], T], seconds: float, what: str) -> T:
 
     # Not an executor: Python waits for the threads of one when it exits, however long they take.
     threading.Thread(target=run, name=what, daemon=True).start()
+    return future
+
+
+def result_within(future: "Future[T]", seconds: float, what: str) -> T:
+    """Return the result of :func:`begin`.
+
+    Args:
+        future: What it returned.
+        seconds: How long to wait. The call itself goes on after that.
+        what: What is waited for, as it should read in an error.
+
+    Raises:
+        WaitTimeout: If it takes longer.
+        Exception: What the call raised.
+    """
     try:
         return future.result(seconds)
     except TimeoutError as error:
-        if future.done():  # the function itself raised it
+        if future.done():  # the call itself raised it
             raise
         raise WaitTimeout(what, seconds) from error
+
+
+def call_within(function: Callable[[], T], seconds: float, what: str) -> T:
+    """Return what a blocking call returns that has no limit of its own.
+
+    Args:
+        function: Called in a thread, which is left behind if it takes too long: nothing can end it.
+        seconds: How long to wait.
+        what: What is waited for, as it should read in an error.
+
+    Raises:
+        WaitTimeout: If it takes longer.
+        Exception: What ``function`` raised.
+    """
+    return result_within(begin(function, what), seconds, what)
 
 
 @contextmanager

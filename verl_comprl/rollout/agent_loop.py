@@ -4,7 +4,6 @@ In order: guide, critic, turns with environment and tool, then tokens and reward
 experience manager. An error costs this rollout and nothing else; :mod:`verl_comprl.errors` describes the failure model.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, UN
 from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
+from verl_comprl.rollout.pauses import episode_clock
 from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 
@@ -141,7 +141,9 @@ class ComplementaryAgentLoop(AgentLoopBase):
     def _environments(self) -> EnvironmentHost:
         settings = self._settings.environments
         limits = Limits(settings.reset_timeout, settings.step_timeout, settings.episode_timeout)
-        return environment_host(isolation=settings.isolation, limits=limits, max_idle=settings.max_idle)
+        return environment_host(
+            isolation=settings.isolation, limits=limits, max_idle=settings.max_idle, make_limit=episode_clock().timeout
+        )
 
     def _is_guided_slot(self, row: dict[str, Any]) -> bool:
         if not self._settings.experience:
@@ -181,7 +183,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         with simple_timer("critic", episode.timing):
             await critic.begin(judging_messages(episode.info["goal"], observation, experience))
             with suppress(TimeoutError):
-                async with asyncio.timeout(settings.timeout):
+                async with episode_clock().timeout(settings.timeout):
                     answer = await critic.generate(sampling_params, settings.max_tokens)
         if answer is None:
             episode.judgement = Judgement("late", guide.record_id)

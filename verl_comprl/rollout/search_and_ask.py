@@ -33,7 +33,7 @@ class SearchAndAskTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:
-        """Answer ``parameters["query"]``; the third element holds the :class:`Answer`, None without a query."""
+        """Answer ``parameters["query"]``; the third element holds the ``Answer``, None without a query."""
         query = str(parameters.get("query", "")).strip()
         if not query:
             return ToolResponse(text="Give a non-empty query."), 0.0, {"answer": None}

@@ -32,6 +32,8 @@ class CheckedRun:
     config: Any
     guided_fraction: float | None
     """Share of guided attempts; ``None`` without experience."""
+    own_engines: tuple[str, ...] = ()
+    """Why the run needs engines of its own; empty if it shares those of the sweep."""
 
     @property
     def folder(self) -> Path:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from verl_comprl.config import composing
+from verl_comprl.config.composing import one_line
 from verl_comprl.config.reading import ConfigError, unknown_overrides
 from verl_comprl.sweep.overrides import key
-
-_SEARCH = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
 
 
 @dataclass(frozen=True)
@@ -92,33 +91,20 @@ def compose(runs: Sequence[Run], config_dir: Path | None, config_name: str) -> l
     Raises:
         ConfigError: If the recipe cannot be read, overrides do not fit it, or runs have the same name.
     """
-    import hydra
-    from hydra.errors import HydraException
-
     names = [run.name for run in runs]
     mistakes = [f"run {name}: another run has the same name" for name in sorted(set(names)) if names.count(name) > 1]
     mistakes += unknown_overrides(list(dict.fromkeys(itertools.chain(*(run.overrides for run in runs)))))
     if mistakes:
         raise ConfigError("\n".join(mistakes))
-    recipes = config_dir.resolve() if config_dir else Path(__file__).parents[1] / "config"
     configs = []
-    with hydra.initialize_config_dir(str(recipes), version_base=None):
-        for run in runs:
-            try:
-                config = hydra.compose(run.config_name or config_name, overrides=[_SEARCH, *run.overrides])
-                folder = config.trainer.default_local_dir
-            except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-                raise ConfigError(f"run {run.name}: {one_line(error)}") from error
-            if not folder:
-                raise ConfigError(f"run {run.name}: trainer.default_local_dir={folder} must name a folder")
-            config.trainer.default_local_dir = f"{folder}/{run.name}"
-            configs.append(config)
+    for run in runs:
+        try:
+            config = composing.compose(config_dir, run.config_name or config_name, run.overrides)
+            folder = config.trainer.default_local_dir
+        except (ConfigError, OmegaConfBaseException) as error:
+            raise ConfigError(f"run {run.name}: {one_line(error)}") from error
+        if not folder:
+            raise ConfigError(f"run {run.name}: trainer.default_local_dir={folder} must name a folder")
+        config.trainer.default_local_dir = f"{folder}/{run.name}"
+        configs.append(config)
     return configs
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message on one line; if it has none, that of its cause, or what it is."""
-    message = " ".join(str(error).split())
-    if not message and error.__cause__:
-        return one_line(error.__cause__)
-    return message or type(error).__name__

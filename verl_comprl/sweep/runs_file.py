@@ -8,8 +8,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from verl_comprl.config.composing import one_line
 from verl_comprl.config.reading import ConfigError
-from verl_comprl.sweep.runs import Run, one_line
+from verl_comprl.sweep.runs import Run
 
 
 def read_runs(file: Path) -> list[Run]:

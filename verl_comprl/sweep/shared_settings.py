@@ -1,4 +1,4 @@
-"""The settings that engines fix when they start, which must be the same in all runs of a sweep."""
+"""The settings that engines fix when they start, which must be the same in all runs that share them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.reading import leaves
+from verl_comprl.config.trainer_mode import is_separate
 
 _ACTOR = (
     # The trainer reads these in every step.
@@ -99,15 +100,17 @@ def has_extractor_engine(config: DictConfig) -> bool:
     return bool(config.comprl.experience) and config.comprl.extractor.backend == "own"
 
 
-def unsupported(config: DictConfig) -> Iterator[str]:
-    """Yield a line for each feature whose engines cannot begin another run."""
+def needs_own_engines(config: DictConfig) -> Iterator[str]:
+    """Yield a line for each setting whose engines or servers cannot begin another run, with the reason."""
     from verl.trainer.ppo.utils import need_critic
 
-    mode = config.trainer.v1.trainer_mode
-    if mode == "comprl_separate_async":
-        yield f"trainer.v1.trainer_mode={mode} cannot share engines; allowed: comprl_sync, comprl_colocate_async"
+    if is_separate(config):
+        yield f"trainer.v1.trainer_mode={config.trainer.v1.trainer_mode}: servers of the actor have slots of their own"
     if need_critic(config):
-        yield f"algorithm.adv_estimator={config.algorithm.adv_estimator} has a critic, which runs cannot share"
+        yield (
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}: "
+            "a critic is a model that cannot begin again"
+        )
 
 
 def _fixed_settings(config: DictConfig, subtrees: list[str]) -> dict[str, Any]:

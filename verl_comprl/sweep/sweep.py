@@ -1,4 +1,9 @@
-"""Trains the runs of a sweep one after the other on engines that are started once."""
+"""Trains the runs of a sweep one after the other, on engines that are started once.
+
+A run that cannot share them starts its own. Two sets of engines cannot run side by side in one Ray job, whatever slots
+are free: verl gives servers, reward workers and pools fixed names. So the shared ones are stopped before such a run,
+and its own at its end.
+"""
 
 import copy
 import json
@@ -28,10 +33,11 @@ def run(
 ) -> list[Record]:
     """Train ``runs`` one after the other and return their records; to be called before anything imports verl.
 
-    The engines are started once. Each run begins with the models' initial weights and has a folder, a bank, workers and
-    settings of its own. A run that has finished before, with as many steps or more, is not repeated: its record is that
-    of then. With more steps than it had it goes on, from its last checkpoint. One that was interrupted continues from
-    its last checkpoint, or begins again if it has none. After a run that failed, the engines are started again.
+    The engines are started once, except for runs that need their own. Each run begins with the models' initial weights
+    and has a folder, a bank, workers and settings of its own. A run that has finished before, with as many steps or
+    more, is not repeated: its record is that of then. With more steps than it had it goes on, from its last checkpoint.
+    One that was interrupted continues from its last checkpoint, or begins again if it has none. After a run that
+    failed, the engines are started again.
 
     Args:
         runs: What to train.
@@ -58,7 +64,7 @@ class Sweep:
         """Start nothing yet.
 
         Args:
-            runs: Which can share engines, see :func:`check`.
+            runs: Which can share engines or need their own, see :func:`check`.
             results: File for the records.
         """
         self._runs = runs
@@ -73,7 +79,7 @@ class Sweep:
         """Train what has not finished before; returns all records, which are written to the results too."""
         self._results.parent.mkdir(parents=True, exist_ok=True)
         self._results.write_text("")
-        self._display.note(f"{len(self._runs)} runs on the same engines; results: {self._results}")
+        self._display.note(f"{self._plan()}; results: {self._results}")
         records: list[Record] = []
         for number, run in enumerate(self._runs, start=1):
             record = run.record
@@ -90,12 +96,19 @@ class Sweep:
                 break
         return records
 
+    def _plan(self) -> str:
+        """Return in one line how many runs there are, and on which engines."""
+        own = sum(bool(run.own_engines) for run in self._runs)
+        if not own:
+            return f"{len(self._runs)} runs on the same engines"
+        return f"{len(self._runs)} runs, {own} of them with engines of their own"
+
     def train(self, run: CheckedRun, following: CheckedRun | None = None, *, number: int = 1) -> Record:
         """Train one run and return its record.
 
         Args:
             run: The run.
-            following: The next run, whose own processes are started meanwhile.
+            following: The next run, whose own processes are started meanwhile if it shares the engines.
             number: Its number in the sweep.
         """
         display = self._display.run()
@@ -106,8 +119,13 @@ class Sweep:
             run.forget_unfinished()  # of which nothing remains in a run that begins again
         log = run.folder / "train.log"
         with redirect_verl_output(log, self._display.note):
-            self._start_ray()
+            if run.own_engines:
+                print("engines of its own: " + "; ".join(run.own_engines))
+                self._release()
+            self._start_ray(run)
             status, error = self._try(run, following, display)
+            if run.own_engines:
+                self._release()
         display.close()
         seconds = time.perf_counter() - started
         record: Record = {
@@ -148,7 +166,7 @@ class Sweep:
 
         def begun() -> None:
             save_config(run.config, run.folder)
-            if following is not None:
+            if following is not None and not (run.own_engines or following.own_engines):
                 self._next = self._prepared(following)
 
         if self._own_tensorboard:
@@ -177,8 +195,8 @@ class Sweep:
         OmegaConf.resolve(config)
         return Training(config, self._engines)
 
-    def _start_ray(self) -> None:
-        """Start Ray with the slots of the run that needs most, and TransferQueue, unless they run."""
+    def _start_ray(self, run: CheckedRun) -> None:
+        """Start Ray with the slots of the run that needs most, and TransferQueue for ``run``, unless they run."""
         import ray
         import transfer_queue as tq
 
@@ -188,11 +206,16 @@ class Sweep:
 
         if self._engines is not None:
             return
-        largest = max((run.config for run in self._runs), key=needed_slots)
+        largest = max((one.config for one in self._runs), key=needed_slots)
         start_ray(largest)
         check_slots(largest, ray.cluster_resources())
-        tq.init(largest.transfer_queue)
+        tq.init(run.config.transfer_queue)
         self._engines = Engines()
+
+    def _release(self) -> None:
+        """Stop the engines, if there are any: with their Ray job ends everything that a run has started in it."""
+        if self._engines is not None:
+            self.close()
 
     def close(self) -> None:
         """Stop the engines and everything else."""

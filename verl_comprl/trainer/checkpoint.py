@@ -1,12 +1,15 @@
 """Saves and loads our part of a checkpoint, next to verl's: extractor, bank, queue, buffer and counters."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
+from verl_comprl.config.reading import ConfigError, comprl_config
+from verl_comprl.config.slots import extractor_slots
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
@@ -58,6 +61,37 @@ def save(
         wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
         state = {"extractor_weight_version": extractor.weight_version, "step": step}
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+
+
+def check_slots(folder: Path, config: DictConfig) -> None:
+    """Check that the models are trained on as many slots as when a checkpoint was written: verl saves one part of each.
+
+    Args:
+        folder: The checkpoint. One of verl's Megatron engine can be read with any number and is not looked at.
+        config: The config of the run that is to continue it.
+
+    Raises:
+        ConfigError: If one has another number.
+    """
+    trainer, comprl = config.trainer, comprl_config(config)
+    slots = {"actor": ("trainer", trainer.nnodes * trainer.n_gpus_per_node)}
+    if comprl.has_extractor_engine:
+        owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
+        slots[EXTRACTOR_FOLDER] = (owner, math.prod(extractor_slots(config, comprl)))
+    mistakes = [
+        f"{folder / model} was written on {saved} device slots, but this run has {wanted} "
+        f"({owner}.nnodes * {owner}.n_gpus_per_node); resume with as many, or start another run from exported weights"
+        for model, (owner, wanted) in slots.items()
+        if (saved := _saved_ranks(folder / model)) not in (None, wanted)
+    ]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+def _saved_ranks(folder: Path) -> int | None:
+    """Return the number of ranks that wrote a model with verl's FSDP engine; None if another one did."""
+    part = next(folder.glob("model_world_size_*_rank_*.pt"), None)
+    return int(part.name.split("_")[3]) if part else None
 
 
 def check(folder: Path, *, has_engine: bool = True) -> None:

@@ -9,6 +9,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.engines import Engines
+from verl_comprl.trainer.load_balancer import forget_requests
 
 _ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
 
@@ -46,6 +47,7 @@ class EngineSharing(PPOTrainer):
         servers: Any = self.checkpoint_manager
         servers.abort_replicas()
         servers.sleep_replicas()
+        forget_requests(self.llm_server_manager, servers.replicas)
         self.actor_rollout_wg.restart(self.config.actor_rollout_ref)
         self._load_checkpoint()
 

@@ -1,7 +1,7 @@
 """Registers ``algorithm.adv_estimator=comprl_subgroup``: subgroup GRPO (Eq. 5) as an advantage estimator of verl.
 
 verl passes an estimator the uid of each output's prompt and nothing else about the rollout. The uid therefore carries
-the half and the rollout: whoever builds the batch sets it to :func:`subgroup_uid`, as our trainer does.
+the half and the rollout: whoever builds the batch sets it to ``subgroup_uid``, as our trainer does.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def subgroup_uid(uid: str, guided: bool, rollout: str | int = "") -> str:
 
 
 def split_subgroup_uid(uid: str) -> tuple[str, bool, str]:
-    """Return prompt, half and rollout of a :func:`subgroup_uid`; a plain uid counts as free."""
+    """Return prompt, half and rollout of a ``subgroup_uid``; a plain uid counts as free."""
     # From the right: verl's own uid may contain "#", the two parts that we append cannot.
     prompt, *half = uid.rsplit("#", 2)
     if len(half) == 2 and half[0] in _HALVES:
@@ -52,7 +52,7 @@ def subgroup_estimator(
     Args:
         token_level_rewards: Rewards per token, shape (outputs, length); their sum is the outcome.
         response_mask: 1 on tokens that the actor generated, same shape.
-        index: :func:`subgroup_uid` of each output.
+        index: ``subgroup_uid`` of each output.
         config: verl's ``algorithm`` config; ``norm_adv_by_std_in_grpo`` decides whether to divide by the deviation.
     """
     named = [split_subgroup_uid(uid) for uid in index]

@@ -171,9 +171,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         return metrics | {"comprl/collect_timeouts": float(self._collect_timeouts)} | self._learned()
 
     def finish(self) -> Metrics:
-        """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds."""
+        """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds; not while nobody can read it."""
         try:
-            seconds = self._comprl.drain_timeout
+            seconds = 0.0 if self.extractor.is_down else self._comprl.drain_timeout
             draining = self.manager.drain.remote(seconds)
             wait_for(draining, seconds + MANAGER_SECONDS, "the experience manager to empty its queue")
             self._print_warnings()

@@ -5,8 +5,9 @@ Owns the workers. ``serving`` gives the servers new weights; ``learner`` decides
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from verl_comprl.extractor.calls import Generate
 from verl_comprl.manager.served_model import ServedModel, sampling_of
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.priority import Priority, set_cpu_priority
-from verl_comprl.platform.waiting import call_within, wait_for
+from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
+from verl_comprl.trainer.load_balancer import forget_requests
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.serving import Serving, State
+from verl_comprl.trainer.surviving_client import SurvivingClient
 
 
 def extractor_view(config: DictConfig) -> DictConfig:
@@ -106,6 +109,9 @@ class ExtractorRuntime:
         self.config = config
         self._work_timeout = comprl_config(config).work_timeout
         self.weight_version = 0
+        """Updates that the engine has made, those that came to their end after their limit included."""
+        self._updating: Future[TensorDict] | None = None
+        """An update that has begun and whose end has not been seen."""
         self.lock = threading.RLock()
         """Held during an update and while a checkpoint is written, so that weights and training counts match."""
         model = self.config.actor_rollout_ref
@@ -138,15 +144,14 @@ class ExtractorRuntime:
             config=checkpoint_engine, actor_wg=self.workers, replicas=self.servers.get_replicas()
         )
         control.sleep_replicas()
-        handles = self.servers.server_handles
-        self.serving = Serving(control, handles, shares_memory=model.rollout.free_cache_engine and not split)
+        self.serving = Serving(control, shares_memory=model.rollout.free_cache_engine and not split)
         self._set_cpu_priority()
 
     def _set_cpu_priority(self) -> None:
         """Set the priority of engine and server, which nothing waits for during an actor step except questions."""
         priority = comprl_config(self.config).extractor.cpu_priority
         self._work(partial(self.workers.set_cpu_priority, priority), "take their priority")
-        servers = [server for replica in self.servers.get_replicas() for server in replica.servers]
+        servers = [server for replica in self.serving.replicas for server in replica.servers]
         setting = [server.__ray_call__.remote(_set_cpu_priority, priority) for server in servers]
         wait_for(setting, self._work_timeout, "the extractor's servers to take their priority")
 
@@ -158,16 +163,12 @@ class ExtractorRuntime:
         """
         self.serving.tell = lambda there: None  # nobody waits for what the server still generates for the run before
         self.serving.pause()
+        forget_requests(self.servers, self.serving.replicas)
         self.config = self.servers.config = config
         self._work_timeout = comprl_config(config).work_timeout
-        self.weight_version = 0
         self._work(partial(self.workers.restart, config.actor_rollout_ref), "begin another run")
+        self.weight_version, self._updating = 0, None
         self._set_cpu_priority()
-
-    @cached_property
-    def data_parallel_size(self) -> int:
-        """Ranks that a batch is split over."""
-        return max(self.workers._query_dispatch_info("actor")) + 1
 
     @property
     def model(self) -> DictConfig:
@@ -184,7 +185,9 @@ class ExtractorRuntime:
         return ServedModel(self.client(), sampling_of(self.config.actor_rollout_ref.rollout))
 
     def client(self) -> LLMServerClient:
-        """Return a client that survives weight syncs: it resumes aborted generations under the new weights."""
+        """Return a client that survives weight syncs, resuming under the new weights, and the death of servers."""
+        if len(self.servers.server_handles) > 1:
+            return self.servers.get_client(client_cls=SurvivingClient)
         return make_client(self.servers, resuming=True)
 
     def changing_weights(self) -> AbstractContextManager[None]:
@@ -194,9 +197,19 @@ class ExtractorRuntime:
         """
         return self.serving.changing_weights(lambda: self.weight_version, self._work_timeout)
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the servers could not be restored after an update."""
+        return self.serving.state is State.DOWN
+
+    @property
+    def lost_servers(self) -> int:
+        """Servers that have died."""
+        return self.serving.lost
+
     def restore(self) -> None:
-        """Try again to let the servers answer, if they could not be restored after an update."""
-        if self.serving.state is State.DOWN:
+        """Try again to let the servers answer, if they could not be restored after an update, or lack a late one."""
+        if self.is_down or self.serving.version != self.weight_version:
             self.publish_weights()
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:
@@ -205,7 +218,7 @@ class ExtractorRuntime:
         The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
 
         Raises:
-            WaitTimeout: If it takes longer than ``comprl.work_timeout``.
+            WaitTimeout: If it takes longer than ``comprl.work_timeout``. It goes on: :meth:`wait_for_late_update`.
             ray.exceptions.RayError: What a worker raised.
         """
         model = self.config.actor_rollout_ref
@@ -223,10 +236,35 @@ class ExtractorRuntime:
             dataloader_kwargs={"shuffle": False},
             temperature=model.rollout.temperature,
         )
-        output = self._work(partial(self.workers.update_actor, data), "update")
-        self.weight_version += 1
-        metrics: dict[str, Any] = tu.get(output, "metrics")
+
+        def take_step() -> TensorDict:
+            output = self.workers.update_actor(data)
+            self.weight_version += 1  # here, since nobody may be waiting any more
+            return output
+
+        self._updating = begin(take_step, "the extractor's update")
+        metrics: dict[str, Any] = tu.get(self._end_of_update(), "metrics")
         return {name.removeprefix("actor/"): float(value) for name, value in reduce_metrics(metrics).items()}
+
+    def wait_for_late_update(self) -> None:
+        """Wait for an update that took longer than its limit, if there is one, as long again.
+
+        Nothing else can be asked of the workers before it has ended.
+
+        Raises:
+            WaitTimeout: If it is still running.
+            ray.exceptions.RayError: What a worker raised.
+        """
+        if self._updating is not None:
+            self._end_of_update()
+
+    def _end_of_update(self) -> TensorDict:
+        running: Any = self._updating
+        try:
+            return result_within(running, self._work_timeout, "the extractor's workers to update")
+        finally:
+            if running.done():
+                self._updating = None
 
     def publish_weights(self) -> None:
         """Copy the engine's weights to the servers and let them generate."""

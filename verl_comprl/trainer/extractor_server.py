@@ -5,14 +5,17 @@ two models in one job would use the same names. The extractor's replicas have a 
 """
 
 import os
+from typing import Any
 
 import ray
 import zmq
 from verl.single_controller.ray import RayWorkerGroup
 from verl.workers.rollout.replica import RolloutMode
+from verl.workers.rollout.utils import ensure_async_iterator
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
+from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
 
 # A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
@@ -45,6 +48,34 @@ class ExtractorServerAdapter(ServerAdapter):
         job = ray.get_runtime_context().get_job_id()
         local_rank = self.rollout_rank % int(os.environ["RAY_LOCAL_WORLD_SIZE"])
         self.zmq_handle = f"ipc:///tmp/rl-colocate-zmq-{job}-replica-{self.replica_rank}-rank-{local_rank}.sock"
+
+    async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
+        """Send the weights to the server of this worker, unless it has died."""
+        if not await self._server_has_died():
+            await super().update_weights(weights, *args, **kwargs)
+            return
+        async for _ in ensure_async_iterator(weights):  # producing a weight is a collective of all workers
+            pass
+
+    async def resume(self, tags: list[str]) -> None:
+        """Let the server take its memory back, unless it has died."""
+        if not await self._server_has_died():
+            await super().resume(tags)
+
+    async def _server_has_died(self) -> bool:
+        """Return whether the replica's first node, which has the engine, or this worker's has died."""
+        for node in {0, self.node_rank}:
+            name = f"{self._get_server_name_prefix()}server_{self.replica_rank}_{node}"
+            try:
+                server: Any = ray.get_actor(name)
+                await server.__ray_call__.remote(raise_if_dead)
+            except ValueError:  # Ray knows no actor of that name any more
+                return True
+            except Exception as error:
+                if not is_dead(error):
+                    raise
+                return True
+        return False
 
 
 class ExtractorReplica(vLLMReplica):

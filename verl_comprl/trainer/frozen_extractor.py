@@ -22,6 +22,8 @@ class FrozenExtractor:
 
     weight_version = 0
     """Updates of the extractor: none."""
+    is_down = False
+    """Whether an update has left the servers in no state to answer."""
 
     def __init__(self, config: DictConfig) -> None:
         """Take the run's config."""

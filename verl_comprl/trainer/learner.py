@@ -10,6 +10,7 @@ import time
 import traceback
 from typing import Any
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.platform.waiting import wait_for
@@ -81,6 +82,7 @@ class ExtractorLearner:
             "seconds": self._seconds,
             "failed": float(self._failed),
             "given_up": float(self._given_up),
+            "servers_lost": float(self._extractor.lost_servers),
         }
         return {f"comprl/extractor/{name}": value for name, value in (self._last | totals).items()}
 
@@ -90,7 +92,7 @@ class ExtractorLearner:
 
     @property
     def _ended(self) -> bool:
-        return self._given_up or self._error is not None
+        return self._error is not None or (self._given_up and not self._extractor.is_down)
 
     def _run(self) -> None:
         while not self._ended and not self._stopped.is_set():
@@ -99,6 +101,8 @@ class ExtractorLearner:
 
     def _attempt(self) -> float:
         """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
+        if self._given_up:
+            return self._try_to_restore()
         try:
             updated = self._update_once()
         except Exception as error:
@@ -106,6 +110,17 @@ class ExtractorLearner:
         if not updated:
             return POLL_SECONDS
         self._in_a_row = 0
+        return 0.0
+
+    def _try_to_restore(self) -> float:
+        """Let the servers answer again, though nothing is trained any more: what has been learned stays in use."""
+        try:
+            self._extractor.wait_for_late_update()
+            with self._extractor.lock:
+                self._extractor.restore()
+        except Exception:  # of which there were as many as are told
+            return LONGEST_BACKOFF
+        print("the extractor's servers answer again", flush=True)
         return 0.0
 
     def _note_failure(self, error: Exception) -> float:
@@ -136,6 +151,7 @@ class ExtractorLearner:
             print("".join(traceback.format_exception(error)), flush=True)
 
     def _update_once(self) -> bool:
+        self._extractor.wait_for_late_update()  # out of the lock, see above
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
         # would train on them twice.
@@ -148,11 +164,19 @@ class ExtractorLearner:
                 return False
             started = time.perf_counter()
             with self._extractor.changing_weights():
-                measured = self._extractor.update(batch)
+                try:
+                    measured = self._extractor.update(batch)
+                except WaitTimeout:
+                    # The engine may still take the step. To train on a batch twice is worse than to lose one.
+                    self._count_trained()
+                    raise
                 # Before the servers get the weights: should that fail, the batch has been trained on all the same. If
                 # the update fails, its samples stay in the buffer, and the next attempt takes them again.
-                counting = self._manager.trained.remote()
-                wait_for(counting, MANAGER_SECONDS, "the experience manager to count a batch as trained")
+                self._count_trained()
             self._seconds += time.perf_counter() - started
         self._last = measured | update_metrics(batch, version)
         return True
+
+    def _count_trained(self) -> None:
+        counting = self._manager.trained.remote()
+        wait_for(counting, MANAGER_SECONDS, "the experience manager to count a batch as trained")

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import ray
 from ray._private.state import available_resources_per_node
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from verl_comprl.config.slots import SlotGroup
 from verl_comprl.platform.patches import reserve_resource_pools
+from verl_comprl.platform.ray_session import ray_job
 
 LIMIT_SECONDS = 300.0
 """An autoscaled cluster may have to add nodes first."""
@@ -39,7 +39,7 @@ def reserve(groups: Sequence[SlotGroup], *, seconds: float = LIMIT_SECONDS) -> N
         PlacementError: If the limit is over; what had been reserved is given back. It lists bundles and nodes.
     """
     reserved = reserve_resource_pools()
-    job = ray.get_runtime_context().get_job_id()
+    job = ray_job()
     deadline = time.monotonic() + seconds
     taken: dict[str, list[Any]] = {}
     for group in groups:

@@ -8,11 +8,12 @@ manager's commit lock, inside its own process. The manager never calls the drive
 call without a limit, so no two of them can wait for each other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
+from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.platform.waiting import call_within, wait_for
 
 SERVER_SECONDS = 300.0
@@ -32,32 +33,40 @@ class State(StrEnum):
 class Serving:
     """The servers of the extractor during a run."""
 
-    def __init__(self, control: Any, handles: Sequence[Any], *, shares_memory: bool) -> None:
+    def __init__(self, control: Any, *, shares_memory: bool) -> None:
         """Take over servers that sleep.
 
         Args:
             control: verl's ``CheckpointEngineManager`` of these servers.
-            handles: Their Ray actors.
             shares_memory: Whether they must sleep while the engine is trained, which shares their device's memory.
                 Otherwise they pause only while weights are copied.
         """
         self._control = control
-        self._handles = handles
         self._shares_memory = shares_memory
         self._quiet = True
         """Whether no generation can be running, so that weights may be copied."""
         self.state = State.AWAY
+        self.version = -1
+        """Of the weights that the servers have."""
+        self.lost = 0
+        """Servers that have died."""
         self.tell: Callable[[bool], None] = lambda there: None
         """Called when the extractor goes away (False) and when it is back (True)."""
+
+    @property
+    def replicas(self) -> list[Any]:
+        """Replicas that have not died, as far as is known."""
+        return list(self._control.replicas)
 
     def pause(self) -> None:
         """Abort what is generated, which verl's client resumes later, and free the memory of the servers.
 
         Raises:
             WaitTimeout: If a server hangs.
-            ray.exceptions.RayError: If a server has died.
+            ray.exceptions.RayError: If the last server has died.
         """
         self._enter(State.AWAY)
+        self._leave_out_the_dead()
         self._abort()
         self._order("sleep_replicas")
 
@@ -90,27 +99,47 @@ class Serving:
 
         Raises:
             WaitTimeout: If a server or the engine's worker hangs.
-            ray.exceptions.RayError: If one has died.
+            ray.exceptions.RayError: If the worker, or the last server, has died.
         """
         try:
-            self._check_alive()
+            self._leave_out_the_dead()
             # Weights must not change under a running generation: its log-probs would belong to no version.
             if not self._quiet:
                 self._abort()
             call_within(
                 lambda: self._control.update_weights(version), seconds, "the extractor's weights to reach its servers"
             )
-            self._quiet = False
+            self._quiet, self.version = False, version
             self._order("resume_generation_replicas")
         except Exception:
             self._enter(State.DOWN)
             raise
         self._enter(State.SERVING)
 
-    def _check_alive(self) -> None:
-        # Copying weights to a server that has died would hang in verl's sender, which waits for a receiver.
-        references = [handle.get_server_address.remote() for handle in self._handles]
-        wait_for(references, SERVER_SECONDS, "the extractor's servers to say that they are there")
+    def _leave_out_the_dead(self) -> None:
+        """Go on with the servers that are left; one that has died would fail every order to all of them.
+
+        And copying weights to it would hang in verl's sender, which waits for a receiver.
+
+        Raises:
+            ray.exceptions.RayError: Of the first server, if none is left.
+        """
+        replicas, dead = self.replicas, {}
+        asked = [[server.__ray_call__.remote(raise_if_dead) for server in replica.servers] for replica in replicas]
+        for replica, references in zip(replicas, asked, strict=True):
+            try:
+                wait_for(references, SERVER_SECONDS, "the extractor's servers to say that they are there")
+            except Exception as error:
+                if not is_dead(error):
+                    raise
+                dead[replica] = error
+        if not dead:
+            return
+        if len(dead) == len(replicas):
+            raise next(iter(dead.values()))
+        self._control.remove_replicas(list(dead))
+        self.lost += len(dead)
+        print(f"{len(dead)} of the extractor's {len(replicas)} servers have died; the others go on", flush=True)
 
     def _abort(self) -> None:
         self._order("abort_replicas")

@@ -8,11 +8,15 @@ from typing import Any, NoReturn
 
 import ray
 from omegaconf import DictConfig
+from ray.exceptions import RayError
 from transfer_queue import KVBatchMeta
 
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.groups import episodes_are_running
+from verl_comprl.trainer.serving import SERVER_SECONDS
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
 
 
@@ -67,7 +71,11 @@ class StoppableTrainer(EngineSharing):
                 self.experience_runtime.collect(self.global_steps)
             else:
                 self.global_steps -= 1
+                self.take_back_prompts()
             self._interrupt()
+
+    def take_back_prompts(self) -> None:
+        """Let a resumed run begin with the prompts of the step that is left; those submitted ahead are saved anyway."""
 
     def _validate(self) -> dict[str, float]:
         """Evaluate; a request to stop ends an evaluation without a result."""
@@ -94,9 +102,16 @@ class StoppableTrainer(EngineSharing):
             self._saved_step = self.global_steps
 
     def end_episodes(self) -> None:
-        """End what was submitted ahead, or a stop has left behind, so that the bank can be closed."""
-        if self.kill_episodes():
-            self.pause_servers()
+        """End what was submitted ahead, or a stop has left behind, so that the bank can be closed.
+
+        Servers that cannot be paused keep the memory they have, and nothing else.
+        """
+        if not self.kill_episodes():
+            return
+        try:
+            call_within(self.pause_servers, SERVER_SECONDS, "the actor's servers to pause")
+        except (WaitTimeout, RayError) as error:
+            print(f"{type(error).__name__}: {error}; the run goes on without it")
 
     def kill_episodes(self) -> bool:
         """End the agent loops, if an episode is running; returns whether one was.

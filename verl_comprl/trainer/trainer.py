@@ -32,9 +32,8 @@ from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
-from verl_comprl.rollout.episode import EVALUATION_KEY
 from verl_comprl.trainer.batch import RolloutBatch
-from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.checkpoint import check_slots, resume_folder
 from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
@@ -42,26 +41,13 @@ from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
+from verl_comprl.trainer.marked_loops import MarkedAgentLoops
+from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.rewinding import rewind_run
 from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.task_sampler import share_equally
-
-
-class _MarkedAgentLoops:
-    """verl's agent loop manager; marks every prompt as training or evaluation."""
-
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
-
-    def generate_sequences(self, prompts: TensorDict) -> None:
-        # The worker drops verl's own "validate" before an agent loop sees the row.
-        tu.assign_non_tensor_data(prompts, EVALUATION_KEY, bool(tu.get(prompts, "validate", default=False)))
-        self._manager.generate_sequences(prompts)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
 
 
 class ComplementaryTrainerMixin(StoppableTrainer):
@@ -95,6 +81,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
     def _setup(self) -> None:
         folder = self._resumed_from = resume_folder(self.config)
         step = int(folder.name.rpartition("_")[2]) if folder else -1
+        if folder is not None:
+            check_slots(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
@@ -139,7 +127,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         """Train the actor; the extractor is trained in the background meanwhile."""
         self.experience_runtime.begin()
         try:
-            marked: Any = _MarkedAgentLoops(agent_loop_manager)
+            marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
             # First, since episodes that go on would keep the distillation queue from becoming empty.
             if self._actor_is_extractor:  # its servers are to read the last ones
@@ -349,6 +337,15 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
         """Return a client of its own for the extractor's calls: the rollouts' need none that resumes in this mode."""
         return make_client(self.llm_server_manager, resuming=True)
 
+    def prepare_step(self) -> dict:
+        """Draw the prompts of the step, and keep the place at which they begin."""
+        self._drawn_from = self.train_dataloader.state_dict()
+        return super().prepare_step()
+
+    def take_back_prompts(self) -> None:
+        """Let the next draw be that of the step that is left: nothing of it is in the checkpoint in this mode."""
+        self.train_dataloader.load_state_dict(self._drawn_from)
+
     def on_sample_end(self) -> None:
         """Pause the servers before they sleep or get other weights, if they answer the extractor's calls, too.
 
@@ -369,7 +366,7 @@ class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
 
 
 @register_trainer("comprl_colocate_async")
-class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PPOTrainerColocateAsync):
+class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PausedEpisodes, PPOTrainerColocateAsync):
     """The next batches are rolled out while one is trained; servers pause meanwhile (verl's ``colocate_async``)."""
 
     base_mode = "colocate_async"

@@ -192,7 +192,7 @@ def test_a_server_needs_the_name_of_the_bank(comprl_bank: Run) -> None:
         (["stats"], "one of the arguments --path --url is required"),
         (["stats", "--path", "x", "--url", "http://h"], "not allowed with argument --path"),
         (["list", "--path", "x", "--limit", "-1"], "must not be negative, got -1"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "unknown 'fly'; allowed: stats"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,9 +211,9 @@ async def test_search_fetches_more_hits_until_enough_meet_the_conditions() -> No
             return hits[:limit]
 
     source: Any = Source()
-    found = await read._matching_hits(source, "q", 3, lambda entry: entry.retrievals % 10 == 9)
+    found = await read.matching_hits(source, "q", 3, lambda entry: entry.retrievals % 10 == 9)
     assert [entry.id for entry, _ in found] == ["9", "19", "29"] and asked == [3, 12, 48]
-    assert await read._matching_hits(source, "q", 3, lambda entry: entry.retrievals == 49) == [
+    assert await read.matching_hits(source, "q", 3, lambda entry: entry.retrievals == 49) == [
         (Experience(id="49", title="", content="q", retrievals=49), 1 - 49 / 100)
     ]
 

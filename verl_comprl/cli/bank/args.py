@@ -1,6 +1,6 @@
 """Command-line arguments of ``comprl bank`` and its sub-commands.
 
-Owns the arguments. The commands are in ``read`` and ``write``, which are imported only when a command runs.
+Owns the arguments. The commands are in the modules next to it, which are imported only when one runs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bank", help="inspect, export, import and edit an experience bank", description=_DESCRIPTION
     )
-    actions = parser.add_subparsers(dest="action", required=True)
+    actions = parser.add_subparsers(dest="action", required=True, title="commands", metavar="COMMAND")
     target = argparse.ArgumentParser(add_help=False)
     location = target.add_mutually_exclusive_group(required=True)
     location.add_argument("--path", help="folder of an embedded bank, such as RUN/bank")
@@ -91,6 +91,36 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     _add_embedder(importing, f"{_BUILT_WITH}; only with --reembed")
 
+    distill = add(
+        "distill",
+        "turn finished episodes into entries with an OpenAI-compatible endpoint, without training",
+        "A bank that does not exist is created. Interrupted, the same command goes on where it was. The file's format: "
+        "docs/distill.md.",
+    )
+    distill.add_argument("--episodes", type=Path, required=True, metavar="FILE", help="one JSON object per line")
+    _add_endpoint(distill, required=True)
+    distill.add_argument("--workers", type=_positive, default=8, help="episodes at the same time (default: 8)")
+    distill.add_argument(
+        "--list-nearest",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="entries that an episode may update instead of adding a near-copy (default: 3)",
+    )
+    _add_embedder(distill, f"{_BUILT_WITH}; builtin for a new bank")
+
+    serve = add(
+        "serve",
+        "serve the bank to agents over MCP: tools search and search_and_ask",
+        "The second needs an extractor (--endpoint, --model). Clients read only, and nothing is counted. Over HTTP, an "
+        "address other than the loopback needs a token in COMPRL_MCP_TOKEN.",
+    )
+    serve.add_argument("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on with http (default: %(default)s)")
+    serve.add_argument("--port", type=_positive, default=8765, help="default: %(default)s")
+    _add_endpoint(serve, required=False)
+    _add_embedder(serve, _BUILT_WITH)
+
     for name, help in (
         ("delete", "delete the selected entries"),
         ("quarantine", "exclude the selected entries from retrieval, without deleting them"),
@@ -139,6 +169,43 @@ def _count(text: str) -> int:
     return number
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument(
+        "--endpoint",
+        required=required,
+        metavar="URL",
+        help="OpenAI-compatible endpoint of the extractor, such as http://127.0.0.1:8000/v1",
+    )
+    parser.add_argument("--model", required=required, help="the endpoint's name of its model")
+    parser.add_argument(
+        "--key-variable",
+        default="OPENAI_API_KEY",
+        metavar="NAME",
+        help="environment variable with the endpoint's key (default: %(default)s)",
+    )
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint's sampling (default: 1)")
+    parser.add_argument("--max-tokens", type=_positive, default=4096, help="longest answer (default: 4096)")
+    parser.add_argument(
+        "--max-prompt-tokens",
+        type=_positive,
+        default=24_000,
+        help="longest prompt, estimated; longer episodes lose turns from their middle (default: 24000)",
+    )
+    parser.add_argument(
+        "--length-parameter",
+        choices=("max_tokens", "max_completion_tokens"),
+        default="max_tokens",
+        help="name under which the endpoint takes --max-tokens (default: %(default)s)",
+    )
+
+
 def _add_embedder(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     help = "sentence-transformers model, folder of one, or builtin"
     parser.add_argument(
@@ -158,10 +225,10 @@ def _add_embedder(parser: argparse.ArgumentParser, default: str | None = None) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the selected sub-command of ``bank``."""
-    from verl_comprl.cli.bank import read, write
+    from verl_comprl.cli.bank import distill, read, serve, write
     from verl_comprl.experience import StoreError
 
-    commands = read.COMMANDS | write.COMMANDS
+    commands = read.COMMANDS | write.COMMANDS | {"distill": distill.distill, "serve": serve.serve}
     try:
         return asyncio.run(commands[options.action](options))
     except StoreError as error:

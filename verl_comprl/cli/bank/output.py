@@ -13,12 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verl_comprl.display.printable import printable
 from verl_comprl.experience import Experience
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with a space in place of every unprintable character except line breaks and tabs."""
-    return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
 def entry_fields(entry: Experience) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.cli.bank.embedder import load_embedder
-from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries, print_fields, printable
+from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries, print_fields
 from verl_comprl.cli.bank.source import BankSource, bank_config, reading
+from verl_comprl.display.printable import printable
 from verl_comprl.experience import Experience, TaskUsage
 from verl_comprl.experience.transfer.query_language import FIELDS, Condition, field_value, parse_where
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
@@ -120,7 +121,7 @@ def _usage(usage: TaskUsage) -> str:
 
 async def _search(source: BankSource, options: argparse.Namespace) -> int:
     task = [] if options.task is None else [f"tasks={options.task}"]
-    hits = await _matching_hits(source, options.query, options.limit, parse_where(options.where + task))
+    hits = await matching_hits(source, options.query, options.limit, parse_where(options.where + task))
     if options.json:
         for entry, score in hits:
             print(json.dumps({**entry_fields(entry), "score": score}))
@@ -129,9 +130,7 @@ async def _search(source: BankSource, options: argparse.Namespace) -> int:
     return 0
 
 
-async def _matching_hits(
-    source: BankSource, query: str, limit: int, meets: Condition
-) -> list[tuple[Experience, float]]:
+async def matching_hits(source: BankSource, query: str, limit: int, meets: Condition) -> list[tuple[Experience, float]]:
     """Return the ``limit`` best hits that meet the conditions, fetching more hits until there are enough."""
     asked = limit or max(1, len(await source.entries()))
     while True:

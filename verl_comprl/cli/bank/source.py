@@ -76,6 +76,15 @@ async def opened(
         await bank.close()
 
 
+async def stored_embedding(config: BankConfig) -> dict[str, Any] | None:
+    """Return the identity of a bank's embedder; None if the bank does not exist or cannot be opened."""
+    try:
+        async with opened(config, read_only=True) as bank:
+            return bank.embedding
+    except StoreError:  # no bank yet; any other problem is raised again when it is opened for writing
+        return None
+
+
 @asynccontextmanager
 async def reading(
     config: BankConfig, load_embedder: Callable[[dict[str, Any]], Awaitable[Embedder]] | None = None

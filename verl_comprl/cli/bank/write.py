@@ -7,13 +7,12 @@ server.
 import argparse
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.output import print_entries
 from verl_comprl.cli.bank.read import Command, find_entry
-from verl_comprl.cli.bank.source import bank_config, opened
-from verl_comprl.experience import BankConfig, Experience, ExperienceBank, StoreError
+from verl_comprl.cli.bank.source import bank_config, opened, stored_embedding
+from verl_comprl.experience import Experience, ExperienceBank
 from verl_comprl.experience.embedding.base import embedding_difference
 from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.transfer.query_language import parse_where
@@ -27,7 +26,7 @@ async def _import(options: argparse.Namespace) -> int:
         raise ValueError("--embedder is only for --reembed; without it the snapshot's own vectors are used")
     folder = snapshot_folder(options.snapshot)
     config, embedding = bank_config(options), read_snapshot(folder, None).embedding
-    own = await _stored_embedding(config)
+    own = await stored_embedding(config)
     if options.reembed:
         embedder = await load_embedder(options, own or embedding)
     elif own and (difference := embedding_difference(embedding, own)):
@@ -40,14 +39,6 @@ async def _import(options: argparse.Namespace) -> int:
         report = await bank.add_snapshot(folder, reembed=options.reembed)
         print(f"added {report.added} entries, skipped {report.skipped} and rejected {report.rejected}; now {len(bank)}")
     return 0
-
-
-async def _stored_embedding(config: BankConfig) -> dict[str, Any] | None:
-    try:
-        async with opened(config, read_only=True) as bank:
-            return bank.embedding
-    except StoreError:  # no bank yet; any other problem is raised again when it is opened for writing
-        return None
 
 
 async def _reembed(options: argparse.Namespace) -> int:

@@ -110,6 +110,15 @@ class ServerCollection:
         Raises:
             StoreError: If there is another writer.
         """
+        self.check_lease(metadata)
+        await self.renew_lease()
+
+    def check_lease(self, metadata: dict[str, Any]) -> None:
+        """Check that ``metadata`` names no other writer that counts as alive.
+
+        Raises:
+            StoreError: If it does.
+        """
         writer = metadata.get(_WRITER) or {}
         seen = time.time() - writer.get("seen_at", 0.0)
         if writer.get("id") not in (None, self._id) and seen < LEASE_SECONDS and not _is_dead(writer):
@@ -118,7 +127,6 @@ class ServerCollection:
                 f"(seen {seen:.0f} s ago); close that run, or choose another comprl.bank.collection. "
                 f"If it died, it can be opened in {LEASE_SECONDS - seen:.0f} s"
             )
-        await self.renew_lease()
 
     async def renew_lease(self) -> None:
         """Record that the writer is alive, unless that was done less than ``_RENEW_SECONDS`` ago."""

@@ -1,0 +1,158 @@
+"""A long run, watched from outside: memory, threads and open files of every process, queues, and Ray's objects.
+
+    python benchmarks/soak.py [--steps 200] [--output outputs/soak]
+    python benchmarks/soak.py --report        # tables of what has been measured
+
+The run is the miniature's arm ``complementary``. Memory is what a process would give back if it ended (USS); a process
+is flat if its mean over the last ``--window`` steps is within 5 % of its mean over those from ``--from`` on.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+RAY = Path(sys.executable).with_name("ray")
+SECONDS = 10.0
+"""Between two samples."""
+MEASURES = ("megabytes", "threads", "files")
+QUEUES = ("queue/depth", "buffer/samples", "buffer/records", "bank/size", "failures", "rollouts/failed")
+
+
+def family(root: psutil.Process) -> Iterator[psutil.Process]:
+    """Yield a process and all that descend from it; Ray's own daemons among them."""
+    yield root
+    yield from root.children(recursive=True)
+
+
+def name_of(process: psutil.Process) -> str:
+    """Return what a process is: the title that Ray and vLLM give it, else its program."""
+    command = process.cmdline()
+    if not command:
+        return process.name()
+    if command[0].startswith(("ray::", "VLLM::")):
+        return command[0].split()[0].partition(".")[0]
+    words = [Path(word).name for word in command if not word.startswith("-")]
+    return next((word for word in words if not word.startswith("python")), words[0])
+
+
+def sample(root: psutil.Process) -> dict[str, dict[str, Any]]:
+    """Return the measures of every process that lives, by process id."""
+    found = {}
+    for process in family(root):
+        try:
+            with process.oneshot():
+                found[str(process.pid)] = {
+                    "name": name_of(process),
+                    "megabytes": process.memory_full_info().uss / 2**20,
+                    "threads": process.num_threads(),
+                    "files": process.num_fds(),
+                }
+        except psutil.Error:  # it has ended meanwhile
+            continue
+    return found
+
+
+def objects_in_store() -> int | None:
+    """Return how many objects Ray's shared memory holds, or None if Ray does not say."""
+    command = ["nice", "-n", "19", str(RAY), "memory", "--stats-only"]
+    environment = os.environ | {"RAY_AUTH_MODE": "token"}  # as of every cluster that a run of ours starts
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    counts = [part.split()[0] for part in done.stdout.split(",") if part.strip().endswith("objects")]
+    return sum(map(int, counts)) if counts else None
+
+
+def last_step(run: Path) -> int:
+    """Return the step of the last line of metrics, 0 before the first."""
+    file = run / "metrics.jsonl"
+    if not file.exists():
+        return 0
+    lines = file.read_text().splitlines()
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def watch(output: Path, steps: int) -> int:
+    """Run, and append a line to ``samples.jsonl`` every ten seconds; returns the run's exit code."""
+    arguments = ["--arms", "complementary", "--seeds", "1", "--steps", str(steps), "--every", "50"]
+    command = [sys.executable, "-m", "recipes.miniature.run", *arguments, "--output", str(output)]
+    output.mkdir(parents=True, exist_ok=True)
+    run = output / "runs" / "complementary-3-1"
+    with (output / "samples.jsonl").open("w") as file, subprocess.Popen(command, cwd=ROOT) as running:
+        root = psutil.Process(running.pid)
+        count = 0
+        while running.poll() is None:
+            step = last_step(run)
+            line: dict[str, Any] = {"step": step, "processes": sample(root)}
+            if step and count % 6 == 0:
+                line["objects"] = objects_in_store()
+            print(json.dumps(line), file=file, flush=True)
+            count += 1
+            time.sleep(SECONDS)
+    return running.returncode
+
+
+def report(output: Path, first: int, window: int) -> str:
+    """Return the tables."""
+    lines = [json.loads(line) for line in (output / "samples.jsonl").read_text().splitlines()]
+    last = max(line["step"] for line in lines)
+    early, late = range(first, first + window), range(last - window, last + 1)
+    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        for period, steps in (("early", early), ("late", late)):
+            if line["step"] in steps:
+                for pid, process in line["processes"].items():
+                    for measure in MEASURES:
+                        values[pid, process["name"]][f"{period} {measure}"].append(process[measure])
+    text = [f"Steps {early[0]} to {early[-1]} against {late[0]} to {late[-1]}.", ""]
+    text += ["| process | MB, early | late | change | threads | open files |", "|---|---|---|---|---|---|"]
+    for (_, name), found in sorted(values.items(), key=lambda item: -max(item[1].get("late megabytes", [0]))):
+        if not found["early megabytes"] or not found["late megabytes"]:
+            continue
+        mean = {key: fmean(numbers) for key, numbers in found.items()}
+        before, after = mean["early megabytes"], mean["late megabytes"]
+        counts = [f"{mean[f'early {what}']:.0f} → {mean[f'late {what}']:.0f}" for what in ("threads", "files")]
+        change = f"{after / before - 1:+.1%}"
+        text.append(f"| `{name}` | {before:.0f} | {after:.0f} | {change} | {counts[0]} | {counts[1]} |")
+    objects = [(line["step"], line["objects"]) for line in lines if line.get("objects") is not None]
+    text += ["", "Objects in Ray's store by step: " + ", ".join(f"{count} ({step})" for step, count in objects[::3])]
+    return "\n".join([*text, "", queues(output / "runs" / "complementary-3-1" / "metrics.jsonl")])
+
+
+def queues(file: Path) -> str:
+    """Return the largest and the last value of what could grow."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    series: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, value in row["data"].items():
+            if name.removeprefix("comprl/").startswith(QUEUES):
+                series[name].append(value)
+    text = ["| metric | largest | last |", "|---|---|---|"]
+    return "\n".join(text + [f"| `{name}` | {max(found):.0f} | {found[-1]:.0f} |" for name, found in series.items()])
+
+
+def main() -> int:
+    """Run, unless only the report is wanted, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--from", type=int, default=50, dest="first", help="first step of the comparison")
+    parser.add_argument("--window", type=int, default=10, help="steps that a mean is over")
+    parser.add_argument("--output", type=Path, default=ROOT / "outputs/soak")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    code = 0 if options.report else watch(options.output.resolve(), options.steps)
+    print(report(options.output, options.first, options.window))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

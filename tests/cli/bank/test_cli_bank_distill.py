@@ -1,0 +1,147 @@
+"""``comprl bank distill`` with a chat endpoint over HTTP: a bank from episodes that were played already."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_endpoint import ChatEndpoint, Messages, refusal
+from fake_embedder import FakeEmbedder
+
+from verl_comprl.cli.bank import embedder as bank_embedder
+from verl_comprl.extractor import offline
+
+Run = Callable[..., Any]
+
+
+def lesson(messages: Messages) -> str:
+    """Answer a distillation: the episode's number is its goal's."""
+    number = int(re.search(r"vault number (\d+)", messages[1]["content"])[1])  # type: ignore[index]
+    if number == 2:
+        return 'Nothing new. <answer>[{"operation": "return"}]</answer>'
+    if number == 3:
+        return "I do not know."
+    operation = {"operation": "add", "title": f"vault {number}", "content": f"press {number} first"}
+    return f"<answer>{json.dumps([operation])}</answer>"
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatEndpoint]:
+    async def fake(model: str = "builtin", url: str = "", **_: Any) -> FakeEmbedder:
+        embedder = FakeEmbedder("fake" if model == "builtin" else model)
+        if not url:
+            embedder.identity["weights"] = "some"  # as a model in this process has
+        return embedder
+
+    monkeypatch.setattr(bank_embedder, "make_embedder", fake)
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    found = ChatEndpoint(lambda messages: "yes" if len(messages) == 1 else lesson(messages))
+    found.server.start()
+    yield found
+    found.server.stop()
+
+
+@pytest.fixture
+def episodes(tmp_path: Path) -> Path:
+    file = tmp_path / "episodes.jsonl"
+    lines = (
+        {
+            "id": f"episode-{number}",
+            "task": "vaults",
+            "goal": f"open vault number {number}",
+            "success": number % 2 == 0,
+            "messages": [{"role": "user", "content": "a door"}, {"role": "assistant", "content": "push"}],
+        }
+        for number in range(6)
+    )
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+def arguments(endpoint: ChatEndpoint, bank: Path, episodes: Path) -> list[object]:
+    return ["distill", "--path", bank, "--episodes", episodes, "--endpoint", endpoint.url, "--model", "tiny"]
+
+
+def test_episodes_become_entries_with_their_provenance(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    done = comprl_bank(*arguments(endpoint, tmp_path / "bank", episodes))
+    assert done.code == 0, done.err
+    assert done.out == (
+        "6 episodes: 4 gave experience, 1 had nothing new, 1 gave an answer that cannot be read; "
+        "the bank has 4 entries\n"
+    )
+    entries = {entry["title"]: entry for entry in comprl_bank("list", "--path", tmp_path / "bank", "--json").objects}
+    assert set(entries) == {"vault 0", "vault 1", "vault 4", "vault 5"}
+    assert entries["vault 4"]["content"] == "press 4 first" and entries["vault 4"]["tasks"] == ["vaults"]
+    assert entries["vault 4"]["source_trajectory"] == "episode-4" and entries["vault 4"]["source_success"] is True
+    assert entries["vault 1"]["source_success"] is False
+    assert endpoint.keys == {"Bearer secret"}
+
+
+def test_the_same_command_goes_on_where_it_was(
+    comprl_bank: Run,
+    endpoint: ChatEndpoint,
+    episodes: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = [*arguments(endpoint, tmp_path / "bank", episodes), "--workers", 1]
+    reply, asked = endpoint.reply, []
+
+    def failing(messages: Messages) -> str:
+        asked.append(messages)
+        if len(asked) > 3:  # the check and two episodes
+            endpoint.failures.append(refusal(400))
+        return reply(messages)
+
+    endpoint.reply = failing
+    monkeypatch.setattr(offline, "_GIVE_UP", 1)
+    done = comprl_bank(*given)
+    assert done.code == 1 and "3 episodes are not distilled, the last failure was BadRequestError" in done.err
+    endpoint.reply, before = reply, len(endpoint.requests)
+    done = comprl_bank(*given)
+    assert done.code == 0 and "6 episodes: 3 done before, 2 gave experience" in done.out
+    assert len(endpoint.requests) - before == 1 + 3  # the check, and nothing that was done before
+    done = comprl_bank(*given)
+    assert done.out.startswith("6 episodes: 6 done before; the bank has 4 entries")
+
+
+def test_an_episode_that_was_written_but_not_noted_is_not_written_twice(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    given = arguments(endpoint, tmp_path / "bank", episodes)
+    comprl_bank(*given)
+    journal = tmp_path / "bank" / "distilled.jsonl"
+    kept = journal.read_text().splitlines()[:1]
+    journal.write_text(kept[0] + '\n{"id": "epis')  # killed while it wrote
+    done = comprl_bank(*given)
+    assert done.code == 0 and "1 done before" in done.out and done.out.endswith("the bank has 4 entries\n")
+
+
+def test_an_existing_bank_grows_and_lists_what_is_near(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, folder: Path
+) -> None:
+    done = comprl_bank(*arguments(endpoint, folder, episodes), "--embedder-url", "http://127.0.0.1:1")
+    assert done.code == 0 and done.out.endswith("the bank has 10 entries\n")
+    prompts = [request["messages"][1]["content"] for request in endpoint.requests if len(request["messages"]) == 2]
+    assert all("1. " in prompt.partition("Other earlier experience:")[2] for prompt in prompts)
+
+
+@pytest.mark.parametrize("failures", [1, 99])
+def test_a_refused_key_is_an_error_of_one_line_before_anything_is_made(
+    failures: int, comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    endpoint.failures += [refusal(401)] * failures
+    done = comprl_bank(*arguments(endpoint, tmp_path / "bank", episodes))
+    assert done.code == 2 and not (tmp_path / "bank").exists()
+    assert done.err.count("\n") == 1 and "--model tiny" in done.err and "OPENAI_API_KEY" in done.err
+    assert "secret" not in done.err
+
+
+def test_a_bad_line_is_named_before_anything_is_asked(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"success": true}\n')
+    done = comprl_bank(*arguments(endpoint, tmp_path / "bank", tmp_path / "bad.jsonl"))
+    assert done.code == 2 and "line 1: messages: Field required" in done.err and not endpoint.requests

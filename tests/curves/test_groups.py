@@ -1,0 +1,29 @@
+"""Runs are grouped by arm; what should not be averaged is named."""
+
+from pathlib import Path
+
+import pytest
+from run_folders import write_run
+
+from verl_comprl.curves.groups import group_runs
+from verl_comprl.curves.run import open_run
+
+
+def test_runs_of_an_arm_are_seeds_of_one_thing(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / str(seed), {}, seed=seed) for seed in (1, 2)]
+    folders += [write_run(tmp_path / "b", {}, arm="self_imitation"), folders[0]]
+    groups = group_runs([open_run(folder) for folder in folders])
+    assert [(group.name, len(group.runs), group.is_reference) for group in groups] == [
+        ("complementary", 2, False),
+        ("self imitation", 1, True),
+    ]
+    assert groups[0].differences() == []  # seeds and paths may differ
+
+
+def test_other_settings_can_tell_groups_apart(tmp_path: Path) -> None:
+    runs = [open_run(write_run(tmp_path / str(size), {}, bank={"capacity": size})) for size in (8, 16)]
+    assert group_runs(runs)[0].differences() == ["comprl.bank.capacity"]
+    groups = group_runs(runs, ["comprl.arm", "comprl.bank.capacity"])
+    assert [group.name for group in groups] == ["complementary, capacity 8", "complementary, capacity 16"]
+    with pytest.raises(ValueError, match=r"no setting 'comprl\.size'"):
+        group_runs(runs, ["comprl.size"])

@@ -1,0 +1,26 @@
+"""An OpenAI-compatible embedding endpoint on this machine, for tests of other processes: the fake embedder."""
+
+import json
+
+from fake_embedder import FakeEmbedder
+from local_server import LocalServer
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+class EmbeddingEndpoint:
+    def __init__(self) -> None:
+        self.server = LocalServer(Starlette(routes=[Route("/v1/embeddings", self._embed, methods=["POST"])]))
+
+    @property
+    def url(self) -> str:
+        return f"{self.server.url}/v1"
+
+    async def _embed(self, request: Request) -> Response:
+        body = json.loads(await request.body())
+        vectors = await FakeEmbedder().embed_documents(body["input"])
+        rows = [{"object": "embedding", "index": n, "embedding": row.tolist()} for n, row in enumerate(vectors)]
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        return JSONResponse({"object": "list", "model": body["model"], "usage": usage, "data": rows})

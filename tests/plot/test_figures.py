@@ -1,0 +1,77 @@
+"""The figures of runs: which are drawn, from which metrics, and that they are the same every time."""
+
+from pathlib import Path
+
+import pytest
+from run_folders import halves, write_run
+
+from verl_comprl.curves.groups import Group, group_runs
+from verl_comprl.curves.run import open_run
+from verl_comprl.plot.figures import FIGURES, GUIDED_FREE, Drawing
+from verl_comprl.plot.style import COLOURS, colours
+
+
+def evaluation(with_: float, without: float) -> dict[str, float]:
+    return {
+        f"comprl/eval/success_{mode}{bound}": value + shift
+        for mode, value in (("with", with_), ("without", without))
+        for bound, shift in (("", 0.0), ("_low", -0.05), ("_high", 0.05))
+    }
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> list[Group]:
+    folders = []
+    for seed in (1, 2, 3):
+        steps = {step: halves(0.2 * seed, 0.1, bank__size=9.0, extractor__reward=-0.5) for step in range(1, 11)}
+        steps[10] |= evaluation(0.2 * seed, 0.1)
+        folders.append(write_run(tmp_path / f"c{seed}", steps, seed=seed))
+    free = {"comprl/free/rollouts": 8.0, "comprl/free/success": 0.3, "comprl/free/actions": 5.0, "timing_s/gen": 2.0}
+    steps = {step: free for step in range(1, 8)} | {0: {"comprl/eval/success_without": 0.25}}
+    folders.append(write_run(tmp_path / "b", steps, arm="baseline"))
+    return group_runs([open_run(folder) for folder in folders])
+
+
+def test_every_figure_with_data_is_drawn_as_png_and_svg(groups: list[Group], tmp_path: Path) -> None:
+    drawn = dict(Drawing(groups).save(tmp_path / "new" / "figures"))
+    assert set(drawn) == {*FIGURES, GUIDED_FREE}
+    for name, files in drawn.items():
+        assert [file.name for file in files] == [f"{name}.png", f"{name}.svg"]
+        assert files[0].read_bytes().startswith(b"\x89PNG") and b"<svg" in files[1].read_bytes()
+
+
+def texts(drawing: Drawing, name: str) -> list[list[str]]:
+    figure = drawing._compare(FIGURES[name])
+    assert figure is not None
+    return [[text.get_text() for text in panel.texts] for panel in figure.axes]
+
+
+def test_arms_are_compared_and_the_baseline_is_in_both_halves(groups: list[Group]) -> None:
+    drawing = Drawing(groups, window=1)
+    assert texts(drawing, "success") == [
+        ["complementary  40 %", "baseline  30 % (step 7)"],
+        ["complementary  10 %", "baseline  30 % (step 7)"],
+    ]
+    assert texts(drawing, "evaluation")[0] == ["complementary  40 %", "baseline  25 % (step 0)"]
+    assert texts(drawing, "bank") == [["complementary  9.00"]]  # the other panel has no metric
+    assert texts(drawing, "extractor_reward") == [["complementary  -0.50"]]
+
+
+def test_a_baseline_alone_has_no_guided_half(groups: list[Group], tmp_path: Path) -> None:
+    drawing = Drawing(groups[1:])
+    assert texts(drawing, "success") == [["baseline  30 %"]]
+    drawn = dict(drawing.save(tmp_path))
+    assert not drawn[GUIDED_FREE] and not drawn["bank"] and drawn["actions"]
+
+
+def test_the_same_runs_give_the_same_bytes(groups: list[Group], tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        list(Drawing(groups).save(tmp_path / folder))
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+def test_colours_are_those_of_the_arms_unless_arms_repeat() -> None:
+    assert colours(["baseline", "complementary"]) == [COLOURS["baseline"], COLOURS["complementary"]]
+    assert len(set(colours(["complementary", "complementary", "my_arm"]))) == 3
+    assert len(colours(["x"] * 20)) == 20

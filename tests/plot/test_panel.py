@@ -1,0 +1,45 @@
+"""Names at the ends of lines do not overlap and stay in place."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from verl_comprl.curves.bands import Band
+from verl_comprl.plot.panel import Line, draw_lines, spread
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.01, 0.12))
+def test_names_are_apart_in_order_and_inside(places: list[float], gap: float) -> None:
+    found = spread(places, gap)
+    order = sorted(range(len(places)), key=lambda index: (places[index], -index))
+    assert all(found[b] - found[a] >= gap - 1e-9 for a, b in pairwise(order))
+    assert all(-1e-9 <= place <= 1 + 1e-9 for place in found)
+
+
+def test_names_with_room_stay_where_they_are() -> None:
+    assert spread([0.9, 0.1, 0.5], 0.1) == [0.9, 0.1, 0.5]
+    assert spread([0.5, 0.5], 0.2) == pytest.approx([0.6, 0.4])
+    assert spread([1.0, 1.0], 0.2) == pytest.approx([1.0, 0.8])
+
+
+def line(name: str, steps: list[int], means: list[float]) -> Line:
+    nan = [float("nan")] * len(means)
+    return Line(name, "#000000", Band(steps, means, nan, nan))
+
+
+def test_a_name_says_the_last_value_and_where_a_line_ends_early() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [line("a", [0, 9], [0.1, 0.876]), line("b", [0, 4], [0.1, 0.5]), line("c", [], [])], share=True)
+    assert [text.get_text() for text in panel.texts] == ["a  88 %", "b  50 % (step 4)"]
+    panel = Figure().subplots()
+    draw_lines(panel, [line("bank", [1], [288.0])])
+    assert [text.get_text() for text in panel.texts] == ["bank  288"] and panel.get_ylim()[0] == 0
+
+
+def test_a_panel_with_a_given_end_says_where_its_lines_end() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [line("guided", [1, 6], [0.1, 0.5])], share=True, last=12)
+    assert [text.get_text() for text in panel.texts] == ["guided  50 % (step 6)"] and panel.get_xlim()[1] >= 12

@@ -1,0 +1,101 @@
+"""Time limits of episodes stand still while the servers pause: real event loops and short limits."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+from verl_comprl.rollout import pauses
+from verl_comprl.rollout.pauses import PausableClock, pause_episodes
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync
+
+
+async def test_a_pause_does_not_count() -> None:
+    clock = PausableClock()
+    async with clock.timeout(0.5) as limit:
+        clock.pause(True)
+        await asyncio.sleep(0.8)
+        clock.pause(False)
+        await asyncio.sleep(0.1)
+    assert not limit.expired()
+
+
+async def test_what_was_left_before_a_pause_is_left_after_it() -> None:
+    clock, started = PausableClock(), time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with clock.timeout(0.4):
+            for _ in range(2):
+                await asyncio.sleep(0.1)
+                clock.pause(True)
+                await asyncio.sleep(0.2)
+                clock.pause(False)
+            await asyncio.sleep(30)
+    assert 0.7 < time.monotonic() - started < 10
+
+
+async def test_a_limit_that_begins_in_a_pause_begins_with_its_end() -> None:
+    clock = PausableClock()
+    clock.pause(True)
+    with pytest.raises(TimeoutError):
+        async with clock.timeout(0.05):
+            await asyncio.sleep(0.2)
+            clock.pause(False)
+            await asyncio.sleep(30)
+
+
+async def test_limits_whose_blocks_are_over_are_forgotten() -> None:
+    clock = PausableClock()
+    limits = [clock.timeout(60) for _ in range(3)]
+    for limit in limits[:2]:
+        async with limit:
+            pass
+    async with limits[2]:
+        for paused in (True, True, False, False):
+            threading.Thread(target=clock.pause, args=(paused,)).start()
+            await asyncio.sleep(0.05)
+        assert list(clock._limits) == [limits[2]] and limits[2].when() is not None
+    assert clock._paused is False
+
+
+async def test_the_time_of_an_episode_stands_still() -> None:
+    clock = PausableClock()
+    host = EnvironmentHost(isolation="thread", limits=Limits(30, 30, 0.5), make_limit=clock.timeout)
+    clock.pause(True)
+    async with host.session("own_environments:Raising", {"method": "none"}):
+        await asyncio.sleep(0.8)
+    with pytest.raises(EnvironmentFailure, match="the episode was not over within"):
+        async with host.session("own_environments:Raising", {"method": "none"}):
+            clock.pause(False)
+            await asyncio.sleep(30)
+    await host.close()
+
+
+def test_the_trainer_stops_the_clocks_of_all_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    monkeypatch.setattr(pauses, "_clock", SimpleNamespace(pause=lambda paused: events.append(f"clock {paused}")))
+
+    def worker() -> Any:
+        call = SimpleNamespace(remote=lambda function, *arguments: function(None, *arguments))
+        return SimpleNamespace(**{"__ray_call__": call})
+
+    class Servers:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: events.append(name)
+
+    kind: Any = ComplementaryColocateAsync
+    trainer = object.__new__(kind)
+    trainer.agent_loop_manager = SimpleNamespace(agent_loop_workers=[worker(), worker()])
+    trainer.checkpoint_manager, trainer.curr_step_profile = Servers(), False
+    trainer.timing_raw, trainer.global_steps, trainer.stop = {}, 1, SimpleNamespace(made=False)
+    trainer.on_sample_end()
+    trainer.on_step_end()
+    assert events == [
+        *(["clock True"] * 2),
+        *("abort_replicas", "sleep_replicas", "update_weights", "resume_generation_replicas"),
+        *(["clock False"] * 2),
+    ]
+    pause_episodes([], True)

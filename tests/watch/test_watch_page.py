@@ -1,0 +1,76 @@
+"""The page at several widths."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from run_folders import halves, write_run
+
+from verl_comprl.watch.page import Page
+from verl_comprl.watch.watched_run import WatchedRun
+
+EVALUATION = {
+    "comprl/eval/success_with": 0.8,
+    "comprl/eval/success_with_low": 0.75,
+    "comprl/eval/success_with_high": 0.85,
+    "comprl/eval/success_without": 0.2,
+}
+STEPS = {
+    step: halves(step / 20, 0.25, guided__actions=3.0, bank__size=24.0, extractor__updates=2.0, extractor__reward=-0.5)
+    | {"actor/perf/max_memory_allocated_gb": 1.5}
+    for step in range(1, 16)
+}
+
+
+def shown(folder: Path, width: int) -> str:
+    os.utime(folder / "metrics.jsonl")
+    run = WatchedRun(folder)
+    run.refresh()
+    output = io.StringIO()
+    Console(file=output, width=width, markup=False).print(Page(run, hint="q quits"))
+    return output.getvalue()
+
+
+def row(page: str, name: str) -> list[str]:
+    return next(line for line in page.splitlines() if line.strip().startswith(name)).split()
+
+
+def test_a_wide_page_has_it_all(tmp_path: Path) -> None:
+    page = shown(write_run(tmp_path / "run", STEPS | {15: STEPS[15] | EVALUATION}), 120)
+    assert page.startswith("complementary · running") and "step 15/60" in page
+    assert "5.0 s per step · about 3 min 45 s left" in page
+    guided = row(page, "guided")
+    assert guided[:5] == ["guided", "75", "%", "52", "%"]  # 0.75 now; 0.30 to 0.75 in the last ten steps
+    assert guided[5:] == ["▁▁▂▂▃▃▃▄▄▅▅▅▆▆▇", "3.0", "actions", "per", "episode"]
+    assert row(page, "with experience")[2:] == ["80", "%", "▇", "95", "%", "interval", "75", "to", "85", "%"]
+    assert row(page, "without")[1:3] == ["20", "%"] and "after step 15" in page
+    assert row(page, "extractor") == ["extractor", "2", "updates"] and row(page, "reward")[1:3] == ["-0.50", "-0.50"]
+    assert row(page, "bank")[:3] == ["bank", "24", "entries"]
+    assert row(page, "memory of actor")[3:5] == ["1.5", "GB"]
+    assert page.rstrip().endswith("ago · q quits")
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
+    page = shown(write_run(tmp_path / "run", STEPS | {15: STEPS[15] | EVALUATION}), width)
+    assert max(map(len, page.splitlines())) <= width
+    assert all(name in page for name in ("guided", "free", "reward", "bank", "step 15/60"))
+
+
+def test_a_baseline_has_neither_halves_nor_bank(tmp_path: Path) -> None:
+    steps = {1: {"comprl/free/rollouts": 8.0, "comprl/free/success": 0.5, "timing_s/step": 4.0}}
+    page = shown(write_run(tmp_path / "run", steps, arm="baseline"), 120)
+    assert row(page, "all episodes")[2:4] == ["50", "%"]
+    assert not any(word in page for word in ("guided", "bank", "extractor"))
+
+
+def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
+    page = shown(write_run(tmp_path / "run", {1: halves(0.5, 0.25, rollouts__failed__server=2.0)}), 80)
+    assert "! 2 rollouts failed: server" in page and "train.log" in page
+
+
+def test_a_run_without_a_step_has_a_page(tmp_path: Path) -> None:
+    page = shown(write_run(tmp_path / "run", {}), 80)
+    assert page.startswith("complementary · starting") and "step 0/60" in page and "success" not in page

@@ -1,0 +1,63 @@
+"""``comprl bank distill``: builds a bank from episodes that were played already, without training."""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from verl_comprl.cli.bank.embedder import load_embedder
+from verl_comprl.cli.bank.endpoint import connect
+from verl_comprl.cli.bank.source import bank_config, opened, stored_embedding
+from verl_comprl.extractor.offline import OfflineDistillation
+from verl_comprl.extractor.trajectories import read_episodes
+
+_JOURNAL = "distilled.jsonl"
+
+
+async def distill(options: argparse.Namespace) -> int:
+    """Distil the episodes of the file; exit code 1 if some failed."""
+    config = bank_config(options)
+    episodes = read_episodes(options.episodes)
+    identity = await stored_embedding(config)
+    if identity is None and options.embedder is None:
+        options.embedder = "builtin"
+    endpoint, calls = await connect(options)
+    total = len(episodes)
+
+    def progress(counts: Counter[str]) -> None:
+        end = "\r" if sys.stderr.isatty() else "\n"
+        print(f"{sum(counts.values())} of {total} episodes: {_shown(counts)}", end=end, file=sys.stderr, flush=True)
+
+    embedder = await load_embedder(options, identity or {})
+    async with opened(config, embedder) as bank:
+        # After the opening, which makes the folder.
+        journal = Path(config.path) / _JOURNAL if not config.url else Path(f"{config.collection}.{_JOURNAL}")
+        work = OfflineDistillation(
+            bank, calls, journal, workers=options.workers, list_nearest=options.list_nearest, progress=progress
+        )
+        try:
+            await work.run(episodes)
+        finally:
+            await endpoint.close()
+        counts, size = work.counts, len(bank)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(f"{total} episodes: {_shown(counts)}; the bank has {size} entries")
+    missing = total - sum(counts.values()) + counts["failed"]
+    if missing:
+        print(
+            f"{missing} episodes are not distilled, the last failure was {work.last_failure}; the same command goes on",
+            file=sys.stderr,
+        )
+    return 1 if missing else 0
+
+
+def _shown(counts: Counter[str]) -> str:
+    words = {
+        "done": "done before",
+        "written": "gave experience",
+        "return": "had nothing new",
+        "unreadable": "gave an answer that cannot be read",
+        "failed": "failed",
+    }
+    return ", ".join(f"{counts[name]} {text}" for name, text in words.items() if counts[name]) or "none yet"

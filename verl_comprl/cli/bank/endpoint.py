@@ -1,0 +1,64 @@
+"""Arguments that name an OpenAI-compatible endpoint as the extractor, and the extractor's calls to it."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from verl_comprl.extractor.calls import ExtractorCalls, Sampling
+from verl_comprl.extractor.config import EndpointConfig
+from verl_comprl.extractor.endpoint import Endpoint, EndpointError
+from verl_comprl.extractor.prompts import Message
+from verl_comprl.settings import mistakes
+
+_CHARACTERS_PER_TOKEN = 3
+"""Fewer than any common tokenizer has for English text, so that a prompt is rather cut too early than refused."""
+
+
+class EstimatedTokenizer:
+    """Measures prompts for an endpoint whose tokenizer is not at hand; the ids mean nothing."""
+
+    def apply_chat_template(self, conversation: list[Message], **_: Any) -> list[int]:
+        """Return as many ids as the messages have tokens, about."""
+        characters = sum(len(message["content"]) for message in conversation)
+        return [0] * -(-characters // _CHARACTERS_PER_TOKEN)
+
+    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
+        """Refuse: an endpoint returns text."""
+        raise NotImplementedError("an endpoint returns text, not tokens")
+
+
+async def connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls]:
+    """Return the endpoint, which has answered a short request, and the calls to it.
+
+    Raises:
+        ValueError: If an argument is wrong, or the endpoint refuses the request.
+    """
+    from pydantic import ValidationError
+
+    fields = {
+        "url": options.endpoint,
+        "model": options.model,
+        "key_variable": options.key_variable,
+        "length_parameter": options.length_parameter,
+    }
+    try:
+        config = EndpointConfig.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError("; ".join(mistakes(error, EndpointConfig, "endpoint"))) from error
+    sampling = Sampling(temperature=options.temperature, top_p=1.0, top_k=-1, max_tokens=options.max_tokens)
+    key = os.environ.get(config.key_variable, "") if config.key_variable else ""
+    endpoint = Endpoint(config, key, sampling)
+    try:
+        await endpoint.check()
+    except EndpointError as error:
+        reason = str(error.__cause__ or error).strip().split("\n")[0]
+        raise ValueError(
+            f"--endpoint {config.url} with --model {config.model}: {reason} (its key is read from "
+            f"{config.key_variable or 'nowhere'})"
+        ) from error
+    endpoint = Endpoint(config, key, sampling)  # the check has closed its connections
+    calls = ExtractorCalls(
+        EstimatedTokenizer(), endpoint, max_prompt_tokens=options.max_prompt_tokens, max_operations=3
+    )
+    return endpoint, calls

@@ -1,0 +1,124 @@
+"""Checks of the bank and of what reads and writes it: embedder, Qdrant folder or server, the extractor's endpoint."""
+
+import asyncio
+import os
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.experience import BankConfig, StoreError, make_embedder
+from verl_comprl.experience.store import open_store
+from verl_comprl.experience.store.embedded import EmbeddedStore
+
+_SECONDS = 30.0
+_KEY_REFUSED = ("401", "403")
+
+
+def check_embedder(setup: Setup) -> str:
+    """Load the embedder and embed a text."""
+    config = setup.comprl.embedder
+    if not config.url and find_spec("sentence_transformers") is None:
+        raise Problem("sentence-transformers is missing", "pip install 'verl-comprl[embed]'")
+
+    async def embed() -> None:
+        embedder = await make_embedder(**config.model_dump())
+        await embedder.embed_queries(["a locked door"])
+        setup.identity = embedder.identity
+
+    try:
+        asyncio.run(embed())
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().split("\n")[0]
+        refused = config.url and any(status in reason for status in _KEY_REFUSED)
+        remedy = "export OPENAI_API_KEY=…" if refused else "comprl.embedder.model=builtin, or a model that is there"
+        raise Problem(f"comprl.embedder.model={config.model}: {reason}", remedy) from error
+    dimension = setup.identity["dimension"] if setup.identity else 0
+    return f"{config.model} turns experience into vectors of {dimension} numbers"
+
+
+def check_bank(setup: Setup) -> str:
+    """Check that the bank can be opened; nothing is created or changed."""
+    if not setup.sets("comprl.bank.") and not setup.is_run:
+        return asyncio.run(_engine())
+    if setup.is_wrong:
+        return "not known: the settings are wrong"
+    config = setup.comprl.bank
+    if config.url:
+        return asyncio.run(_server(config, setup.identity))
+    folder = Path(config.path)
+    if not (folder / "bank.json").exists():
+        return f"{folder} does not exist yet, the run makes it"
+    try:
+        return asyncio.run(_open(config, setup.identity))
+    except StoreError as error:
+        raise _problem(error, f"--path {folder}", setup, "comprl.bank.path=OTHER_FOLDER") from error
+
+
+async def _engine() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        store = await EmbeddedStore.open(folder, embedding={"model": "none", "dimension": 4})
+        await store.close()
+    return "Qdrant's embedded engine works"
+
+
+async def _open(config: BankConfig, identity: dict[str, Any] | None) -> str:
+    store = await open_store(config, identity, read_only=True)
+    try:
+        return f"{config.url or config.path} has {await store.count()} entries, and nothing else has it open"
+    finally:
+        await store.close()
+
+
+async def _server(config: BankConfig, identity: dict[str, Any] | None) -> str:
+    from verl_comprl.experience.store.server_client import ServerClient, status_of
+    from verl_comprl.experience.store.server_collection import ServerCollection
+
+    client = ServerClient(config)
+    try:
+        collection = ServerCollection(client, config.collection)
+        metadata = await collection.find()
+        if metadata is None:
+            return f"{config.url} answers; the run makes the collection {config.collection}"
+        collection.check_lease(metadata)
+        return await _open(config, identity)
+    except StoreError as error:
+        if status_of(error) in (401, 403):
+            raise Problem(str(error), "export QDRANT_API_KEY=…") from error
+        name = f"--url {config.url} --collection {config.collection}"
+        remedy = (
+            "comprl.bank.collection=OTHER_NAME" if status_of(error) or not error.__cause__ else f"curl {config.url}"
+        )
+        raise _problem(error, name, None, remedy) from error
+    finally:
+        await client.close()
+
+
+def _problem(error: StoreError, place: str, setup: Setup | None, otherwise: str) -> Problem:
+    if "another embedder" in str(error):
+        model = setup.comprl.embedder.model if setup else "MODEL"
+        return Problem(str(error), f"comprl bank reembed {place} --embedder {model}")
+    return Problem(str(error), otherwise)
+
+
+def check_endpoint(setup: Setup) -> str:
+    """Send the extractor's endpoint a short request, if the run uses one."""
+    from verl_comprl.extractor.calls import Sampling
+    from verl_comprl.extractor.endpoint import Endpoint, EndpointError
+
+    settings = setup.comprl.extractor
+    if settings.backend != "endpoint" and not settings.endpoint.url:
+        return "not used: the extractor is a model of the run"
+    config = settings.endpoint.model_copy(update={"timeout": _SECONDS, "retries": 0})
+    key = os.environ.get(config.key_variable, "")
+    sampling = setup.config.extractor.rollout
+    endpoint = Endpoint(config, key, Sampling(sampling.temperature, sampling.top_p, sampling.top_k, 16))
+    try:
+        asyncio.run(endpoint.check())
+    except EndpointError as error:
+        refused = any(f"code: {status}" in str(error) for status in _KEY_REFUSED)
+        remedy = f"export {config.key_variable}=…" if refused else f"curl {config.url}/models"
+        raise Problem(str(error), remedy) from error
+    return f"{config.model} at {config.url} answers"

@@ -1,0 +1,49 @@
+"""All checks, in their order, and how they are run."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
+from verl_comprl.cli.doctor.finding import Finding, Problem, Status
+from verl_comprl.cli.doctor.setup import Setup
+
+Check = Callable[[Setup], str]
+"""Returns what is right, or raises what is wrong: a ``Problem`` with a remedy, or anything."""
+
+CHECKS: dict[str, Check] = {
+    "versions": installation.check_versions,
+    "verl": installation.check_verl,
+    "plugin": installation.check_plugin,
+    "inference": installation.check_inference,
+    "device": machine.check_device,
+    "flash-attn": installation.check_flash_attn,
+    "disk": machine.check_disk,
+    "shared memory": machine.check_shared_memory,
+    "ports": machine.check_ports,
+    "ray": cluster.check_ray,
+    "embedder": bank.check_embedder,
+    "bank": bank.check_bank,
+    "endpoint": bank.check_endpoint,
+    "data": environments.check_data,
+    "environments": environments.check_environments,
+    "sandbox": environments.check_sandbox,
+    "settings": run_settings.check_settings,
+    "slots": run_settings.check_slots,
+}
+_MISSING_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
+"""In an error of OmegaConf: recipes take folders from the environment."""
+DEVICE_CHECKS = ("device", "flash-attn", "shared memory", "ray", "slots")
+"""Of the machine that will run it, not of one that builds for another."""
+
+
+def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
+    """Yield what each check finds; one that fails stops no other."""
+    for name, check in checks.items():
+        try:
+            yield Finding(name, Status.OK, check(setup))
+        except Problem as problem:
+            yield Finding(name, problem.status, str(problem), problem.remedy)
+        except Exception as error:
+            message = str(error).split("\n")[0] or repr(error)
+            variable = _MISSING_VARIABLE.search(message)
+            yield Finding(name, Status.FAILED, message, f"export {variable[1]}=…" if variable else "")

@@ -1,0 +1,61 @@
+"""Check of Ray: it starts or answers, and its workers have our plugin.
+
+A process of its own asks, see ``ray_probe``: Ray may wait for minutes, and what it sets must not stay in this process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.launch.versions import installed_versions
+
+_SECONDS = 300.0
+"""A busy machine takes minutes to import verl in two processes."""
+
+
+def check_ray(setup: Setup) -> str:
+    """Run a task in a worker of Ray."""
+    address = os.environ.get("RAY_ADDRESS")
+    place = f"the Ray cluster {address}" if address else "a Ray of this machine"
+    status = f"ray status --address {address}" if address else "ray start --head, and read what it says"
+    found = _probe(setup, place, status)
+    if error := found.get("error"):
+        raise Problem(f"{place}: {error}", status)
+    if found.get("plugin_error"):
+        raise Problem(
+            f"a worker of {place} does not load verl-comprl: {found['plugin_error']}",
+            "pip install verl-comprl on every node, in the environment that started Ray there",
+        )
+    there, here = found["versions"], installed_versions()
+    if others := [name for name, own in here.items() if there.get(name) != own]:
+        shown = ", ".join(f"{name} is {there.get(name)} there and {here[name]} here" for name in others)
+        raise Problem(f"a worker of {place} has other versions: {shown}", "install the same versions on every node")
+    resources = found["resources"]
+    if address:
+        setup.resources = resources
+    slots = f" ({resources.get('GPU', 0):g} device slots, {resources.get('CPU', 0):g} CPUs)" if address else ""
+    return f"a worker of {place} loads verl-comprl{slots}"
+
+
+def _probe(setup: Setup, place: str, status: str) -> dict:
+    # Not the whole config, which may be what is wrong.
+    arguments = [override for override in setup.overrides if override.lstrip("+").startswith("ray_kwargs.")]
+    command = [sys.executable, "-m", "verl_comprl.cli.doctor.ray_probe", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise Problem(f"{place} has not run a task within {_SECONDS:g} s", status) from None
+    try:
+        return json.loads(out.splitlines()[-1])
+    except (IndexError, ValueError):
+        reason = err.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        raise Problem(f"{place} cannot be used: {reason[0]}", status) from None

@@ -1,0 +1,84 @@
+"""Checks of the environments with their data, and of SWE-bench's sandbox."""
+
+import os
+from pathlib import Path
+
+from env_adapters import list_environments, make
+from env_adapters.alfworld.games import GENERATED, resolve_data
+from env_adapters.swebench.bubblewrap import start_bubblewrap
+from env_adapters.swebench.sandbox import Limits, SandboxError, SandboxLost
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+
+_DATA = {
+    "ALFWORLD_DATA": ("alfworld", "generated games"),
+    "SWEBENCH_DATA": ("swebench", "bundled repositories"),
+    "WEBSHOP_DATA": ("webshop", "a synthetic shop"),
+}
+"""Variables that name data of an environment, and what it uses without them."""
+
+
+def check_environments(_: Setup) -> str:
+    """Make each environment once."""
+    usable, missing, broken = [], {}, {}
+    for name in list_environments():
+        try:
+            make(name).close()
+            usable.append(name)
+        except ImportError as error:
+            missing[name] = error
+        except Exception as error:  # of the family, or of its libraries
+            broken[name] = error
+    if broken:
+        shown = "; ".join(f"{name}: {str(error).splitlines()[0]}" for name, error in broken.items())
+        variables = [variable for variable, (name, _) in _DATA.items() if name in broken and os.environ.get(variable)]
+        remedy = f"unset {' '.join(variables)}, or let it name the data" if variables else "docs/environments/README.md"
+        raise Problem(f"not usable: {shown}", remedy)
+    data = ", ".join(
+        f"{name} from {os.environ[variable]}" if os.environ.get(variable) else f"{name} from {default}"
+        for variable, (name, default) in _DATA.items()
+        if name in usable
+    )
+    if missing:
+        shown = "; ".join(f"{name} ({error})" for name, error in missing.items())
+        raise Problem(
+            f"{', '.join(usable)}; not usable: {shown}",
+            f"pip install 'verl-comprl[{','.join(missing)}]'",
+            warning=True,
+        )
+    return f"{', '.join(usable)} ({data})"
+
+
+def check_data(_: Setup) -> str:
+    """Check that variables which name data of an environment name something that exists."""
+    given = {variable: os.environ[variable] for variable in _DATA if os.environ.get(variable)}
+    for variable, path in given.items():
+        if not Path(path).expanduser().exists():
+            raise Problem(f"{variable}={path} does not exist", f"unset {variable}, or download the data there")
+    # The others raise when they are made; ALFWorld goes on with its generated games.
+    if "ALFWORLD_DATA" in given and resolve_data(None) == GENERATED:
+        raise Problem(
+            f"ALFWORLD_DATA={given['ALFWORLD_DATA']} has no games", "alfworld-download, or unset ALFWORLD_DATA"
+        )
+    return ", ".join(f"{name}={path}" for name, path in given.items()) or "no data of your own is named"
+
+
+def check_sandbox(_: Setup) -> str:
+    """Run a command in a sandbox."""
+    try:
+        sandbox = start_bubblewrap(Limits())
+        try:
+            output = sandbox.exec("echo inside")
+        finally:
+            sandbox.close()
+    except (SandboxError, SandboxLost, OSError) as error:
+        installed = "not found" not in str(error)
+        remedy = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+        raise Problem(
+            f"SWE-bench cannot be played with bubblewrap: {error}",
+            remedy if installed else "apt-get install bubblewrap",
+            warning=True,
+        ) from error
+    if not output.ok:
+        raise Problem(f"a command in the sandbox failed: {output}", "bwrap --ro-bind / / true", warning=True)
+    return "bubblewrap runs SWE-bench's commands"

@@ -1,0 +1,34 @@
+"""Result of one check, and the exception by which a check says that something is wrong."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Something works less well, or a part that not every run needs is missing."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found."""
+
+    check: str
+    status: Status
+    message: str
+    remedy: str = ""
+    """Command or setting that mends it; "" where nothing is to be mended, or the message says all that is known."""
+
+
+class Problem(Exception):
+    """Something is wrong."""
+
+    def __init__(self, message: str, remedy: str, *, warning: bool = False) -> None:
+        """Say what is wrong and what mends it; ``warning`` if runs can do without it."""
+        super().__init__(message)
+        self.remedy = remedy
+        self.status = Status.WARNING if warning else Status.FAILED

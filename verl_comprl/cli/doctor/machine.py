@@ -1,0 +1,105 @@
+"""Checks of this machine: device slots, free space, shared memory, ports."""
+
+import os
+import resource
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+
+_GIB = 2**30
+_LEAST_DISK = 1 * _GIB
+_RAY_FULL = 0.95
+"""Share of a disk from which Ray writes nothing more to it."""
+_LEAST_SHARED = 1 * _GIB
+"""Weights and observations go through shared memory; a container has 64 MiB unless told otherwise."""
+_LEAST_FILES = 4096
+
+
+def check_device(_: Setup) -> str:
+    """Check that the device that verl expects is there."""
+    import torch
+    from verl.plugin.platform import get_platform
+
+    from verl_comprl.platform.detection import describe_cpu
+
+    name = get_platform().device_name
+    if name == "cpu":
+        return describe_cpu()
+    if torch.accelerator.is_available():
+        return f"{torch.accelerator.device_count()} x {name}"
+    if os.environ.get("RAY_ADDRESS"):
+        return f"verl expects {name} on the Ray cluster {os.environ['RAY_ADDRESS']}; this machine has none"
+    chosen = os.environ.get("VERL_PLATFORM")
+    raise Problem(
+        f"verl expects {name}, but PyTorch finds none"
+        + (f" (VERL_PLATFORM={chosen})" if chosen else "; install a driver and a PyTorch build for the GPU"),
+        "unset VERL_PLATFORM" if chosen else "nvidia-smi",
+    )
+
+
+def check_disk(setup: Setup) -> str:
+    """Check the free space where a run and Ray write."""
+    run = Path(setup.config.trainer.default_local_dir if setup.is_run else ".")
+    ray = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    places = {"the run's folder": (run, "trainer.default_local_dir=FOLDER on another disk, or delete old checkpoints")}
+    places["Ray's folder"] = (ray, "export RAY_TMPDIR=FOLDER on another disk")
+    found = []
+    for name, (folder, remedy) in places.items():
+        there = next(path for path in (folder.expanduser().absolute(), *folder.absolute().parents) if path.exists())
+        if not os.access(there, os.W_OK):
+            raise Problem(f"{name} {folder} cannot be written: no permission for {there}", remedy)
+        usage = shutil.disk_usage(there)
+        if usage.free < _LEAST_DISK:
+            raise Problem(f"{name} {folder} has {usage.free / _GIB:.1f} GiB free; at least 1 is needed", remedy)
+        if name == "Ray's folder" and usage.used / usage.total > _RAY_FULL:
+            full = f"{name} {folder} is on a disk that is {usage.used / usage.total:.0%} full"
+            raise Problem(f"{full}; Ray stops writing to it at 95 %", remedy, warning=True)
+        found.append(f"{usage.free / _GIB:.0f} GiB free for {name}")
+    return ", ".join(found)
+
+
+def check_shared_memory(_: Setup) -> str:
+    """Check the size of /dev/shm."""
+    try:
+        usage = shutil.disk_usage("/dev/shm")
+    except OSError as error:
+        raise Problem(f"/dev/shm cannot be used: {error}", "mount -t tmpfs tmpfs /dev/shm") from error
+    if usage.free < _LEAST_SHARED:
+        raise Problem(
+            f"/dev/shm has {usage.free / 2**20:.0f} MiB free; Ray, vLLM and the weight sync need at least 1024",
+            "docker run --shm-size 16g …, or mount -o remount,size=16g /dev/shm",
+            warning=True,
+        )
+    return f"{usage.free / _GIB:.1f} GiB free in /dev/shm"
+
+
+def check_ports(_: Setup) -> str:
+    """Check that processes of this machine can reach one another, and open enough connections."""
+    for address in dict.fromkeys(("127.0.0.1", _own_address())):
+        try:
+            with socket.create_server((address, 0)) as server:
+                port = server.getsockname()[1]
+                socket.create_connection((address, port), timeout=3).close()
+        except OSError as error:
+            raise Problem(
+                f"no connection to a free port of {address}, by which Ray's processes on this machine talk: {error}",
+                "open the ports in the firewall, or add +ray_kwargs.ray_init._node_ip_address=127.0.0.1 on one machine",
+            ) from error
+    files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= files < _LEAST_FILES:
+        raise Problem(f"a process may open {files} files; Ray needs at least {_LEAST_FILES}", "ulimit -n 65536")
+    return "processes of this machine reach one another"
+
+
+def _own_address() -> str:
+    """Return the address by which Ray finds this machine: that of the route to the outside; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("8.8.8.8", 80))
+            return probe.getsockname()[0]
+    except OSError:  # no network
+        return "127.0.0.1"

@@ -1,0 +1,57 @@
+"""Checks of a run's settings and of the device slots that it needs."""
+
+import copy
+
+from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.setup import Setup
+
+
+def check_settings(setup: Setup) -> str:
+    """Check the settings as the launcher does before anything starts: models, data and environments, too."""
+    if not setup.given:
+        return "none given; add the arguments of comprl train to check what a run needs"
+    if not setup.is_run:
+        from verl_comprl.config.reading import comprl_config
+
+        comprl_config(setup.config)
+        return "those given are allowed"
+    from omegaconf.errors import OmegaConfBaseException
+
+    from verl_comprl.config.reading import ConfigError
+    from verl_comprl.training import check_config
+
+    config = copy.deepcopy(setup.config)
+    try:
+        check_config(config)
+    except OmegaConfBaseException:
+        raise  # a variable that is not set: the remedy is in the message
+    except (ConfigError, AssertionError, ValueError) as error:
+        raise Problem(str(error), "change what the message names, and run comprl doctor again") from error
+    setup.checked = config
+    return "allowed, with models, data and environments"
+
+
+def check_slots(setup: Setup) -> str:
+    """Check that there are as many device slots as the run needs."""
+    from verl_comprl.config.reading import ConfigError
+    from verl_comprl.config.slots import needed_slots
+    from verl_comprl.config.validation import check_slots as check
+    from verl_comprl.platform.detection import cores, on_existing_cluster
+
+    if setup.checked is None:
+        return "not known: the settings of a run are not given, or are wrong"
+    config = setup.checked
+    ray_init = config.ray_kwargs.ray_init
+    resources = setup.resources
+    if resources is None and on_existing_cluster(ray_init):
+        return "not known: the cluster does not answer"
+    if resources is None:
+        import torch
+
+        slots = torch.accelerator.device_count() if ray_init.num_gpus is None else ray_init.num_gpus
+        resources = {"GPU": slots, "CPU": cores() if ray_init.num_cpus is None else ray_init.num_cpus}
+    try:
+        check(config, resources)
+    except ConfigError as error:
+        raise Problem(str(error), "trainer.n_gpus_per_node=… comprl.extractor.n_gpus_per_node=…") from error
+    return f"{needed_slots(config)} of {resources.get('GPU', 0):g} device slots are needed"

@@ -1,0 +1,1 @@
+"""Command ``comprl env``: shows the environments, and lets a person play one."""

@@ -1,0 +1,84 @@
+"""Finds the checkpoint of a run and the parts that it has."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"global_step_(\d+)")
+_FOLDERS = {"actor": "actor", "extractor": "extractor", "bank": "comprl/bank"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder ``RUN/global_step_N``."""
+
+    folder: Path
+
+    @property
+    def step(self) -> int:
+        """Actor step."""
+        return int(self.folder.name.rpartition("_")[2])
+
+    @cached_property
+    def config(self) -> Any:
+        """The run's config; None if the checkpoint lies apart from its run."""
+        from verl_comprl.config.saved import load_config
+
+        try:
+            return load_config(self.folder.parent)
+        except FileNotFoundError:
+            return None
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        """The run's evaluation at this step: metrics by name, empty if there was none."""
+        from verl_comprl.trainer.run_log import EVALUATIONS
+
+        file = self.folder.parent / EVALUATIONS
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        return next((found for found in map(json.loads, reversed(lines)) if found["step"] == self.step), {})
+
+    def parts(self, names: Sequence[str]) -> dict[str, Path]:
+        """Return the folders of those parts that the checkpoint has.
+
+        Raises:
+            FileNotFoundError: If it has none of them.
+        """
+        there = {name: self.folder / _FOLDERS[name] for name in names if (self.folder / _FOLDERS[name]).is_dir()}
+        if not there:
+            raise FileNotFoundError(f"{self.folder} has no {' or '.join(names)}")
+        return there
+
+
+def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
+    """Return the checkpoint.
+
+    Args:
+        folder: A run, or one of its checkpoints.
+        step: The checkpoint's step; None takes the latest that still has its models.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint; names those there are.
+        ValueError: If ``folder`` is a checkpoint and ``step`` another.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} does not exist; give the folder of a run, or RUN/global_step_<N>")
+    folder = folder.resolve()
+    if _NAME.fullmatch(folder.name):
+        if step not in (None, Checkpoint(folder).step):
+            raise ValueError(f"--step {step}, but {folder} is another checkpoint")
+        return Checkpoint(folder)
+    found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    found = {item.step: item for item in sorted(found, key=lambda item: item.step)}
+    # Older checkpoints may have lost their models (trainer.max_actor_ckpt_to_keep) and kept their banks.
+    complete = [number for number, item in found.items() if (item.folder / "actor").is_dir()]
+    wanted = step if step is not None else max(complete, default=None)
+    if wanted is None or wanted not in found:
+        known = f"it has {', '.join(f'global_step_{number}' for number in found)}" if found else "it has none"
+        which = "a checkpoint with models" if step is None else f"a checkpoint of step {step}"
+        raise FileNotFoundError(f"{folder} has not {which}; {known}")
+    return found[wanted]

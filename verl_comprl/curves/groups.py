@@ -1,0 +1,63 @@
+"""Runs grouped by arm, or by other settings of their saved configuration."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_comprl.curves.run import Run
+
+ARM = "comprl.arm"
+
+_FREE = ("total_training_steps", "save_freq", "test_freq", "experiment_name", "collection", "resume_mode")
+"""Settings in which runs of a group may differ besides seeds and paths."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds."""
+
+    name: str
+    arm: str
+    runs: tuple[Run, ...]
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the runs have no experience, so that the others are compared with them."""
+        return not any(run.has_experience for run in self.runs)
+
+    def differences(self) -> list[str]:
+        """Return the settings in which the runs differ though they are taken for seeds of one thing."""
+        flat = [dict(_flat(run.config)) for run in self.runs]
+        keys = dict.fromkeys(key for settings in flat for key in settings)
+        found = ((key, [settings.get(key) for settings in flat]) for key in keys)
+        return [key for key, values in found if len(set(map(repr, values))) > 1 and not _may_differ(key, values)]
+
+
+def group_runs(runs: Sequence[Run], keys: Sequence[str] = (ARM,)) -> list[Group]:
+    """Return the groups of runs with the same values of settings, in the order of their first runs.
+
+    Raises:
+        ValueError: If a run does not have one of these settings.
+    """
+    unique = {run.folder.resolve(): run for run in runs}
+    groups: dict[str, list[Run]] = {}
+    for run in unique.values():
+        groups.setdefault(", ".join(_label(key, run.setting(key)) for key in keys), []).append(run)
+    return [Group(name, found[0].arm, tuple(found)) for name, found in groups.items()]
+
+
+def _label(key: str, value: Any) -> str:
+    return str(value).replace("_", " ") if key == ARM else f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flat(item, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+def _may_differ(key: str, values: Sequence[Any]) -> bool:
+    name = key.rpartition(".")[2]
+    return "seed" in name or name in _FREE or any("/" in str(value) for value in values)

@@ -1,0 +1,103 @@
+"""A run's folder: its saved configuration, and its metrics by step."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_comprl.config.saved import FILE
+from verl_comprl.curves.follower import LineFollower, Record
+from verl_comprl.trainer.run_log import METRICS
+
+Series = dict[int, float]
+"""Values of a metric by actor step."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has been started at some time."""
+
+    folder: Path
+    config: dict[str, Any]
+
+    def setting(self, key: str) -> Any:
+        """Return a setting of the saved configuration, such as ``comprl.arm``.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                raise ValueError(f"{self.folder / FILE} has no setting {key!r}")
+            value = value[part]
+        return value
+
+    @property
+    def arm(self) -> str:
+        """Name of the run's arm."""
+        return str(self.setting("comprl.arm"))
+
+    @property
+    def has_experience(self) -> bool:
+        """Whether the run has an experience bank; the baseline has none."""
+        return bool(self.setting("comprl.experience"))
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps that the run is to make; None if its configuration leaves that to the epochs."""
+        steps = self.config.get("trainer", {}).get("total_training_steps")
+        return None if steps is None else int(steps)
+
+    def follow(self, wanted: Callable[[str], bool]) -> LineFollower:
+        """Return a follower of the run's metrics that keeps only those whose names are wanted."""
+
+        def select(record: Record) -> Record:
+            return {"step": int(record.get("step") or 0), "data": _numbers(record.get("data"), wanted)}
+
+        return LineFollower(self.folder / METRICS, select)
+
+    def series(self, names: Collection[str]) -> dict[str, Series]:
+        """Return the metrics of these names that the run has.
+
+        A run that is continued evaluates again where it had ended; the first value of a step counts.
+        """
+        follower = self.follow(frozenset(names).__contains__)
+        follower.poll()
+        found: dict[str, Series] = {}
+        for record in follower.records:
+            for name, value in record["data"].items():
+                found.setdefault(name, {}).setdefault(record["step"], value)
+        return found
+
+
+def _numbers(data: Any, wanted: Callable[[str], bool]) -> dict[str, float]:
+    # NaN and infinities are null in the file.
+    items = data.items() if isinstance(data, dict) else ()
+    return {name: float(value) for name, value in items if wanted(name) and isinstance(value, int | float)}
+
+
+def open_run(folder: Path) -> Run:
+    """Return the run in ``folder``.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or no run in it.
+        ValueError: If its configuration is not that of a run of verl-comprl.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; give the folder of a run, its trainer.default_local_dir")
+    file = folder / FILE
+    if not file.is_file():
+        hint = "; it contains folders of runs: give those" if next(folder.glob(f"*/{FILE}"), None) else ""
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {FILE}{hint}")
+    try:
+        # Not OmegaConf: it takes half a second for a file of this size, and interpolations are resolved already.
+        config = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not YAML: {str(error).splitlines()[0]}") from error
+    comprl = config.get("comprl") if isinstance(config, dict) else None
+    if not isinstance(comprl, dict) or not {"arm", "experience"} <= comprl.keys():
+        raise ValueError(f"{file} is not the configuration of a run of verl-comprl: it has no comprl.arm")
+    return Run(folder, config)

@@ -1,0 +1,115 @@
+"""Distils finished episodes into a bank without a run: no actor, no training, no queue on disk.
+
+Owns the order of work and the journal by which an interrupted distillation goes on.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from verl_comprl.experience import Add, DistillationRequest, ExperienceBank, Update
+from verl_comprl.extractor.calls import ExtractorCalls
+
+_GIVE_UP = 5
+"""Failures in a row, of as many episodes, after which nothing more is tried: the endpoint or the bank is gone."""
+
+
+class OfflineDistillation:
+    """Distils episodes concurrently and notes each that is done, so that the next attempt leaves it out."""
+
+    def __init__(
+        self,
+        bank: ExperienceBank,
+        calls: ExtractorCalls,
+        journal: Path,
+        *,
+        workers: int = 8,
+        list_nearest: int = 3,
+        progress: Callable[[Counter[str]], None] = lambda _: None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            bank: Open for writing.
+            calls: Calls to the extractor.
+            journal: JSONL file of the episodes that are done.
+            workers: Episodes at the same time.
+            list_nearest: Entries that an episode is shown to update instead of adding a near-copy.
+            progress: Called with the counts after every episode.
+        """
+        self._bank = bank
+        self._calls = calls
+        self._journal = journal
+        self._workers = workers
+        self._list_nearest = list_nearest
+        self._progress = progress
+        self._failed_in_a_row = 0
+        self.counts: Counter[str] = Counter()
+        """Episodes by what became of them: ``written``, ``return``, ``unreadable``, ``failed``; ``done`` before."""
+        self.last_failure = ""
+
+    async def run(self, episodes: Sequence[DistillationRequest]) -> None:
+        """Distil those that the journal does not have; a failure costs one episode, too many in a row end the work."""
+        done = self._done()
+        waiting = [episode for episode in episodes if episode.id not in done]
+        self.counts["done"] = len(episodes) - len(waiting)
+        waiting.reverse()
+        await asyncio.gather(*(self._work(waiting) for _ in range(self._workers)))
+
+    async def _work(self, waiting: list[DistillationRequest]) -> None:
+        while waiting and self._failed_in_a_row < _GIVE_UP:
+            episode = waiting.pop()
+            try:
+                became = await self._distill(episode)
+            except Exception as error:  # of the endpoint, the store or the embedder
+                self._failed_in_a_row += 1
+                self.last_failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                self.counts["failed"] += 1
+            else:
+                self._failed_in_a_row = 0
+                self.counts[became] += 1
+                self._note(episode, became)
+            self._progress(self.counts)
+
+    async def _distill(self, episode: DistillationRequest) -> str:
+        similar = []
+        if self._list_nearest:
+            similar = await self._bank.nearest(
+                f"{episode.goal}\nOutcome: {'success' if episode.outcome.success else 'failure'}",
+                self._list_nearest,
+                task=episode.task,
+                environment=episode.environment,
+            )
+        answer, record = await self._calls.distill(episode, [entry.text for entry in similar])
+        if not answer.format_ok:
+            return "unreadable"
+        await self._bank.apply(
+            answer.operations,
+            call_id=record.id,
+            listed=[entry.id for entry in similar],
+            task=episode.task,
+            environment=episode.environment,
+            step=episode.step,
+            weight_version=record.weight_version,
+            source_trajectory=episode.id,
+            source_success=episode.outcome.success,
+        )
+        return "written" if any(isinstance(item, Add | Update) for item in answer.operations) else "return"
+
+    def _done(self) -> set[str]:
+        if not self._journal.exists():
+            return set()
+        ids = set()
+        for line in self._journal.read_text(encoding="utf-8").splitlines():
+            try:
+                ids.add(json.loads(line)["id"])
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off when the process was killed; the bank recognises the episode's call
+        return ids
+
+    def _note(self, episode: DistillationRequest, became: str) -> None:
+        # After the bank's write: an episode that is noted but not written would be lost.
+        with self._journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"id": episode.id, "became": became}) + "\n")

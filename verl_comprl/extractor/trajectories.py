@@ -1,0 +1,120 @@
+"""Finished episodes from a JSONL file of chat messages, as the extractor distils them.
+
+Owns the file's format, which is documented in ``docs/distill.md``: one object per line.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn, derive_id
+
+_NO_OBSERVATION = "(none)"
+
+
+class ChatMessage(BaseModel):
+    """One message; other keys of it are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    """Text, or OpenAI's list of parts, of which those with ``text`` are read."""
+    tool_calls: list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        """The message's text, and its tool calls as JSON."""
+        if isinstance(self.content, list):
+            parts = [str(part["text"]) for part in self.content if isinstance(part.get("text"), str)]
+        else:
+            parts = [self.content] if self.content else []
+        calls = [json.dumps(call.get("function", call), ensure_ascii=False) for call in self.tool_calls or ()]
+        return "\n".join([*parts, *(f"<tool_call>{call}</tool_call>" for call in calls)])
+
+
+class ChatEpisode(BaseModel):
+    """One finished episode; other keys of it are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    messages: list[ChatMessage]
+    success: bool
+    score: float | None = None
+    id: str = ""
+    goal: str = ""
+    task: str = ""
+    environment: str = ""
+
+    def request(self) -> DistillationRequest:
+        """Return the episode in the form that a run's episodes have.
+
+        Raises:
+            ValueError: If it has no assistant message, or neither a goal nor a user message.
+        """
+        instructions = [item.text for item in self.messages if item.role in ("system", "developer")]
+        goal, turns, final = self.goal, [], []
+        for message in self.messages:
+            if message.role == "assistant":
+                turns.append(Turn(observation="\n\n".join(final) or _NO_OBSERVATION, response=message.text))
+                final = []
+            elif message.role in ("user", "tool"):
+                if goal:
+                    final.append(message.text)
+                else:
+                    goal = message.text  # not shown as an observation again
+        if not turns:
+            raise ValueError("it has no assistant message")
+        if not goal:
+            raise ValueError("it has neither a goal nor a user message, so the task is unknown")
+        id = self.id or derive_id(self.model_dump_json())
+        return DistillationRequest(
+            id=id,
+            task=self.task,
+            environment=self.environment,
+            goal=goal,
+            turns=tuple(turns),
+            outcome=Outcome(success=self.success, score=float(self.success) if self.score is None else self.score),
+            final_observation="\n\n".join(final),
+            instructions="\n\n".join(instructions),
+        )
+
+
+def read_episodes(file: Path) -> list[DistillationRequest]:
+    """Return the episodes of a file; empty lines are skipped, and of equal lines without an id the first one counts.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a line is no episode, or two have the same id; names the line.
+    """
+    found: dict[str, DistillationRequest] = {}
+    for number, fields in _lines(file):
+        try:
+            episode = ChatEpisode.model_validate(fields)
+            request = episode.request()
+        except ValidationError as error:
+            details = error.errors()[0]
+            place = ".".join(map(str, details["loc"])) or "the line"
+            raise ValueError(f"{file}, line {number}: {place}: {details['msg']}") from error
+        except ValueError as error:
+            raise ValueError(f"{file}, line {number}: {error}") from error
+        if request.id in found and episode.id:
+            raise ValueError(f"{file}, line {number}: the id {episode.id!r} is that of an earlier line, too")
+        found.setdefault(request.id, request)
+    return list(found.values())
+
+
+def _lines(file: Path) -> Iterator[tuple[int, Any]]:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist")
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{file}, line {number} is not JSON: {error}") from error

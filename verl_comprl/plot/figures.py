@@ -1,0 +1,229 @@
+"""The figures of ``comprl plot``, as data: which metrics each shows, and how they are drawn."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from verl_comprl.curves.bands import ENOUGH, Band, by_step, mean_band, moving_mean
+from verl_comprl.curves.groups import Group
+from verl_comprl.curves.run import Series
+from verl_comprl.plot.panel import Line, draw_lines
+from verl_comprl.plot.style import COLOURS, GREY, colours, save, styled
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel that compares groups of runs in one metric."""
+
+    title: str
+    metric: str
+    reference: str = ""
+    """Metric of the runs without experience, shown for comparison; "" for the same metric."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A figure that compares groups of runs."""
+
+    what: str
+    panels: tuple[Panel, ...]
+    share: bool = False
+    zero: bool = True
+    evaluated: bool = False
+    """Whether the values are of evaluations, which are few."""
+    smooth: bool = True
+    """Whether the values differ from step to step by chance; those of evaluations are never smoothed."""
+
+
+def _halves(what: str) -> tuple[Panel, Panel]:
+    guided, free = (f"comprl/{half}/{what}" for half in ("guided", "free"))
+    return Panel("guided half", guided, free), Panel("free half", free)
+
+
+FIGURES = {
+    "evaluation": Comparison(
+        "Success in evaluations",
+        (
+            Panel("with experience", "comprl/eval/success_with", "comprl/eval/success_without"),
+            Panel("without experience", "comprl/eval/success_without"),
+        ),
+        share=True,
+        evaluated=True,
+    ),
+    "success": Comparison("Success in training", _halves("success"), share=True),
+    "actions": Comparison("Actions per episode", _halves("actions")),
+    "rollout_time": Comparison(
+        "Seconds per step", (Panel("playing the episodes", "timing_s/gen"), Panel("whole step", "timing_s/step"))
+    ),
+    "bank": Comparison(
+        "Experience bank",
+        (
+            Panel("entries", "comprl/bank/size"),
+            Panel("guided episodes per written entry", "comprl/bank/uses_per_entry"),
+        ),
+        smooth=False,
+    ),
+    "extractor_reward": Comparison(
+        "Reward of the extractor",
+        (Panel("mean over the outcomes of an update", "comprl/extractor/reward"),),
+        zero=False,
+    ),
+}
+"""File name → figure. ``guided_free`` is drawn by a function, since it has a panel for each group."""
+
+GUIDED_FREE = "guided_free"
+
+METRICS = sorted(
+    {
+        name
+        for figure in FIGURES.values()
+        for panel in figure.panels
+        for metric in filter(None, (panel.metric, panel.reference))
+        for name in (metric, *((f"{metric}_low", f"{metric}_high") if figure.evaluated else ()))
+    }
+)
+"""All metrics that are drawn."""
+
+_CAPTION_CHARACTERS = 18
+"""Per inch of a figure's width."""
+
+Curves = Mapping[str, Series]
+"""Metric → its values, of one run."""
+
+
+class Drawing:
+    """The figures of some groups of runs."""
+
+    def __init__(self, groups: Sequence[Group], window: int | None = None) -> None:
+        """Read the runs.
+
+        Args:
+            groups: In any order.
+            window: Steps of the moving mean; None for a 25th of the longest run.
+        """
+        order = list(COLOURS)
+        self._groups = sorted(groups, key=lambda group: order.index(group.arm) if group.arm in order else len(order))
+        self._curves = [[run.series(METRICS) for run in group.runs] for group in self._groups]
+        self._colours = colours([group.arm for group in self._groups])
+        longest = max((max(series) for runs in self._curves for run in runs for series in run.values()), default=0)
+        self._window = max(1, round(longest / 25)) if window is None else window
+
+    def save(self, folder: Path) -> Iterator[tuple[str, list[Path]]]:
+        """Write each figure and yield its name and files; no files if no run has its metrics."""
+        with styled():
+            for name, comparison in FIGURES.items():
+                figure = self._compare(comparison)
+                yield name, save(figure, folder / name) if figure else []
+            figure = self._halves()
+            yield GUIDED_FREE, save(figure, folder / GUIDED_FREE) if figure else []
+
+    def _compare(self, comparison: Comparison) -> Figure | None:
+        panels = []
+        for panel in comparison.panels:
+            lines = [
+                (group, line)
+                for index, group in enumerate(self._groups)
+                if (line := self._line(index, panel, comparison)).band.steps
+            ]
+            if lines:
+                panels.append((panel, lines))
+        # A panel of nothing but references says what the other one says.
+        panels = [
+            (panel, lines)
+            for panel, lines in panels
+            if not panel.reference or not all(group.is_reference for group, _ in lines)
+        ]
+        if not panels:
+            return None
+        shared = comparison.share or len({panel.reference for panel, _ in panels}) == 2
+        figure, axes = self._figure(len(panels), comparison.what, sharey=shared)
+        for place, (panel, lines) in zip(axes, panels, strict=True):
+            place.set_title(panel.title)
+            draw_lines(place, [line for _, line in lines], share=comparison.share, zero=comparison.zero)
+        drawn = {group.name for _, lines in panels for group, _ in lines}
+        groups = [group for group in self._groups if group.name in drawn]
+        self._caption(figure, groups, evaluated=comparison.evaluated, smooth=comparison.smooth)
+        return figure
+
+    def _halves(self) -> Figure | None:
+        panels = []
+        for group, runs, colour in zip(self._groups, self._curves, self._colours, strict=True):
+            found = {half: [run.get(f"comprl/{half}/success", {}) for run in runs] for half in ("guided", "free")}
+            if any(found["guided"]):
+                looks = {"guided": colour, "free": GREY}
+                panels.append((group, [self._smooth(half, looks[half], seeds) for half, seeds in found.items()]))
+        if not panels:
+            return None
+        figure, axes = self._figure(len(panels), "Success in training, guided against free", sharey=True)
+        longest = max(step for _, lines in panels for line in lines for step in line.band.steps)
+        for place, (group, lines) in zip(axes, panels, strict=True):
+            place.set_title(group.name)
+            draw_lines(place, lines, share=True, last=longest)
+        self._caption(figure, [group for group, _ in panels])
+        return figure
+
+    def _line(self, index: int, panel: Panel, comparison: Comparison) -> Line:
+        group, runs, colour = self._groups[index], self._curves[index], self._colours[index]
+        metric = panel.reference if panel.reference and group.is_reference else panel.metric
+        seeds = [run[metric] for run in runs if metric in run]
+        if comparison.smooth and not comparison.evaluated:
+            return self._smooth(group.name, colour, seeds, dashed=group.is_reference)
+        single = comparison.evaluated and len(seeds) == len(runs) == 1
+        band = _wilson(runs[0], metric) if single else mean_band(by_step(seeds))
+        behind = () if single else _behind(band, seeds)
+        look = {"dashed": group.is_reference, "markers": comparison.evaluated, "behind": behind}
+        return Line(group.name, colour, band, **look)
+
+    def _smooth(self, name: str, colour: str, seeds: Sequence[Series], *, dashed: bool = False) -> Line:
+        smooth = [moving_mean(series, self._window) for series in seeds]
+        band = mean_band(by_step(smooth))
+        # Of a single run its steps are shown, of two the smoothed runs: there is no band that would show the spread.
+        behind = seeds if len(seeds) == 1 and self._window > 1 else _behind(band, smooth)
+        return Line(name, colour, band, dashed=dashed, behind=behind)
+
+    def _figure(self, panels: int, title: str, *, sharey: bool) -> tuple[Figure, list[Axes]]:
+        columns = min(panels, 3)
+        rows = -(-panels // columns)
+        figure = Figure(figsize=(4.3 * columns + (panels == 1), 2.6 * rows + 0.7), layout="constrained")
+        axes = figure.subplots(rows, columns, sharey=sharey, squeeze=False).flatten()
+        for empty in axes[panels:]:
+            empty.remove()
+        figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=11)
+        return figure, list(axes[:panels])
+
+    def _caption(
+        self, figure: Figure, groups: Sequence[Group], *, evaluated: bool = False, smooth: bool = True
+    ) -> None:
+        counts = ", ".join(f"{group.name} {len(group.runs)}" for group in groups)
+        parts = [f"Runs: {counts}."]
+        if any(len(group.runs) >= ENOUGH for group in groups):
+            parts.append("Shaded: 95 % t-interval of the mean over runs.")
+        if any(len(group.runs) == 2 for group in groups):
+            parts.append("Faint: each of two runs.")
+        if evaluated and any(len(group.runs) == 1 for group in groups):
+            parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
+        if smooth and not evaluated and self._window > 1:
+            parts.append(f"Moving mean over {self._window} steps.")
+        text = textwrap.fill(" ".join(parts), int(_CAPTION_CHARACTERS * figure.get_figwidth()))
+        figure.supxlabel(text, x=0.01, horizontalalignment="left", fontsize=7.5, color=GREY)
+
+
+def _behind(band: Band, seeds: Sequence[Series]) -> Sequence[Series]:
+    return seeds if len(seeds) > 1 and not band.has_interval else ()
+
+
+def _wilson(run: Curves, metric: str) -> Band:
+    """Return the evaluations of one run with the intervals that it has measured itself."""
+    steps = sorted(run[metric])
+    low, high = (run.get(f"{metric}_{bound}", {}) for bound in ("low", "high"))
+    nan = float("nan")
+    return Band(
+        steps,
+        [run[metric][step] for step in steps],
+        [low.get(step, nan) for step in steps],
+        [high.get(step, nan) for step in steps],
+    )

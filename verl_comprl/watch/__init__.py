@@ -1,0 +1,1 @@
+"""A page about a run on the terminal, from the run's files alone."""
