@@ -31,7 +31,7 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["verl_comprl*", "env_adapters*"]),
     package_data={
-        "verl_comprl": ["py.typed", "config/**/*.yaml", "extractor/prompts/*.txt"],
+        "verl_comprl": ["py.typed", "config/**/*.yaml", "extractor/prompts/*.txt", "viewer/web/**/*"],
         "env_adapters": ["py.typed", "swebench/supervisor.sh", "swebench/fixtures/*"],
     },
     python_requires=">=3.11,<3.13",
@@ -80,6 +80,8 @@ setup(
             # The REST double of a Qdrant server, and the embedding endpoint of the tests.
             "starlette",
             "uvicorn",
+            # Drives a Chromium in the tests of the viewer.
+            "websockets",
         ],
         "all": EMBED + [requirement for family in ENVIRONMENTS.values() for requirement in family],
     },

@@ -28,6 +28,10 @@ command -v g++ >/dev/null || missing+=(g++)
 command -v cmake >/dev/null || missing+=(cmake)
 # SWE-Bench's sandbox.
 command -v bwrap >/dev/null || missing+=(bubblewrap)
+# The viewer's tests open its page; without a browser they are skipped, so only a machine that can is asked to install one.
+if [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] && ! grep -qi ubuntu /etc/os-release; then
+    command -v chromium >/dev/null || missing+=(chromium)
+fi
 if ((${#missing[@]})); then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         echo "setup: missing system packages; on Debian or Ubuntu: apt-get install -y ${missing[*]}" >&2

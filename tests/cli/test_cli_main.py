@@ -55,7 +55,7 @@ def test_train_gets_the_rest_of_the_line_as_it_is(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["bnak"], "unknown 'bnak'; did you mean bank? allowed: train, evaluate"),
+        (["bnak"], "unknown 'bnak'; did you mean bank? allowed: train, watch, view"),
         (["bank", "serch"], "unknown 'serch'; did you mean search? allowed: stats"),
         (["data", "minihack", "--split", "trian"], "unknown 'trian'; did you mean train? allowed: train, val"),
     ],

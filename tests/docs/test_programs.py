@@ -12,6 +12,7 @@ from documented import ROOT, pages
 BLOCKS = [(page.name, number, block) for page in pages() for number, block in enumerate(page.blocks("python"))]
 NOT_RUN = {
     ("docs/sweep.md", 0): "trains",
+    ("docs/run_folder.md", 0): "reads a run",
     ("docs/environments/README.md", 1): "generates ALFWorld's games",
 }
 

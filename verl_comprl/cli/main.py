@@ -6,7 +6,7 @@ import os
 import sys
 from functools import partial
 
-from verl_comprl.cli import completion, data, evaluate, plot, train, watch
+from verl_comprl.cli import completion, data, evaluate, plot, train, view, watch
 from verl_comprl.cli.bank import args as bank
 from verl_comprl.cli.doctor import args as doctor
 from verl_comprl.cli.env import args as env
@@ -14,7 +14,7 @@ from verl_comprl.cli.export import args as export
 from verl_comprl.cli.parser import Parser
 from verl_comprl.display.quiet import quiet_libraries
 
-COMMANDS = (train, watch, plot, evaluate, export, bank, data, env, doctor, completion)
+COMMANDS = (train, watch, view, plot, evaluate, export, bank, data, env, doctor, completion)
 """In the order of the help."""
 
 _DESCRIPTION = (

@@ -1,0 +1,52 @@
+"""The command ``comprl view``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_comprl.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of which there are metrics only."""
+    (tmp_path / "run").mkdir()
+    line = {"step": 1, "data": {"comprl/bank/size": 3}}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    return tmp_path / "run"
+
+
+def test_one_run_is_written_into_its_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["view", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f"{folder / 'view.html'} (")
+    assert (folder / "view.html").read_text().startswith("<!doctype html>")
+
+
+def test_several_runs_are_written_where_one_is(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["view", str(folder), str(folder)]) == 0 and (tmp_path / "view.html").exists()
+    assert main.main(["view", str(folder), "--output", "new/page.html"]) == 0
+    assert (tmp_path / "new" / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nowhere"], "nowhere is not"), ([".", "--episodes", "-1"], "-1 episodes: the number must be at least 0")],
+)
+def test_what_cannot_be_shown_is_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["view", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"comprl view: {message}")
+
+
+def test_the_viewer_imports_neither_verl_nor_torch() -> None:
+    program = (
+        "import sys, verl_comprl.viewer.view\n"
+        "print([name for name in ('verl', 'torch', 'ray', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,74 @@
+"""A made run, an untrusted one, and a headless Chromium that shows both."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.chromium import Tab, chromium, find_chromium
+from benchmarks.made_run import make_run
+from verl_comprl.viewer.view import write_view
+
+EVIL = (
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 2'>",
+    "--><!--<script>&lt;&amp;%TITLE% \u2028 ]]> javascript:window.hacked=3",
+)
+
+
+def poison(value: Any, text: str) -> Any:
+    """Return a record in which every free text has ``text`` at its end."""
+    free = {"title", "content", "text", "observation", "response", "query", "answer", "goal", "input", "output", "task"}
+    if isinstance(value, dict):
+        return {
+            key: f"{item}{text}" if key in free and isinstance(item, str) else poison(item, text)
+            for key, item in value.items()
+        }
+    return [poison(item, text) for item in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="session")
+def evil_texts() -> tuple[str, ...]:
+    """What is at the end of every text of the run ``evil``."""
+    return EVIL
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six steps of 24 episodes and about 8 entries."""
+    folder = tmp_path_factory.mktemp("viewer") / "made run"
+    make_run(folder, steps=6, prompts=3, written=9, seed=3)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same kind of run, in which every text wants to get out of the page."""
+    folder = tmp_path_factory.mktemp("viewer") / "evil"
+    make_run(folder, steps=4, prompts=2, written=6, seed=4)
+    for file in folder.rglob("*.jsonl*"):
+        text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = [poison(json.loads(line), "".join(EVIL)) for line in text.splitlines()]
+        done = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        file.write_bytes(gzip.compress(done) if file.suffix == ".gz" else done)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def page(made: Path, evil: Path) -> Path:
+    """Both runs in one page."""
+    file = made.parent / "view.html"
+    write_view([made, evil], file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Tab]:
+    """One headless Chromium for all tests."""
+    if find_chromium() is None:
+        pytest.skip("no Chromium here; on Debian: apt-get install -y chromium")
+    with chromium() as tab:
+        yield tab

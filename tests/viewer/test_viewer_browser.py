@@ -1,0 +1,213 @@
+"""The page in a real browser: no errors, search, links, filters, two runs, and text that stays text."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.chromium import Tab
+
+
+def show(browser: Tab, page: Path, hash: str, ready: str) -> None:
+    """Load the page at an address and wait for an element of it."""
+    browser.problems.clear()
+    browser.call("Page.navigate", url="about:blank")
+    browser.size(1400, 900)
+    browser.open(page, hash)
+    browser.wait(f"location.href.endsWith({json.dumps(hash)}) && document.querySelector({json.dumps(ready)})")
+
+
+def texts(browser: Tab, selector: str) -> list[str]:
+    return browser.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map(item => item.innerText)")
+
+
+def click(browser: Tab, selector: str) -> None:
+    browser.wait(f"document.querySelector({json.dumps(selector)})")
+    browser.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def choose(browser: Tab, label: str, value: str, event: str = "change") -> None:
+    """Give the control with this label a value, as a person would."""
+    box = f"document.querySelector('[aria-label={json.dumps(label)}]')"
+    browser.evaluate(f"{box}.value = {json.dumps(value)}; {box}.dispatchEvent(new Event('{event}', {{bubbles: true}}))")
+
+
+def count(browser: Tab) -> int:
+    """The number above the list, when the search has come to its end."""
+    browser.wait("!document.querySelector('.count').innerText.includes('searching')")
+    return int(texts(browser, ".count")[0].split()[0].replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def episodes(made: Path) -> list[dict[str, Any]]:
+    files = sorted((made / "episodes").glob("*"))
+    return [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
+
+
+@pytest.fixture(scope="module")
+def guided(episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """An episode that read an entry and asked a question."""
+    return next(episode for episode in episodes if episode["guided"] and episode["tool_calls"])
+
+
+@pytest.mark.parametrize("run", [0, 1])
+@pytest.mark.parametrize("place", ["overview", "bank", "episodes", "extractor"])
+def test_every_page_is_shown_without_an_error_or_a_request(browser: Tab, page: Path, run: int, place: str) -> None:
+    browser.requests.clear()
+    show(browser, page, f"#{run}/{place}", ".overview .ranking" if place == "overview" else ".list .row")
+    if place != "overview":
+        click(browser, ".list .row")
+        browser.wait("document.querySelector('.detail header h2')")
+        browser.wait("document.querySelector('.detail > .facts')")  # what is decompressed for it has come
+        browser.evaluate("document.querySelectorAll('.detail details').forEach(item => { item.open = true; })")
+    for scheme in ("dark", "light"):
+        browser.scheme(scheme)
+    assert browser.evaluate("window.hacked") is None
+    assert browser.problems == [] and {*browser.requests} <= {page.resolve().as_uri(), "about:blank"}
+
+
+def test_texts_of_a_run_are_shown_letter_by_letter(browser: Tab, page: Path, evil_texts: tuple[str, ...]) -> None:
+    show(browser, page, "#1/bank", ".list .row")
+    click(browser, ".list .row")
+    browser.wait("document.querySelector('.detail .lesson')?.textContent.length > 5")
+    shown = browser.evaluate("document.querySelector('.detail .lesson').textContent")
+    assert shown.endswith("".join(evil_texts))
+    assert browser.evaluate("document.querySelectorAll('#app script, #app img').length") == 0
+    assert browser.problems == []
+
+
+def test_a_script_in_the_page_cannot_run_even_if_it_got_in(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/overview", ".overview")
+    browser.evaluate("document.body.insertAdjacentHTML('beforeend', \"<img src=x onerror='window.hacked = 9'>\")")
+    browser.evaluate("new Promise(done => setTimeout(done, 300))")
+    assert browser.evaluate("window.hacked") is None and "Content Security Policy" in " ".join(browser.problems)
+
+
+def test_links_lead_from_an_episode_to_its_entry_and_back(browser: Tab, page: Path, guided: dict[str, Any]) -> None:
+    show(browser, page, f"#0/episodes/{guided['id']}", ".detail .guide a")
+    entry = guided["guide"]["entry"]
+    click(browser, ".detail .guide a")
+    browser.wait(f"location.hash === '#0/bank/{entry}'")
+    title = guided["guide"]["entry_text"].partition("\n")[0]
+    browser.wait(f"document.querySelector('.detail h2')?.innerText === {json.dumps(title)}")
+    browser.evaluate(
+        "document.querySelectorAll('.detail button').forEach(b => b.innerText.startsWith('Show all') && b.click())"
+    )
+    click(browser, f".detail .many a[href$='/episodes/{guided['id']}']")
+    browser.wait("document.querySelector('.detail .turns')")
+    assert browser.evaluate("location.hash") == f"#0/episodes/{guided['id']}"
+    browser.evaluate("history.back()")
+    browser.wait(f"location.hash === '#0/bank/{entry}'")
+
+
+def test_an_entry_shows_its_origin_and_the_rewards_of_its_call(
+    browser: Tab, page: Path, guided: dict[str, Any]
+) -> None:
+    show(browser, page, f"#0/bank/{guided['guide']['entry']}", ".detail .lineage a")
+    call = guided["guide"]["call"]
+    assert browser.evaluate("[...document.querySelectorAll('.detail .lineage a')].map(a => a.hash)").count(
+        f"#0/extractor/{call}"
+    )
+    browser.wait("document.querySelectorAll('.detail .reward').length > 0")
+    click(browser, f".detail .lineage a[href$='{call}']")
+    browser.wait("document.querySelector('.detail .operation')")
+
+
+def test_an_episode_shows_experience_questions_and_what_carries_loss(
+    browser: Tab, page: Path, guided: dict[str, Any]
+) -> None:
+    show(browser, page, f"#0/episodes/{guided['id']}", ".detail .turns")
+    assert guided["guide"]["text"].partition("\n")[2] in texts(browser, ".guide")[0]
+    asked = [question for turn in guided["turns"] for question in turn["questions"]]
+    assert len(asked) == len(texts(browser, ".question")) and asked[0]["answer"] in texts(browser, ".question")[0]
+    assert texts(browser, ".response .loss") == [turn["response"] for turn in guided["turns"]]
+    browser.evaluate("document.querySelectorAll('.detail details').forEach(item => { item.open = true; })")
+    marked = browser.evaluate("[...document.querySelectorAll('.raw .loss')].map(item => item.textContent)")
+    assert marked == [guided["output"][start:end] for start, end in guided["loss_spans"]]
+    assert browser.evaluate("document.querySelector('.raw .inserted').textContent") == guided["guide"]["text"]
+
+
+def test_spans_count_characters_as_python_does(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/overview", ".overview")
+    text, spans = "a🗝️b🚪🚪c", [[1, 4], [5, 7]]
+    parts = browser.evaluate(
+        f"import('viewer/episode').then(m => m.units({json.dumps(text)}, {spans})"
+        f".map(([start, end]) => {json.dumps(text)}.slice(start, end)))"
+    )
+    assert parts == [text[start:end] for start, end in spans]
+
+
+@pytest.mark.parametrize("words", ["corners MIDDLE", "wall", "no such text anywhere"])
+def test_search_finds_what_the_entries_say(browser: Tab, page: Path, made: Path, words: str) -> None:
+    events = [json.loads(line) for line in (made / "experience.jsonl").read_text().splitlines()]
+    entries = {event["entry"]: event for event in events if event["event"] in ("written", "merged")}
+    holding = [
+        event for event in entries.values()
+        if all(word in f"{event['title']} {event['content']}".lower() for word in words.lower().split())
+    ]  # fmt: skip
+    show(browser, page, "#0/bank", ".list .row")
+    assert count(browser) == len(entries)
+    choose(browser, "Search entries", words, "input")
+    browser.wait(f"document.querySelector('.count').innerText === '{len(holding)} entries'")
+    assert browser.evaluate("location.hash").startswith("#0/bank?q=")  # so that it can be passed on as a link
+
+
+def test_search_of_episodes_reads_their_turns(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
+    holding = [episode for episode in episodes if "does not open. What now?" in json.dumps(episode)]
+    show(browser, page, "#0/episodes?q=does%20not%20open.%20what%20now%3F", ".list")
+    assert count(browser) == len(holding) > 0
+
+
+def test_filters_and_sorting(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
+    show(browser, page, "#0/episodes", ".list .row")
+    choose(browser, "Half", "guided")
+    choose(browser, "Outcome", "success")
+    wanted = [item for item in episodes if item["guided"] and item["outcome"]["success"]]
+    browser.wait(f"document.querySelector('.count').innerText === '{len(wanted)} episodes'")
+    choose(browser, "Sort", "advantage up")
+    browser.wait("location.hash.includes('advantage+up')")
+    first = min(wanted, key=lambda item: item["advantage"])
+    browser.wait(f"document.querySelector('.list .row').hash.includes('{first['id']}')")
+
+
+def test_a_step_of_the_timeline_shows_the_bank_as_it_was(browser: Tab, page: Path, made: Path) -> None:
+    show(browser, page, "#0/bank?at=4", ".list .row")
+    metrics = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
+    size = next(line["data"]["comprl/bank/size"] for line in metrics if line["step"] == 4)
+    assert count(browser) == size
+    click(browser, ".chip")
+    browser.wait("!location.hash.includes('at=')")
+
+
+def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank", ".list .row")
+    browser.evaluate("[...document.querySelectorAll('.tools button')].find(b => b.innerText === 'Compare').click()")
+    browser.wait("document.querySelectorAll('.pane .list').length === 2")
+    assert browser.evaluate("[...document.querySelectorAll('select.run')].map(item => item.value)") == ["0", "1"]
+    browser.evaluate("document.querySelectorAll('.pane')[1].querySelector('.list .row').click()")
+    browser.wait("document.querySelectorAll('.pane')[1].querySelector('.detail')")
+    assert browser.evaluate("document.querySelectorAll('.pane')[0].querySelector('.detail')") is None
+    click(browser, "[aria-label='Close this side']")
+    browser.wait("document.querySelectorAll('.pane').length === 1")
+
+
+def test_a_long_list_holds_few_rows(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
+    show(browser, page, "#0/episodes", ".list .row")
+    assert count(browser) == len(episodes) and browser.evaluate("document.querySelectorAll('.list .row').length") < 40
+    browser.evaluate("document.querySelector('.list').scrollTop = 1e9")
+    browser.wait(f"document.querySelector('.slot[aria-posinset=\"{len(episodes)}\"]')")
+
+
+@pytest.mark.parametrize("place", ["overview", "bank", "episodes", "extractor"])
+def test_nothing_is_wider_than_a_narrow_window(browser: Tab, page: Path, place: str) -> None:
+    show(browser, page, f"#0/{place}", ".overview .ranking" if place == "overview" else ".list .row")
+    browser.size(400, 800)
+    if place != "overview":
+        click(browser, ".list .row")
+        browser.wait("document.querySelector('.detail > .facts')")
+    box = "document.querySelector('.overview, .detail')"
+    browser.wait(f"{box}.clientWidth <= 400")
+    assert browser.evaluate(f"{box}.scrollWidth - {box}.clientWidth") == 0
+    assert browser.evaluate("document.documentElement.scrollWidth") == 400

@@ -1,0 +1,65 @@
+"""Curves, against numbers worked out from the metrics."""
+
+from typing import Any
+
+import pytest
+
+from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.viewer.curves import POINTS, curves
+
+
+def series(found: list[dict[str, Any]], title: str) -> dict[str, dict[str, Any]]:
+    (curve,) = (curve for curve in found if curve["title"] == title)
+    return {item["label"]: item for item in curve["series"]}
+
+
+def line(step: int, **data: float) -> dict[str, Any]:
+    return {"step": step, "data": {f"comprl/{name.replace('__', '/')}": value for name, value in data.items()}}
+
+
+def test_steps_are_pooled_by_their_rollouts() -> None:
+    count = 2 * POINTS
+    steps = [line(step, free__success=step % 2, free__rollouts=3 if step % 2 else 1) for step in range(1, count + 1)]
+    free = series(curves(steps, []), "Success in training")["without"]
+    assert [*free["x"]] == [*range(2, count + 1, 2)] and {*free["y"]} == {0.75}
+    assert (free["low"][0], free["high"][0]) == pytest.approx(wilson_interval(3, 4))
+
+
+def test_of_pooled_steps_the_first_may_be_fewer() -> None:
+    steps = [line(step, free__success=1, free__rollouts=8) for step in range(POINTS + 2)]
+    free = series(curves(steps, []), "Success in training")["without"]
+    assert (free["x"][0], free["x"][-1]) == (1, POINTS + 1)
+    odd = series(curves(steps[:-1], []), "Success in training")["without"]
+    assert (odd["x"][:2], odd["x"][-1]) == ((0, 2), POINTS) and odd["low"][0] < odd["low"][1] == odd["low"][-1]
+
+
+def test_a_part_that_is_not_used_has_no_curve() -> None:
+    found = curves([line(step, bank__size=step, bank__quarantined=0, guided__tool_calls=0) for step in (1, 2)], [])
+    assert [curve["title"] for curve in found] == ["Bank"] and [*series(found, "Bank")] == ["entries"]
+
+
+def test_a_half_without_rollouts_has_no_points() -> None:
+    steps = [line(1, free__success=0.5, free__rollouts=4, guided__rollouts=0)]
+    assert [*series(curves(steps, []), "Success in training")] == ["without"]
+
+
+def test_evaluations_keep_their_intervals_and_their_tasks() -> None:
+    values = {"success_with": 0.5, "success_with_low": 0.4, "success_with_high": 0.6, "success_without": 0.25}
+    evaluation = {"step": 7} | {
+        f"comprl/eval/{task}{name}": value for task in ("", "a/", "b/c/") for name, value in values.items()
+    }
+    found = curves([], [evaluation])
+    assert [curve["title"] for curve in found] == ["Success in evaluations", "a", "b/c"]
+    (point,) = zip(*(series(found, "b/c")["with experience"][key] for key in ("x", "y", "low", "high")), strict=True)
+    assert point == (7, 0.5, 0.4, 0.6)
+    assert series(found, "a")["without"]["low"] == (None,)
+
+
+def test_evaluations_are_found_in_the_metrics_of_a_run_without_their_file() -> None:
+    found = curves([line(0, eval__success_without=0.1), line(1, bank__size=5)], [])
+    assert [*series(found, "Success in evaluations")["without"]["x"]] == [0]
+    assert [*series(found, "Bank")["entries"]["y"]] == [5]
+
+
+def test_a_run_without_metrics_has_no_curves() -> None:
+    assert curves([], []) == []

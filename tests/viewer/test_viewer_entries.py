@@ -1,0 +1,92 @@
+"""Lineage, fate and use of entries, from the events of a run."""
+
+import base64
+import gzip
+import json
+from typing import Any
+
+from verl_comprl.viewer.comparison import Tally
+from verl_comprl.viewer.entries import Entries
+
+
+def written(entry: str, step: int, parents: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    event = {"event": "written", "entry": entry, "step": step, "title": f"title {entry}", "content": f"text {entry}"}
+    return event | {"parents": [*parents], "task": "room", "episode": f"p{step}_0", "call": f"c-{entry}"} | more
+
+
+def read(entry: str, episode: str, success: bool, **more: Any) -> dict[str, Any]:
+    event = {"event": "read", "step": 9, "entry": entry, "text": f"title {entry}\ntext {entry}", "episode": episode}
+    return event | {"task": "room", "goal": "", "success": success} | more
+
+
+def rows(entries: Entries, free: dict[str, Tally] | None = None) -> dict[str, dict[str, Any]]:
+    """Each entry's columns and details together, by id."""
+    entries.compare(free or {})
+    index, *blocks = [json.loads(gzip.decompress(base64.b64decode(block.text))) for block in entries.blocks("e")]
+    details = [detail for block in blocks for detail in block]
+    columns = index["columns"]
+    cells = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return {cell["id"]: cell | detail for cell, detail in zip(cells, details, strict=True)}
+
+
+def test_an_update_and_a_merge_end_their_parents() -> None:
+    entries = Entries()
+    entries.read_events(
+        [
+            written("a", 1),
+            written("b", 2),
+            written("c", 3, ("a",)),
+            {"event": "removed", "step": 3, "entry": "a", "reason": "replaced", "call": "c-c"},
+            written("d", 4, ("b", "c"), event="merged", tasks=["room"]),
+            written("e", 5),
+            {"event": "removed", "step": 6, "entry": "e", "reason": "evicted", "call": "x"},
+            written("f", 7),
+            {"event": "quarantined", "step": 8, "entry": "f", "reason": "bad record"},
+        ]
+    )
+    found = rows(entries)
+    fates = {id: (row["kind"], row["fate"], row["gone"]) for id, row in found.items()}
+    assert fates == {
+        "a": ("added", "replaced", 3),
+        "b": ("added", "merged", 4),
+        "c": ("updated", "merged", 4),
+        "d": ("merged", "present", None),
+        "e": ("added", "evicted", 6),
+        "f": ("added", "quarantined", None),
+    }
+    order = [*found]
+    assert [order[number] for number in found["d"]["parents"]] == ["b", "c"]
+    assert found["c"]["episode"] == "p3_0" and found["c"]["call"] == "c-c" and found["f"]["reason"] == "bad record"
+    assert len(entries) == 6 and entries.present == 2
+
+
+def test_a_journal_without_removals_still_ends_what_was_replaced() -> None:
+    entries = Entries()
+    entries.read_events([written("a", 1), written("b", 5, ("a", "before the run"))])
+    found = rows(entries)
+    assert found["a"]["fate"] == "replaced" and found["a"]["gone"] == 5
+    assert found["before the run"]["kind"] == "given"
+
+
+def test_an_entry_that_a_resumed_run_wrote_again_counts_once() -> None:
+    entries = Entries()
+    entries.read_events([written("a", 3, title="old"), written("a", 3, title="new"), *2 * [read("a", "p_0", True)]])
+    found = rows(entries)
+    assert [*found] == ["a"] and found["a"]["title"] == "new" and found["a"]["uses"] == 1
+
+
+def test_uses_are_compared_with_the_free_half_of_their_prompt_and_answers_counted_apart() -> None:
+    entries = Entries()
+    guided = [read("a", "p_0", True), read("a", "p_1", True), read("a", "q_0", False)]
+    entries.read_events([written("a", 1), *guided, read("a", "q_1", True, asked=True)])
+    row = rows(entries, {"p": Tally(4, 1), "q": Tally(4, 3)})["a"]
+    assert (row["uses"], row["rate"], row["free"]) == (3, 2 / 3, (0.25 + 0.25 + 0.75) / 3)
+    assert row["asked"] == [1, 1] and row["free_count"] == 8
+    assert row["gain_low"] < row["gain"] == 2 / 3 - 1.25 / 3 < row["gain_high"]
+
+
+def test_an_entry_that_was_given_to_the_run_has_the_text_that_was_read() -> None:
+    entries = Entries()
+    entries.read_events([read("z", "p_0", True)])
+    row = rows(entries)["z"]
+    assert (row["kind"], row["title"], row["content"], row["step"]) == ("given", "title z", "text z", None)

@@ -1,0 +1,97 @@
+"""What is collected of a run, against its files."""
+
+import base64
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_comprl.viewer.run import CollectedRun
+
+
+def collect(folder: Path, kept: int = 0) -> dict[str, Any]:
+    """Blocks of a run by name."""
+    blocks = CollectedRun(folder, "name", kept).blocks("r")
+    return {block.name: json.loads(gzip.decompress(base64.b64decode(block.text))) for block in blocks}
+
+
+def details(blocks: dict[str, Any], table: str) -> list[Any]:
+    return [row for name, rows in blocks.items() if name.startswith(f"r/{table}/") for row in rows]
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    files = sorted((folder / name).glob("*"), key=lambda file: int(file.name.split("_")[1].split(".")[0]))
+    return [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
+
+
+def test_episodes_and_calls_are_all_there(made: Path) -> None:
+    blocks = collect(made)
+    episodes, calls = lines(made, "episodes"), lines(made, "extractor_calls")
+    assert details(blocks, "episodes") == episodes
+    assert blocks["r/episodes"]["columns"]["id"] == [episode["id"] for episode in episodes]
+    made_calls = [call["call"] for call in calls if call["event"] == "call"]
+    columns = blocks["r/calls"]["columns"]
+    assert columns["id"] == made_calls
+    uses = [call["reward"] for call in calls if call["event"] == "use" and call["call"] == made_calls[0]]
+    assert columns["reward"][0] == (pytest.approx(sum(uses) / len(uses)) if uses else None)
+    assert sum(columns["uses"]) == sum(call["event"] == "use" for call in calls)
+
+
+def test_an_entrys_success_is_that_of_the_episodes_that_it_guided(made: Path) -> None:
+    columns = collect(made)["r/entries"]["columns"]
+    episodes = lines(made, "episodes")
+    used = 0
+    for id, uses, rate, free in zip(*(columns[name] for name in ("id", "uses", "rate", "free")), strict=True):
+        guided = [item for item in episodes if item["guide"] and item["guide"]["entry"] == id]
+        assert uses == len(guided)
+        if guided:
+            used += 1
+            halves = []
+            for episode in guided:
+                others = [x for x in episodes if x["prompt"] == episode["prompt"] and not x["guided"]]
+                halves.append(sum(x["outcome"]["success"] for x in others) / len(others))
+            assert rate == pytest.approx(sum(x["outcome"]["success"] for x in guided) / uses)
+            assert free == pytest.approx(sum(halves) / uses)
+    assert used > 3
+
+
+def test_of_many_episodes_whole_steps_are_kept_with_the_last(made: Path) -> None:
+    blocks = collect(made, kept=50)
+    kept = [row["step"] for row in details(blocks, "episodes") if row]
+    assert {*kept} == {3, 6} and len(kept) == 48
+    assert len(blocks["r/episodes"]["columns"]["id"]) == 144
+
+
+def test_a_run_without_experience_has_curves_only(made: Path, tmp_path: Path) -> None:
+    shutil.copy(made / "metrics.jsonl", tmp_path)
+    blocks = collect(tmp_path)
+    assert blocks["r"]["curves"] and blocks["r"]["facts"] == [] and blocks["r/entries"]["columns"] == {}
+
+
+def test_the_heading_has_models_and_size(made: Path) -> None:
+    facts = dict(collect(made)["r"]["facts"])
+    assert facts["actor"] == "Qwen2.5-1.5B-Instruct" and facts["prompts per step"] == 3 and facts["steps"] == 6
+
+
+def test_a_failed_episode_is_shown_and_counted_nowhere_else(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(made, folder)
+    failed = lines(made, "episodes")[0] | {"id": "broken_0", "status": "failed", "turns": [], "outcome": None}
+    failed |= {"error": {"boundary": "environment", "type": "OSError", "text": "gone"}, "guide": None, "guided": False}
+    with gzip.open(folder / "episodes" / "step_7.jsonl.gz", "wt") as file:
+        file.write(json.dumps(failed) + "\n{torn")
+    blocks = collect(folder)
+    assert blocks["r"]["failures"] == {"environment": 1}
+    assert blocks["r/episodes"]["columns"]["success"][-1] is None
+    assert blocks["r/entries"] == collect(made)["r/entries"]
+
+
+@pytest.mark.parametrize("content", [None, "a file"])
+def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path) -> None:
+    if content:
+        (tmp_path / "note.txt").write_text(content)
+    with pytest.raises(FileNotFoundError, match=r"not the folder of a run.*metrics\.jsonl"):
+        CollectedRun(tmp_path, "name", 0)

@@ -1,0 +1,47 @@
+"""Command ``comprl view``: writes one HTML file that shows runs, their experience and their episodes."""
+
+import argparse
+import webbrowser
+from pathlib import Path
+
+FILE = "view.html"
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "view",
+        help="look at runs in a browser",
+        description="Write one HTML file that shows runs: curves, every entry of the bank, the episodes that it "
+        "guided, and the extractor's calls. It needs neither a server nor a network, and can be passed on.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or still running")
+    parser.add_argument(
+        "--output", type=Path, help=f"file to write (default: RUN/{FILE}; of several runs, {FILE} in this folder)"
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=5000,
+        metavar="N",
+        help="episodes per run whose turns are kept, from evenly spaced steps; 0 keeps all (default: 5000)",
+    )
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page.
+
+    Raises:
+        FileNotFoundError: If a folder is not one of a run.
+        ValueError: If ``--episodes`` is negative.
+    """
+    from verl_comprl.viewer.view import write_view
+
+    file = options.output or (options.runs[0] / FILE if len(options.runs) == 1 else Path(FILE))
+    write_view(options.runs, file, options.episodes)
+    print(f"{file} ({file.stat().st_size / 2**20:.1f} MB)")
+    if options.open:
+        webbrowser.open(file.resolve().as_uri())
+    return 0

@@ -1,0 +1,110 @@
+"""Curves of a run, from its metrics and evaluations."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from verl_comprl.algorithm.interval import wilson_interval
+
+POINTS = 40
+"""Points of a success curve. Single steps have few rollouts; more steps than this are pooled."""
+
+Metrics = Mapping[str, Any]
+Points = list[tuple[int, float, float | None, float | None]]
+
+_WITH, _WITHOUT = "with experience", "without"
+
+
+class Measure(NamedTuple):
+    """A curve of plain metrics: labels and names of metrics without ``comprl/``."""
+
+    title: str
+    note: str
+    series: tuple[tuple[str, str], ...]
+
+
+MEASURES = (
+    Measure("Extractor's reward", "mean of a batch", (("reward", "extractor/reward"),)),
+    Measure("Bank", "entries", (("entries", "bank/size"), ("quarantined", "bank/quarantined"))),
+    Measure("Actions", "per episode", ((_WITH, "guided/actions"), (_WITHOUT, "free/actions"))),
+    Measure("Questions", "per guided episode", ((_WITH, "guided/tool_calls"),)),
+    Measure("Uses per entry", "over the run", (("uses", "bank/uses_per_entry"),)),
+    Measure("Informative samples", "share of a batch", (("share", "extractor/informative"),)),
+    Measure("Time of a step", "seconds", (("step", "timing_s/step"), ("rollouts", "timing_s/gen"))),
+)
+
+
+def curves(metrics: Iterable[Metrics], evaluations: Iterable[Metrics]) -> list[dict[str, Any]]:
+    """Return the curves that have points, as JSON-compatible objects.
+
+    Args:
+        metrics: ``step`` and ``data`` per step.
+        evaluations: A line per evaluation, with a ``step``.
+    """
+    steps = [(line["step"], line["data"]) for line in metrics if isinstance(line.get("data"), Mapping)]
+    evaluated = [(line["step"], line) for line in evaluations] or [
+        (step, data) for step, data in steps if any(name.startswith("comprl/eval/") for name in data)
+    ]
+    width = max(1, -(-len(steps) // POINTS))
+    note = f"training, {'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals"
+    found = [
+        _curve("Success in training", note, _success(steps, width, ""), rate=True),
+        _curve("Success in evaluations", "held-out tasks, 95 % intervals", _evaluation(evaluated, ""), rate=True),
+    ]
+    found += [
+        _curve(title, note, {label: _plain(steps, name) for label, name in series}) for title, note, series in MEASURES
+    ]
+    if len(tasks := _tasks(evaluated)) > 1:
+        found += [_curve(task, "evaluations", _evaluation(evaluated, f"{task}/"), rate=True) for task in tasks]
+    return [curve for curve in found if curve["series"]]
+
+
+def _curve(title: str, note: str, series: Mapping[str, Points], rate: bool = False) -> dict[str, Any]:
+    columns = {label: list(zip(*points, strict=True)) for label, points in series.items() if points}
+    return {
+        "title": title,
+        "note": note,
+        "rate": rate,
+        "series": [
+            {"label": label, "x": x, "y": y, "low": low, "high": high} for label, (x, y, low, high) in columns.items()
+        ],
+    }
+
+
+def _success(steps: Sequence[tuple[int, Metrics]], width: int, task: str) -> dict[str, Points]:
+    """Return the halves' success, pooled over ``width`` steps."""
+    found: dict[str, Points] = {}
+    for label, half in ((_WITH, "guided"), (_WITHOUT, "free")):
+        names = (f"comprl/{task}{half}/success", f"comprl/{task}{half}/rollouts")
+        for end in range(len(steps) % width or width, len(steps) + 1, width):  # of all groups the first may be smaller
+            pairs = [[data.get(name) for name in names] for _, data in steps[max(0, end - width) : end]]
+            known = [(rate, count) for rate, count in pairs if rate is not None and count]
+            if count := sum(count for _, count in known):
+                successes = min(max(sum(rate * count for rate, count in known), 0), count)
+                found.setdefault(label, []).append(
+                    (steps[end - 1][0], successes / count, *wilson_interval(successes, count))
+                )
+    return found
+
+
+def _evaluation(evaluated: Sequence[tuple[int, Metrics]], task: str) -> dict[str, Points]:
+    found: dict[str, Points] = {}
+    for label, arm in ((_WITH, "with"), (_WITHOUT, "without")):
+        name = f"comprl/eval/{task}success_{arm}"
+        for step, line in evaluated:
+            if line.get(name) is not None:
+                found.setdefault(label, []).append(
+                    (step, line[name], line.get(f"{name}_low"), line.get(f"{name}_high"))
+                )
+    return found
+
+
+def _plain(steps: Sequence[tuple[int, Metrics]], name: str) -> Points:
+    name = name if name.startswith("timing_s/") else f"comprl/{name}"
+    points: Points = [(step, data[name], None, None) for step, data in steps if isinstance(data.get(name), int | float)]
+    return points if any(value for _, value, _, _ in points) else []  # a part that is not used has no curve
+
+
+def _tasks(evaluated: Sequence[tuple[int, Metrics]]) -> list[str]:
+    prefix, suffix = "comprl/eval/", "/success_without"
+    names = {name for _, line in evaluated for name in line if name.startswith(prefix) and name.endswith(suffix)}
+    return sorted(name.removeprefix(prefix).removesuffix(suffix) for name in names)

@@ -1,0 +1,105 @@
+"""Collects one run into the blocks of the page."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_comprl.record import RunRecord
+from verl_comprl.viewer.blocks import Block, dump, pack
+from verl_comprl.viewer.calls import call_blocks
+from verl_comprl.viewer.curves import curves
+from verl_comprl.viewer.entries import Entries
+from verl_comprl.viewer.episodes import Episodes
+
+FACTS = {
+    "arm": "comprl.arm",
+    "actor": "actor_rollout_ref.model.path",
+    "extractor": "extractor.model.path",
+    "rollouts per prompt": "actor_rollout_ref.rollout.n",
+    "prompts per step": "data.train_batch_size",
+    "trainer": "trainer.v1.trainer_mode",
+    "steps": "trainer.total_training_steps",
+}
+"""Settings in a run's heading, by their labels."""
+
+_PATHS = ("actor", "extractor")
+
+
+class CollectedRun:
+    """What the page shows of one run."""
+
+    def __init__(self, folder: Path, name: str, kept: int) -> None:
+        """Read the run.
+
+        Args:
+            folder: The run's folder.
+            name: The run's name in the page.
+            kept: Episodes whose turns are kept, about; 0 keeps all. Of the others there is a row only.
+
+        Raises:
+            FileNotFoundError: If the folder does not exist or holds nothing of a run.
+        """
+        self._record = record = RunRecord(folder)
+        metrics = [line for line in record.metrics() if "step" in line]
+        chosen = _chosen_steps(record, kept)
+        self._entries, self._episodes = Entries(), Episodes()
+        self._entries.read_events(record.events())
+        for episode in record.episodes():
+            self._episodes.add(episode, self._entries, chosen is None or episode.get("step") in chosen)
+        self._entries.compare(self._episodes.free)
+        if not metrics and not len(self._entries) and not len(self._episodes):
+            raise FileNotFoundError(
+                f"{folder} is not the folder of a run: no metrics.jsonl, no episodes, no experience"
+            )
+        self.last_step = max([line["step"] for line in metrics] + record.steps(), default=0)
+        sizes = (
+            line["data"].get("comprl/bank/size") for line in reversed(metrics) if isinstance(line.get("data"), dict)
+        )
+        size = next((size for size in sizes if size is not None), None)
+        self._summary = {
+            "name": name,
+            "folder": str(folder),
+            "facts": _facts(folder),
+            "step": self.last_step,
+            "curves": curves(metrics, record.evaluations()),
+            "entries": len(self._entries),
+            "present": self._entries.present if size is None else size,
+            "failures": dict(self._episodes.failures),
+        }
+
+    def blocks(self, name: str) -> Iterator[Block]:
+        """Return the blocks: ``<name>``, and the tables ``<name>/entries``, ``<name>/episodes``, ``<name>/calls``."""
+        yield pack(name, dump(self._summary))
+        yield from self._entries.blocks(f"{name}/entries")
+        yield from self._episodes.blocks(f"{name}/episodes")
+        yield from call_blocks(f"{name}/calls", self._record.calls())
+
+
+def _chosen_steps(record: RunRecord, kept: int) -> set[int] | None:
+    """Return the steps whose episodes are kept in full, evenly spaced with the last one; None for all."""
+    steps = record.steps()
+    if not kept or not steps:
+        return None
+    per_step = sum(1 for _ in record.episodes(steps[-1:])) or 1
+    count = max(1, kept // per_step)
+    if count >= len(steps):
+        return None
+    return {steps[len(steps) - 1 - index * len(steps) // count] for index in range(count)}
+
+
+def _facts(folder: Path) -> list[tuple[str, Any]]:
+    """Return label and value of the settings in the heading."""
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return []
+    found = []
+    for label, path in FACTS.items():
+        value: Any = config
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None and value != "":
+            found.append((label, Path(str(value)).name if label in _PATHS else value))
+    return found

@@ -1,0 +1,46 @@
+"""The page of one or more runs."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from verl_comprl.viewer.blocks import Block, dump, pack
+from verl_comprl.viewer.page import write_page
+from verl_comprl.viewer.run import CollectedRun
+
+
+def write_view(folders: Sequence[Path], file: Path, kept: int = 0) -> None:
+    """Write a page that shows runs.
+
+    Args:
+        folders: Folders of runs.
+        file: HTML file.
+        kept: Episodes of each run whose turns are kept, about; 0 keeps all. Of the others the page has a row only.
+
+    Raises:
+        FileNotFoundError: If a folder is not one of a run.
+        ValueError: If ``kept`` is negative.
+    """
+    if kept < 0:
+        raise ValueError(f"{kept} episodes: the number must be at least 0, which keeps all")
+    names = run_names(folders)
+    write_page(file, " · ".join(names), _blocks(folders, names, kept))
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """Return names for the runs: the folders' own, or their paths from the deepest common folder if these are equal."""
+    paths = [folder.resolve() for folder in folders]
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names) and len(set(paths)) == len(paths):
+        common = os.path.commonpath(paths)
+        names = [os.path.relpath(path, common) for path in paths]
+    return names
+
+
+def _blocks(folders: Sequence[Path], names: Sequence[str], kept: int) -> Iterator[Block]:
+    runs = [CollectedRun(folder, name, kept) for folder, name in zip(folders, names, strict=True)]
+    yield pack("page", dump({"names": names, "steps": max(run.last_step for run in runs)}))
+    blocks = [list(run.blocks(f"run{number}")) for number, run in enumerate(runs)]
+    # What the first page of every run needs stands before the details, so that it is shown while these are being read.
+    yield from (block for of_run in blocks for block in of_run if block.name.count("/") < 2)
+    yield from (block for of_run in blocks for block in of_run if block.name.count("/") == 2)

@@ -1,0 +1,70 @@
+// The bank: its size over time, and every entry that was ever in it.
+
+import { useMemo } from "preact/hooks";
+import { Browser } from "viewer/browser";
+import { Chart } from "viewer/charts";
+import { Entry } from "viewer/entry";
+import { Compared, Gain, html, number, percent } from "viewer/parts";
+import { usePane } from "viewer/route";
+
+const FATES = { present: "in the bank", quarantined: "quarantined", replaced: "replaced by an update", merged: "merged",
+  discarded: "discarded", evicted: "evicted" };
+
+export const alive = ({ step, gone }, row, at) => (step[row] ?? 0) <= at && (gone[row] == null || gone[row] > at);
+
+// Entries in the bank after each step, and how many were written in it.
+// The run's own count of the present ones, where there is one, also knows of entries that left without an event.
+function overTime(columns, { step: last, curves }) {
+  const counted = curves.find(({ title }) => title === "Bank")?.series.find(({ label }) => label === "entries");
+  const own = counted && new Map(counted.x.map((step, index) => [step, counted.y[index]]));
+  const change = new Array(last + 2).fill(0);
+  const written = new Array(last + 1).fill(0);
+  columns.step.forEach((step, row) => {
+    change[Math.min(step ?? 0, last)] += 1;
+    if (columns.gone[row] != null) change[Math.min(columns.gone[row], last)] -= 1;
+    if (step != null) written[Math.min(step, last)] += 1;
+  });
+  let [size, ever] = [0, 0];
+  const none = written.map(() => null);
+  const x = written.map((_, step) => step);
+  const series = (label, y) => ({ label, x, y, low: none, high: none });
+  return {
+    title: "Bank over time", note: "choose a step to see the bank as it was", rate: false,
+    series: [series("entries", written.map((_, step) => { size += change[step]; return own ? own.get(step) ?? null : size; })), series("ever written", written.map((count) => (ever += count)))],
+  };
+}
+
+export function Bank() {
+  const { run, steps, replace } = usePane();
+  const { entries } = run;
+  const { columns } = entries;
+  const curve = useMemo(() => entries.length && overTime(columns, run.summary), [entries]);
+  const tasks = useMemo(() => [...new Set((columns.tasks ?? []).flat())].filter(Boolean).sort(), [entries]);
+  const of = (name) => (row) => columns[name][row];
+  const show = [
+    { key: "gain", label: "gain", hint: "Success with it minus success of the free half of the same prompts, in points; sorted by the certain end of its 95 % interval",
+      value: of("gain"), sort: (way) => of(way === "down" ? "gain_low" : "gain_high"), cell: (row) => html`<${Gain} of=${entries} row=${row} />`, narrow: true },
+    { key: "rate", label: "with / free", hint: "Success with it (accent) and of the free half of the same prompts (grey)", value: of("rate"), wide: true,
+      cell: (row) => html`<${Compared} rate=${columns.rate[row]} free=${columns.free[row]} />` },
+    { key: "uses", label: "uses", value: of("uses"), cell: (row) => number(columns.uses[row]) },
+    { key: "step", label: "step", value: of("step"), cell: (row) => columns.step[row] ?? "–" },
+    { key: "title", label: "title", value: of("title") },
+  ];
+  const filters = [
+    { key: "kind", label: "Origin", options: ["added", "updated", "merged", "given"].map((kind) => [kind, kind]), test: (row, kind) => columns.kind[row] === kind },
+    { key: "fate", label: "State", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
+    { key: "uses", label: "Use", options: [["0", "never used"], ["1", "used"], ["5", "used 5 times or more"], ["20", "used 20 times or more"]],
+      test: (row, least) => (least === "0" ? columns.uses[row] === 0 : columns.uses[row] >= Number(least)) },
+    { key: "at", label: "at step", test: (row, at) => alive(columns, row, Number(at)) },
+  ];
+  if (tasks.length > 1) filters.unshift({ key: "task", label: "Task", options: tasks.map((task) => [task, task]), test: (row, task) => columns.tasks[row].includes(task) });
+  return html`<${Browser} table=${entries} noun="entries" columns=${show} filters=${filters} order="gain down"
+    names=${(row) => `${columns.title[row]} ${columns.id[row]}`}
+    main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${columns.title[row] || "(no title)"}</span>
+      <small>${columns.kind[row]}${columns.step[row] == null ? "" : ` in step ${columns.step[row]}`}${
+        columns.fate[row] === "present" ? "" : ` · ${columns.fate[row]}`} · ${columns.tasks[row].join(", ")}${
+        columns.rate[row] == null ? "" : ` · ${percent(columns.rate[row])} of ${number(columns.uses[row])}`}</small>`}
+    top=${curve && html`<div class="timeline"><${Chart} curve=${curve} steps=${steps} height=${96}
+      pick=${(step) => replace((now) => ({ ...now, query: { ...now.query, at: String(step) } }))} /></div>`}
+    detail=${(row) => html`<${Entry} row=${row} />`} />`;
+}

@@ -1,0 +1,91 @@
+// Curves with intervals, drawn by uPlot.
+
+import uPlot from "uplot";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { html, number, percent } from "viewer/parts";
+
+const STYLES = { "with experience": "--accent", without: "--other" };
+const DEFAULTS = ["--accent", "--other"];
+
+function colour(name) {
+  const probe = document.createElement("span");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+const faded = (text, share) => text.replace(/^rgb\((.*)\)$/, `rgba($1, ${share})`);
+
+const value = (curve, y) => (y == null ? "–" : curve.rate ? percent(y) : number(+y.toPrecision(3)));
+
+// Columns of all series over the union of their steps: for each series its value, upper and lower bound.
+function aligned(series) {
+  const x = [...new Set(series.flatMap((item) => item.x))].sort((a, b) => a - b);
+  const columns = series.flatMap((item) => {
+    const at = new Map(item.x.map((step, index) => [step, index]));
+    return [item.y, item.high, item.low].map((column) => x.map((step) => (at.has(step) ? column[at.get(step)] : null)));
+  });
+  return [x, ...columns];
+}
+
+function options(curve, size, steps, cursor, pick) {
+  const ink = colour("--soft");
+  const grid = { stroke: colour("--line"), width: 1 };
+  const axis = { stroke: ink, grid, ticks: { show: false }, font: `11px ${getComputedStyle(document.body).fontFamily}` };
+  const series = [{}];
+  const bands = [];
+  curve.series.forEach((item, index) => {
+    const stroke = colour(STYLES[item.label] ?? DEFAULTS[index % 2]);
+    const bound = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
+    series.push({ stroke, width: 2, spanGaps: true, points: { show: item.x.length < 15, size: 6, fill: stroke } }, bound, bound);
+    bands.push({ series: [3 * index + 2, 3 * index + 3], fill: faded(stroke, 0.14) });
+  });
+  const top = Math.max(...curve.series.flatMap((item) => item.y.concat(item.high).filter((y) => y != null)));
+  return {
+    ...size, series, bands, legend: { show: false }, padding: [8, 14, 0, 0],
+    scales: { x: { time: false, range: [0, steps] },
+      y: { range: curve.rate ? [0, Math.min(1, Math.ceil(top * 10 + 0.5) / 10)] : (_, low, high) => uPlot.rangeNum(Math.min(0, low), high || 1, 0.1, true) } },
+    axes: [{ ...axis, grid: { show: false }, size: 26 },
+      { ...axis, size: 42, values: (_, ticks) => ticks.map((y) => (curve.rate ? percent(y) : number(y))) }],
+    cursor: { y: false, sync: { key: "steps" }, points: { size: 7 }, drag: { x: false, y: false } },
+    hooks: {
+      setCursor: [(plot) => cursor(plot.cursor.idx ?? null)],
+      ready: [(plot) => pick && plot.over.addEventListener("click", () => plot.cursor.idx != null && pick(plot.data[0][plot.cursor.idx]))],
+    },
+  };
+}
+
+export function Chart({ curve, steps, height = 170, pick }) {
+  const box = useRef(null);
+  const [at, setAt] = useState(null);
+  const data = aligned(curve.series);
+  useEffect(() => {
+    let plot;
+    const draw = () => {
+      plot?.destroy();
+      const size = { width: Math.max(120, box.current.clientWidth), height };
+      plot = new uPlot(options(curve, size, steps, setAt, pick), data, box.current);
+    };
+    draw();
+    const observer = new ResizeObserver(() => {
+      const width = Math.max(120, box.current.clientWidth);
+      if (width !== plot.width) plot.setSize({ width, height });
+    });
+    observer.observe(box.current);
+    addEventListener("theme", draw);
+    return () => { observer.disconnect(); removeEventListener("theme", draw); plot.destroy(); };
+  }, [curve, steps, height]);
+  return html`<figure class="chart">
+    <figcaption><h3>${curve.title}</h3><span class="faint">${curve.note}</span>
+      <span class="faint step">step ${data[0][at ?? data[0].length - 1]}</span></figcaption>
+    <div class="legend">${curve.series.map((item, index) => {
+      const known = data[3 * index + 1].map((y, place) => (y == null ? null : place)).filter((place) => place != null);
+      const place = at != null && data[3 * index + 1][at] != null ? at : known.at(-1);
+      const [y, high, low] = [1, 2, 3].map((part) => data[3 * index + part][place]);
+      return html`<span><i class=${`key ${(STYLES[item.label] ?? DEFAULTS[index % 2]).slice(2)}`} />${`${item.label} `}<b>${value(curve, y)}</b>${low != null && html` <span class="faint">${Math.round(100 * low)}–${Math.round(100 * high)}</span>`}</span>`;
+    })}</div>
+    <div ref=${box} class="plot" style=${{ height: `${height}px` }} />
+  </figure>`;
+}

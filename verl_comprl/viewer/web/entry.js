@@ -1,0 +1,74 @@
+// One entry: its text, where it comes from and what became of it, what it was worth, and the episodes that read it.
+
+import { CallLink, Compared, EntryLink, EpisodeLink, Facts, Gain, Link, Many, Outcome, Section, html, number, percent, points, useAsync } from "viewer/parts";
+import { Rewards } from "viewer/call";
+import { usePane } from "viewer/route";
+
+const DEPTH = 6;
+
+// Ancestors (or descendants) as an indented list, each entry once.
+function Kin({ row, next, seen = new Set([row]), depth = 0 }) {
+  const { run } = usePane();
+  const { id, kind, step } = run.entries.columns;
+  const rows = (next(row) ?? []).filter((other) => !seen.has(other));
+  rows.forEach((other) => seen.add(other));
+  if (!rows.length) return null;
+  if (depth === DEPTH) return html`<ul class="kin"><li class="faint">and further</li></ul>`;
+  return html`<ul class="kin">${rows.slice(0, 30).map((other) => html`<li key=${other}>
+    <div class="line"><${EntryLink} id=${id[other]} /><small>${kind[other]} in step ${step[other] ?? "–"}</small><${Gain} of=${run.entries} row=${other} /></div>
+    <${Kin} row=${other} next=${next} seen=${seen} depth=${depth + 1} /></li>`)}
+    ${rows.length > 30 && html`<li class="faint">and ${rows.length - 30} more</li>`}</ul>`;
+}
+
+export function Entry({ row }) {
+  const { run } = usePane();
+  const { entries, episodes } = run;
+  const { columns } = entries;
+  const { value: detail } = useAsync(() => entries.detail(row), [entries, row]);
+  const value = (name) => columns[name][row];
+  const guided = run.guidedBy[row] ?? [];
+  const asked = run.askedBy[row] ?? [];
+  const parents = value("parents");
+  const children = run.children[row] ?? [];
+  const fate = value("fate");
+  const call = detail?.call && run.calls.rowOf.get(detail.call);
+  return html`<header><h2>${value("title") || "(no title)"}</h2>
+      <p class="faint">${value("kind")}${value("step") == null ? "" : ` in step ${value("step")}`} · ${
+        fate === "present" ? "in the bank" : `${fate}${value("gone") == null ? "" : ` in step ${value("gone")}`}`} · ${value("tasks").join(", ")}</p></header>
+    <div class="text lesson">${detail?.content ?? "…"}</div>
+    ${detail && html`
+    <section class="worth">
+      <div><span class="label">with it</span><b class="accent">${percent(value("rate"))}</b><small>${number(value("uses"))} episodes</small></div>
+      <div><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${number(detail.free_count)} episodes</small></div>
+      <div><span class="label">gain in points</span><b><${Gain} of=${entries} row=${row} /></b><small>${
+        value("gain_low") == null ? "" : `95 %: ${points(value("gain_low"))} to ${points(value("gain_high"))}`}</small></div>
+      <${Compared} rate=${value("rate")} free=${value("free")} interval=${detail.interval} freeInterval=${detail.free_interval} width=${220} />
+    </section>
+    <${Section} title="Lineage">
+      <ul class="lineage">
+        ${detail.episode && html`<li><span class="label">episode</span><${EpisodeLink} id=${detail.episode} /></li>`}
+        ${detail.call && html`<li><span class="label">written by</span><${CallLink} id=${detail.call} /></li>`}
+        ${parents.length > 0 && html`<li><span class="label">${value("kind") === "merged" ? "merged from" : "replaces"}</span>
+          <${Kin} row=${row} next=${(other) => columns.parents[other]} /></li>`}
+        ${detail.lost_parents.length > 0 && html`<li class="faint">and ${detail.lost_parents.length} entries that this run does not list</li>`}
+        ${children.length > 0 && html`<li><span class="label">became</span><${Kin} row=${row} next=${(other) => run.children[other]} /></li>`}
+        ${detail.reason && html`<li><span class="label">quarantined</span>${detail.reason}</li>`}
+      </ul>
+    <//>
+    <${Section} title="Episodes it guided" note=${number(guided.length)}>
+      <${Many} items=${guided} render=${(episode) => html`<${EpisodeLink} id=${episodes.columns.id[episode]}>step ${
+        episodes.columns.step[episode]} · ${episodes.columns.task[episode]} · ${episodes.columns.kind[episode] === "evaluation" ? "evaluation · " : ""}free half ${" "}${free(run, episode)}<//>`} />
+      ${guided.length > 12 && html`<${Link} to=${{ page: "episodes", query: { entry: value("id") } }}>Show them as a list<//>`}
+    <//>
+    ${asked.length > 0 && html`<${Section} title="Episodes that read an answer from it" note=${number(asked.length)}>
+      <${Many} items=${asked} render=${(episode) => html`<${EpisodeLink} id=${episodes.columns.id[episode]} />`} /><//>`}
+    ${call !== undefined && call !== "" && call !== null && html`<${Section} title="Reward of the extractor" note="the call that wrote it"><${Rewards} row=${call} /><//>`}
+    <${Facts} items=${[["id", value("id")], ["extractor's weights", detail.version], ["read through answers", detail.asked[1] ? `${detail.asked[1]}, ${detail.asked[0]} successful` : null]]} />`}`;
+}
+
+// Outcomes of the free half of an episode's prompt, as marks.
+export function free(run, episode) {
+  const { prompt, half, success } = run.episodes.columns;
+  const others = (run.group.get(prompt[episode]) ?? []).filter((other) => half[other] === "free");
+  return others.length ? others.map((other) => html`<${Outcome} success=${success[other]} />`) : "–";
+}

@@ -1,0 +1,37 @@
+// A list of any length: only the rows in sight are in the document.
+
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { html } from "viewer/parts";
+
+const MARGIN = 8; // rows above and below those in sight
+
+export function List({ rows, height, render, selected, label }) {
+  const box = useRef(null);
+  const [view, setView] = useState({ top: 0, height: 800 });
+  useEffect(() => {
+    const measure = () => setView({ top: box.current.scrollTop, height: box.current.clientHeight });
+    const observer = new ResizeObserver(measure);
+    observer.observe(box.current);
+    box.current.addEventListener("scroll", measure, { passive: true });
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    // The row that is shown next to the list must be in sight, as after following a link to it.
+    const at = selected == null ? -1 : rows.indexOf(selected);
+    const { scrollTop, clientHeight } = box.current;
+    if (at >= 0 && (at * height < scrollTop || (at + 1) * height > scrollTop + clientHeight)) {
+      box.current.scrollTop = Math.max(0, at * height - clientHeight / 3);
+    }
+  }, [selected, rows]);
+  const first = Math.max(0, Math.floor(view.top / height) - MARGIN);
+  const last = Math.min(rows.length, Math.ceil((view.top + view.height) / height) + MARGIN);
+  const shown = [];
+  for (let at = first; at < last; at++) {
+    shown.push(html`<div class="slot" key=${rows[at]} role="listitem" aria-posinset=${at + 1} aria-setsize=${rows.length}
+      style=${{ top: `${at * height}px`, height: `${height}px` }}>${render(rows[at])}</div>`);
+  }
+  return html`<div class="list" ref=${box} tabindex="0" role="list" aria-label=${label}>
+    <div class="extent" style=${{ height: `${rows.length * height}px` }}>${shown}</div>
+    ${!rows.length && html`<p class="empty">Nothing matches.</p>`}
+  </div>`;
+}

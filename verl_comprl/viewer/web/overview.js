@@ -1,0 +1,77 @@
+// First page of a run: what it was, what experience was worth, which entries helped and which misled.
+
+import { Chart } from "viewer/charts";
+import { Compared, EntryLink, Facts, Gain, Link, html, number, percent, useAsync } from "viewer/parts";
+import { usePane } from "viewer/route";
+
+const LISTED = 6;
+
+function Figure({ label, value, note, accent }) {
+  return html`<div class=${`figure ${accent ? "accent" : ""}`}><span class="label">${label}</span><b>${value}</b>
+    <span class="faint">${note}</span></div>`;
+}
+
+function last(curve, label) {
+  const series = curve?.series.find((item) => item.label === label);
+  if (!series) return null;
+  const [y, low, high] = [series.y, series.low, series.high].map((column) => column.at(-1));
+  return { text: percent(y), note: low == null ? "" : `95 %: ${Math.round(100 * low)}–${Math.round(100 * high)} %` };
+}
+
+// Rows of the entries by the certain end of their gain's interval: the largest first, or the smallest.
+export function ranked(entries, helped) {
+  const { gain_low: low = [], gain_high: high = [], gain = [] } = entries.columns;
+  const bound = helped ? low : high;
+  const rows = bound.map((_, row) => row).filter((row) => bound[row] != null && (helped ? gain[row] > 0 : gain[row] < 0));
+  return rows.sort((a, b) => (helped ? bound[b] - bound[a] : bound[a] - bound[b]));
+}
+
+function Ranking({ title, note, rows, sort }) {
+  return html`<section class="card"><header><h2>${title}</h2><${Link} to=${{ page: "bank", query: { sort } }}>all<//></header>
+    <p class="faint">${note}</p>
+    ${rows.length ? html`<ol class="ranking">${rows.map((row) => html`<${Ranked} row=${row} key=${row} />`)}</ol>`
+      : html`<p class="faint">No entry yet: it takes three guided episodes whose prompts have a free half on record.</p>`}
+  </section>`;
+}
+
+function Ranked({ row }) {
+  const { entries } = usePane().run;
+  const { id, uses, rate, free, step, kind } = entries.columns;
+  const { value } = useAsync(() => entries.detail(row), [entries, row]);
+  return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · ${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}`}</small></div>
+    <${Compared} rate=${rate[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
+    <${Gain} of=${entries} row=${row} /></li>`;
+}
+
+export function Overview() {
+  const { run, steps } = usePane();
+  const { summary, entries, episodes, calls } = run;
+  const [training, evaluated] = ["Success in training", "Success in evaluations"].map((title) =>
+    summary.curves.find((curve) => curve.title === title));
+  const figures = [
+    ["evaluation, with it", last(evaluated, "with experience"), true],
+    ["evaluation, without", last(evaluated, "without")],
+    ["training, guided", last(training, "with experience"), true],
+    ["training, free", last(training, "without")],
+  ].filter(([, value]) => value);
+  const failed = Object.entries(summary.failures);
+  return html`<main class="overview">
+    <header class="title"><h1>${summary.name}</h1><p class="faint">${summary.folder}</p>
+      <${Facts} items=${[...summary.facts, ["last step", summary.step], ["failed rollouts",
+        failed.map(([boundary, count]) => `${count} ${boundary}`).join(", ")]]} /></header>
+    <div class="figures">
+      ${figures.map(([label, { text, note }, accent]) => html`<${Figure} label=${label} value=${text} note=${note} accent=${accent} />`)}
+      <${Figure} label="entries" value=${number(summary.present)} note=${`of ${number(summary.entries)} ever written`} />
+      <${Figure} label="episodes" value=${number(episodes.length)} note=${`${number(calls.length)} extractor calls`} />
+    </div>
+    <div class="cards">
+      ${summary.curves.slice(0, 2).map((curve) => html`<section class="card"><${Chart} curve=${curve} steps=${steps} height=${210} /></section>`)}
+      ${entries.length > 0 && html`
+        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval; three uses or more."
+          rows=${ranked(entries, true).slice(0, LISTED)} sort="gain down" />
+        <${Ranking} title="Misled most" note="The same comparison, by the upper end of the interval."
+          rows=${ranked(entries, false).slice(0, LISTED)} sort="gain up" />`}
+      ${summary.curves.slice(2).map((curve) => html`<section class="card third"><${Chart} curve=${curve} steps=${steps} /></section>`)}
+    </div>
+  </main>`;
+}
