@@ -68,7 +68,7 @@ def test_a_baseline_has_neither_halves_nor_bank(tmp_path: Path) -> None:
 
 def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
     page = shown(write_run(tmp_path / "run", {1: halves(0.5, 0.25, rollouts__failed__server=2.0)}), 80)
-    assert "! 2 rollouts failed: server" in page and "train.log" in page
+    assert "! 2 rollouts failed: server" in page and "train.log" in page.replace("\n", "")  # the path may be broken
 
 
 def test_a_run_without_a_step_has_a_page(tmp_path: Path) -> None:

@@ -254,7 +254,10 @@ async def test_registered_names_are_known_to_other_processes(
 
 @pytest.mark.parametrize("isolation", ["auto", "process"])
 async def test_an_unknown_name_is_refused_with_the_known_ones(make_host: MakeHost, isolation) -> None:
-    with pytest.raises((ValueError, EnvironmentFailure), match=r"unknown environment 'minihak'; known: .*minihack"):
+    with pytest.raises(
+        (ValueError, EnvironmentFailure),
+        match=r"unknown environment 'minihak'; did you mean minihack\? known: .*minihack",
+    ):
         await play(make_host(isolation=isolation), "minihak")
 
 
