@@ -28,12 +28,12 @@ ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from paired import ratio_of_means, show  # noqa: E402
+from paired import ratio_of_means, show  # noqa: E402  after the path is set
 
-from recipes.miniature.run import set_environment  # noqa: E402
-from verl_comprl.sweep.checks import check  # noqa: E402
-from verl_comprl.sweep.runs import Run, compose  # noqa: E402
-from verl_comprl.train import prepare_environment  # noqa: E402
+from recipes.miniature.run import set_environment  # noqa: E402  after the path is set
+from verl_comprl.sweep.checks import check  # noqa: E402  after the path is set
+from verl_comprl.sweep.runs import Run, compose  # noqa: E402  after the path is set
+from verl_comprl.train import prepare_environment  # noqa: E402  after the path is set
 
 ARMS = ("baseline", "recorded", "idle", "normal")
 STARTING = ("normal", "baseline", "recorded", "idle")

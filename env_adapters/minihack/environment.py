@@ -19,7 +19,7 @@ from env_adapters.minihack.variants import build_instructions, get_variant
 with warnings.catch_warnings():
     # MiniHack still uses pkg_resources, which warns at every import.
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
-    import minihack  # noqa: F401  (registers the levels with gymnasium)
+    import minihack  # noqa: F401  registers the levels with gymnasium
 
 nethack: Any = _nethack  # most names come from a compiled module without type information
 

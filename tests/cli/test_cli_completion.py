@@ -1,4 +1,4 @@
-"""What the shell is told when it asks for completions, and the code that makes it ask."""
+"""Completions that the shell gets, and the code that makes it ask for them."""
 
 import os
 import subprocess

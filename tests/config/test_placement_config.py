@@ -1,4 +1,4 @@
-"""Where the extractor runs: what each placement needs, and its start-up checks."""
+"""Start-up checks of the extractor's placement."""
 
 import re
 from typing import Any

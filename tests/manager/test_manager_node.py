@@ -1,4 +1,4 @@
-"""Where the manager runs; Ray itself is a fake that writes down what it is asked for."""
+"""The manager's node; Ray itself is a fake that writes down what it is asked for."""
 
 from types import SimpleNamespace
 from typing import Any

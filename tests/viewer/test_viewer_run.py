@@ -1,4 +1,4 @@
-"""What is collected of a run, against its files."""
+"""The data that are collected of a run, against its files."""
 
 import base64
 import gzip

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from verl_comprl.experience import Add, DistillationRequest, ExperienceBank, Update
 from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.distillation import apply_answer, nearest_entries
 
 _GIVE_UP = 5
 """Failures in a row, of as many episodes, after which nothing more is tried: the endpoint or the bank is gone."""
@@ -74,28 +75,13 @@ class OfflineDistillation:
             self._progress(self.counts)
 
     async def _distill(self, episode: DistillationRequest) -> str:
-        similar = []
-        if self._list_nearest:
-            similar = await self._bank.nearest(
-                f"{episode.goal}\nOutcome: {'success' if episode.outcome.success else 'failure'}",
-                self._list_nearest,
-                task=episode.task,
-                environment=episode.environment,
-            )
+        similar = await nearest_entries(self._bank, episode, self._list_nearest)
         answer, record = await self._calls.distill(episode, [entry.text for entry in similar])
         if not answer.format_ok:
             return "unreadable"
-        await self._bank.apply(
-            answer.operations,
-            call_id=record.id,
-            listed=[entry.id for entry in similar],
-            task=episode.task,
-            environment=episode.environment,
-            step=episode.step,
-            weight_version=record.weight_version,
-            source_trajectory=episode.id,
-            source_success=episode.outcome.success,
-        )
+        # The prompt numbers the entries that the episode has read first.
+        listed = [*episode.experience_ids, *(entry.id for entry in similar)]
+        await apply_answer(self._bank, episode, listed, answer, record)
         return "written" if any(isinstance(item, Add | Update) for item in answer.operations) else "return"
 
     def _done(self) -> set[str]:

@@ -13,6 +13,7 @@ from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.distillation import apply_answer, nearest_entries
 from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.journal import Journal
@@ -65,17 +66,8 @@ class Distilling:
 
     async def _similar(self, request: DistillationRequest) -> list[Experience]:
         """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""
-        limit = self.config.extractor.list_nearest
-        if not limit:
-            return []
         try:
-            return await self.bank.nearest(
-                f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
-                limit,
-                task=request.task,
-                environment=request.environment,
-                exclude=request.experience_ids,
-            )
+            return await nearest_entries(self.bank, request, self.config.extractor.list_nearest)
         except Exception as error:
             self.fail("list_nearest", error)
             return []
@@ -92,17 +84,7 @@ class Distilling:
         if answer.format_ok:
             # The bank first, the record after it: if the write fails the episode is distilled again, and only the
             # record of the text that is really in the bank may be trained on.
-            report = await self.bank.apply(
-                answer.operations,
-                call_id=record.id,
-                listed=listed,
-                task=request.task,
-                environment=request.environment,
-                step=request.step,
-                weight_version=record.weight_version,
-                source_trajectory=request.id,
-                source_success=request.outcome.success,
-            )
+            report = await apply_answer(self.bank, request, listed, answer, record)
             if not report.repeated:
                 written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
                 self.journal.wrote(request, written)

@@ -1,4 +1,4 @@
-"""A panel of a figure: lines with their bands, each named at its end instead of in a legend."""
+"""Draws a panel of a figure: lines with their bands, each named at its end instead of in a legend."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A run whose config can be trained, and what its folder has of it from before."""
+"""Holds a run whose config can be trained, and reads its earlier results from its folder."""
 
 import json
 from collections.abc import Sequence

@@ -25,6 +25,7 @@ class EstimatedTokenizer:
 
     def decode(self, token_ids: Sequence[int], **_: Any) -> str:
         """Refuse: an endpoint returns text."""
+        # A part of the interface that only models with token ids use.
         raise NotImplementedError("an endpoint returns text, not tokens")
 
 

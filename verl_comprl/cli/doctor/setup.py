@@ -1,4 +1,4 @@
-"""What is checked: this machine alone, or also what the run with given arguments needs."""
+"""Setup that is checked: this machine alone, or also the needs of a run with given arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
         ImportError: If the environment's dependencies are missing.
     """
     with suppress(ImportError):  # editing of the line and its history, where Python was built with it
-        import readline  # noqa: F401
+        import readline  # noqa: F401  input() uses it once it is loaded
     with closing(make(options.environment, **chosen_options(options))) as environment:
         observation, _ = environment.reset(seed=options.seed)
         for message in first_messages(environment, observation, options.experience):

@@ -1,0 +1,42 @@
+"""One distillation, without its order and its bookkeeping: the entries it is shown, and its answer in the bank."""
+
+from collections.abc import Sequence
+
+from verl_comprl.experience import DistillationRequest, ExperienceBank, ParsedAnswer
+from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.updates.planning import ApplyReport
+from verl_comprl.extractor.generation_record import GenerationRecord
+
+
+async def nearest_entries(bank: ExperienceBank, request: DistillationRequest, limit: int) -> list[Experience]:
+    """Return at most ``limit`` entries close to an episode's goal and outcome, without those that it has read."""
+    if not limit:
+        return []
+    return await bank.nearest(
+        f"{request.goal}\nOutcome: {'success' if request.outcome.success else 'failure'}",
+        limit,
+        task=request.task,
+        environment=request.environment,
+        exclude=request.experience_ids,
+    )
+
+
+async def apply_answer(
+    bank: ExperienceBank,
+    request: DistillationRequest,
+    listed: Sequence[str],
+    answer: ParsedAnswer,
+    record: GenerationRecord,
+) -> ApplyReport:
+    """Carry out an answer's operations, in which ``listed`` are the ids of the entries that the prompt numbered."""
+    return await bank.apply(
+        answer.operations,
+        call_id=record.id,
+        listed=listed,
+        task=request.task,
+        environment=request.environment,
+        step=request.step,
+        weight_version=record.weight_version,
+        source_trajectory=request.id,
+        source_success=request.outcome.success,
+    )
