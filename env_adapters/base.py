@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from env_adapters.parsing import extract_action, match_action
+from env_adapters.protocols import PAPER, Protocol
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info."""
@@ -65,6 +66,9 @@ class TextEnvironment(ABC):
     tools: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Function schemas in OpenAI's format to offer to the model, if its actions are tool calls."""
 
+    repeats_observation: ClassVar[bool] = True
+    """Whether the last observation follows the text about an invalid action."""
+
     instructions: str
     """System prompt: rules, answer format, number of turns."""
 
@@ -77,11 +81,12 @@ class TextEnvironment(ABC):
     admissible_actions: list[str]
     """Actions, or templates of actions, that are currently valid."""
 
-    def __init__(self, *, max_turns: int = 30) -> None:
+    def __init__(self, *, max_turns: int = 30, protocol: Protocol = PAPER) -> None:
         """Set the turn limit.
 
         Args:
             max_turns: Turns after which the episode is truncated; invalid actions count.
+            protocol: Form of an answer, and what invalid actions and a success give.
 
         Raises:
             ValueError: If ``max_turns`` is not a positive integer.
@@ -89,6 +94,7 @@ class TextEnvironment(ABC):
         if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
             raise ValueError(f"max_turns must be a positive integer, got {max_turns!r}")
         self.max_turns = max_turns
+        self.protocol = protocol
         self._turns = 0
         self._state: Transition | None = None
 
@@ -111,7 +117,8 @@ class TextEnvironment(ABC):
         observation = self._start(seed, options or {})
         self._turns = 0
         self._state = Transition(observation)
-        return observation, self._info(action_valid=True, action_effective=False)
+        shown = self.protocol.show(observation, self.admissible_actions)
+        return shown, self._info(action_valid=True, action_effective=False)
 
     def step(self, action_text: str) -> Step:
         """Play one turn.
@@ -132,17 +139,28 @@ class TextEnvironment(ABC):
         if state.over:
             return self._after_the_end(state)
         self._turns += 1
-        action = self._read(action_text)
-        if action is None:
+        message = self.protocol.unwrap(action_text)
+        action = None if message is None else self._read(message)
+        if action is None and self.protocol.invalid_ends:
+            text, reward = "Invalid action. You lost.", self.protocol.invalid_reward
+            self._state = state = Transition(text, reward, True, score=state.score, effective=False)
+        elif action is None:
             # Not stored in self._state: the next refusal must repeat the game's observation, not this refusal.
-            state = replace(state, observation=f"{self._refusal()}\n{state.observation}", reward=0.0, effective=False)
+            again = f"\n{state.observation}" if self.repeats_observation else ""
+            reward = self.protocol.invalid_reward
+            state = replace(state, observation=f"{self._refusal()}{again}", reward=reward, effective=False)
         else:
-            self._state = state = self._play(action)
+            state = self._play(action)
+            if state.success and self.protocol.win_reward is not None:
+                state = replace(state, reward=self.protocol.win_reward)
+            self._state = state
         truncated = not state.terminated and (state.truncated or self._turns >= self.max_turns)
         if truncated:
             state = self._cut_off(state)
         info = self._info(action_valid=action is not None, action_effective=state.effective)
-        return state.observation, state.reward, state.terminated, truncated, info
+        over = state.terminated or truncated
+        observation = state.observation if over else self.protocol.show(state.observation, self.admissible_actions)
+        return observation, state.reward, state.terminated, truncated, info
 
     def truncate(self) -> Step:
         """Truncate the episode as the turn limit does, without playing a turn.

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from env_adapters.base import TextEnvironment
+from env_adapters.plain import PlainEnvironment, adapt, is_plain, rows_of
 
 ENTRY_POINT_GROUP = "verl_comprl.environments"
 
@@ -26,6 +27,12 @@ _SHIPPED = {
     "vaults": "env_adapters.vaults.environment:VaultsEnvironment",
     "webshop": "env_adapters.webshop.environment:WebShopEnvironment",
 }
+
+
+class NotAnEnvironmentError(TypeError, ValueError):
+    """A name stands for something that is no environment."""
+
+
 _registered: dict[str, str | type[TextEnvironment]] = {}
 
 
@@ -38,13 +45,13 @@ def register(name: str, target: str | type[TextEnvironment]) -> None:
 
     Raises:
         ValueError: If the import path is malformed or the name is already used for something else.
-        TypeError: If the class is not a ``TextEnvironment``.
+        TypeError: If the class is not a ``TextEnvironment`` and has no ``reset`` and ``step``.
     """
     if isinstance(target, str):
         if not all(target.partition(":")):
             raise ValueError(f"target must look like 'module:Class', got {target!r}")
     else:
-        _check_class(name, target)
+        _as_class(name, target)
     known = _targets()
     if known.get(name, target) != target:
         raise ValueError(f"environment {name!r} is already registered as {known[name]!r}, got {target!r}")
@@ -60,7 +67,8 @@ def make(name: str, **options: Any) -> TextEnvironment:
     """Create an environment.
 
     Args:
-        name: One of ``list_environments()``, or the import path ``module:Class`` of a ``TextEnvironment``.
+        name: One of ``list_environments()``, or the import path ``module:Class`` of a ``TextEnvironment``,
+            or of any class with its ``reset`` and ``step`` (see ``plain``).
         **options: The family's options, such as ``variant`` and ``max_turns``.
 
     Returns:
@@ -95,7 +103,10 @@ def dataset_builder(name: str) -> Callable[..., list[dict[str, Any]]]:
         ValueError: If the name is unknown or the family has no dataset builder.
         ImportError: If the family's dependencies are missing.
     """
-    path = environment_class(name).dataset
+    environment = environment_class(name)
+    path = environment.dataset
+    if path is None and issubclass(environment, PlainEnvironment):
+        return rows_of(portable_name(name), environment)
     if path is None:
         raise ValueError(f"environment {name!r} has no dataset builder; set the class attribute 'dataset'")
     return _load(path)
@@ -119,7 +130,7 @@ def environment_class(name: str) -> type[TextEnvironment]:
     Raises:
         ValueError: If the name is unknown.
         ImportError: If the family's dependencies are missing.
-        TypeError: If it is not a ``TextEnvironment``.
+        TypeError: If it is not a ``TextEnvironment`` and has no ``reset`` and ``step``.
     """
     target = _resolve(name)
     if isinstance(target, str):
@@ -128,8 +139,7 @@ def environment_class(name: str) -> type[TextEnvironment]:
         except ImportError as error:
             hint = f'; install it with: pip install "verl-comprl[{name}]"' if name in _SHIPPED else ""
             raise ImportError(f"environment {name!r} cannot be imported ({error}){hint}") from error
-    _check_class(name, target)
-    return target
+    return _as_class(name, target)
 
 
 def portable_name(name: str) -> str:
@@ -165,6 +175,12 @@ def _load(path: str) -> Any:
         raise ImportError(f"module {module!r} has no {attribute!r}") from error
 
 
-def _check_class(name: str, target: Any) -> None:
-    if not (isinstance(target, type) and issubclass(target, TextEnvironment)):
-        raise TypeError(f"environment {name!r} must be a subclass of TextEnvironment, got {target!r}")
+def _as_class(name: str, target: Any) -> type[TextEnvironment]:
+    """Return the class, adapted if it is not a ``TextEnvironment`` but has its methods."""
+    if isinstance(target, type) and issubclass(target, TextEnvironment):
+        return target
+    if is_plain(target):
+        return adapt(target)
+    raise NotAnEnvironmentError(
+        f"environment {name!r} must be a subclass of TextEnvironment or have reset() and step(), got {target!r}"
+    )

@@ -10,10 +10,12 @@ from env_adapters.alfworld.engine import Engine
 from env_adapters.alfworld.game_file import Game, put_template, task_of
 from env_adapters.alfworld.games import list_games, resolve_data
 from env_adapters.alfworld.prompt import build_instructions
+from env_adapters.alfworld.protocols import PROTOCOLS
 from env_adapters.alfworld.rewards import failure_reward
 from env_adapters.base import TextEnvironment, Transition
 from env_adapters.dataset import split_of
 from env_adapters.parsing import extract_action, match_action
+from env_adapters.protocols import choose
 
 
 class ALFWorldEnvironment(TextEnvironment):
@@ -21,20 +23,33 @@ class ALFWorldEnvironment(TextEnvironment):
 
     dataset: ClassVar[str | None] = "env_adapters.alfworld.dataset:build_rows"
 
-    def __init__(self, *, data: str | None = None, reward: str = "signed", max_turns: int = 40) -> None:
+    def __init__(
+        self,
+        *,
+        data: str | None = None,
+        protocol: str = "paper",
+        reward: str | None = None,
+        held_out: str | None = None,
+        max_turns: int | None = None,
+    ) -> None:
         """Find the games and load the engine.
 
         Args:
             data: A folder as created by ``alfworld-download``, or ``generated`` for the default games, which are
-                generated on first use. None means ``$ALFWORLD_DATA`` if that folder has games, else ``generated``.
+                generated on first use. None means ``$ALFWORLD_DATA``, else the default folder of
+                ``alfworld-download`` if it has games, else ``generated``.
+            protocol: A key of ``protocols.PROTOCOLS``, with the defaults of the other options.
             reward: ``signed`` is 1 for success and -1 for truncation without success; ``binary`` is 1 and 0.
+            held_out: Folder of the games for odd seeds, ``valid_unseen`` or ``valid_seen``.
             max_turns: Turns after which the episode is truncated.
 
         Raises:
             ValueError: If an option has an unknown value or a folder has no games.
         """
-        super().__init__(max_turns=max_turns)
-        self._failure_reward = failure_reward(reward)
+        chosen, options = choose(PROTOCOLS, protocol, reward=reward, held_out=held_out, max_turns=max_turns)
+        super().__init__(max_turns=options["max_turns"], protocol=chosen)
+        self._failure_reward = failure_reward(options["reward"])
+        self._held_out = options["held_out"]
         self._data = resolve_data(data)
         self._games: dict[str, list[Game]] = {}
         self._engine = Engine()
@@ -48,13 +63,13 @@ class ALFWorldEnvironment(TextEnvironment):
             raise ValueError(f"alfworld has no reset option {next(iter(options))!r}; it has none")
         split, number = split_of(seed)
         if split not in self._games:
-            self._games[split] = list_games(self._data, split)
+            self._games[split] = list_games(self._data, split, self._held_out)
         game = self._games[split][number % len(self._games[split])]
         content = game.read()
         view = self._engine.start(content)
         self.task_id = game.task_id
         self.goal = task_of(content)
-        self.instructions = build_instructions(put_template(content), self.max_turns)
+        self.instructions = self.protocol.reword(build_instructions(put_template(content), self.max_turns))
         self.admissible_actions = view.commands
         return view.text.partition("\n\n")[2]  # without the title line
 

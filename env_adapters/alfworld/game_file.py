@@ -8,6 +8,8 @@ from typing import Any
 
 LAYOUT = "json_2.1.1"
 SPLIT_FOLDERS = {"train": "train", "val": "valid_unseen"}
+HELD_OUT = ("valid_unseen", "valid_seen")
+"""Folders of held-out games: in rooms that no training game has, and in rooms of training games."""
 GAME_FILE = "game.tw-pddl"
 TASK_PREFIX = "Your task is to: "
 

@@ -17,8 +17,8 @@ def build_instructions(put_template: str, max_turns: int) -> str:
             "if it is closed, when you open it.",
             "",
             "Rules:",
-            "- You can carry one object at a time. You reach a receptacle by going to it; if that is not allowed, you "
-            "reach it already.",
+            "- You can carry one object at a time. You reach a receptacle by going to it; if going to it is not an "
+            "allowed action, you stand at it already.",
             "- Objects are cleaned at a sinkbasin, heated at a microwave and cooled at a fridge, while you carry them.",
             "- To look at an object under a lamp, carry it to where the lamp is and use the lamp.",
             f"- You win when the task is done. You have {max_turns} turns. A turn with an invalid action is lost.",

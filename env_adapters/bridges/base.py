@@ -61,7 +61,7 @@ class Bridge(TextEnvironment):
                 f"environment {name!r} has no actions: pass 'actions' as a mapping, or as a function with 'forms'"
             )
         self.name = name
-        self.goal = goal
+        self.goal = self._usual_goal = goal
         self.instructions = "\n".join(
             [
                 rules,
@@ -96,6 +96,14 @@ class Bridge(TextEnvironment):
         """Return the wrapped object's action for a text that ``_read`` returned."""
         return self._actions(text) if callable(self._actions) else self._actions[text]
 
+    def _name_task(self, info: Mapping[str, Any], seed: int) -> None:
+        """Set goal and name of the task to those that the wrapped object gives for the episode, else to the usual ones.
+
+        The goal is what experience is retrieved for: with one goal for all episodes all would get the same entries.
+        """
+        self.goal = str(info.get("goal", self._usual_goal))
+        self.task_id = str(info.get("task_id", f"{self.name}/{seed}"))
+
     def _report(
         self, observation: str, reward: SupportsFloat | None, *, terminated: bool, truncated: bool, info: Any
     ) -> Transition:
@@ -115,6 +123,8 @@ def bridged_rows(
 ) -> list[dict[str, Any]]:
     """Build the dataset rows of a subclass that can be imported; creates one instance to read its texts.
 
+    If the wrapped object gives goals or names of its tasks, the instance is reset for every row.
+
     Args:
         environment: The class; its import path becomes the rows' environment.
         split: ``train`` or ``val``; their seeds are disjoint.
@@ -127,12 +137,20 @@ def bridged_rows(
         ValueError: If an argument is out of range.
     """
     options = {**options, "max_turns": max_turns}
+    tasks: list[Task] = []
     with closing(environment(**options)) as instance:
         name, goal, instructions = instance.name, instance.goal, instance.instructions
+        varies = True
+        for number in split_seeds(split, count, seed=seed):
+            task = Task(number, f"{name}/{number}", goal)
+            if varies:
+                info = instance.reset(seed=number)[1]
+                varies = task != (task := Task(number, info["task_id"], info["goal"]))
+            tasks.append(task)
     return dataset.build_rows(
         f"{environment.__module__}:{environment.__qualname__}",
         name,
-        [Task(number, f"{name}/{number}", goal) for number in split_seeds(split, count, seed=seed)],
+        tasks,
         split=split,
         options=options,
         instructions=instructions,

@@ -77,8 +77,8 @@ class GymnasiumEnvironment(Bridge):
         self._render = render
 
     def _start(self, seed: int, options: dict[str, Any]) -> str:
-        self.task_id = f"{self.name}/{seed}"
-        observation, _ = self._env.reset(seed=seed, options=options or None)
+        observation, info = self._env.reset(seed=seed, options=options or None)
+        self._name_task(info, seed)
         return self._render(observation)
 
     def _play(self, action: str) -> Transition:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
 from env_adapters.base import TextEnvironment, Transition
+from env_adapters.frozenlake.protocols import PROTOCOLS
 from env_adapters.frozenlake.task import ACTIONS, Task
+from env_adapters.protocols import choose
 
 _SYMBOLS = str.maketrans({"S": "_", "F": "_", "H": "O"})
 
@@ -21,11 +23,19 @@ class FrozenLakeEnvironment(TextEnvironment):
     thread_safe: ClassVar[bool] = True  # each game has a random generator of its own
     dataset: ClassVar[str | None] = "env_adapters.frozenlake.dataset:build_rows"
 
-    def __init__(self, *, size: int = 4, is_slippery: bool = False, max_turns: int = 30) -> None:
+    def __init__(
+        self,
+        *,
+        size: int = 4,
+        protocol: str = "paper",
+        is_slippery: bool | None = None,
+        max_turns: int | None = None,
+    ) -> None:
         """Set the options of the lake.
 
         Args:
             size: Cells along each side, from 4 to 8.
+            protocol: A key of ``env_adapters.frozenlake.protocols.PROTOCOLS``, with the defaults of the options below.
             is_slippery: Whether a move goes in the intended direction or to either side of it, each with probability
                 1/3.
             max_turns: Turns after which the episode is truncated.
@@ -33,9 +43,10 @@ class FrozenLakeEnvironment(TextEnvironment):
         Raises:
             ValueError: If an option is out of range.
         """
-        super().__init__(max_turns=max_turns)
-        self._task = Task(size, is_slippery)
-        self.instructions = self._task.instructions(max_turns)
+        chosen, options = choose(PROTOCOLS, protocol, is_slippery=is_slippery, max_turns=max_turns)
+        super().__init__(max_turns=options["max_turns"], protocol=chosen)
+        self._task = Task(size, options["is_slippery"])
+        self.instructions = chosen.reword(self._task.instructions(self.max_turns))
         self.goal = self._task.goal
         self.admissible_actions = list(ACTIONS)
 

@@ -1,13 +1,15 @@
 """Pool of environment workers with time limits and replacement of failed workers.
 
 Owns which worker an episode gets, the time limits, and what happens to the worker afterwards: if the session ends
-without an exception, the worker is kept for the next episode with the same options; otherwise it is stopped.
+without an exception and none of its calls failed, the worker is kept for the next episode with the same options;
+otherwise it is stopped.
 """
 
 import asyncio
 import json
+import math
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
@@ -56,6 +58,8 @@ class Session:
         self._worker = worker
         self._limits = limits
         self._running = running
+        self.broken = False
+        """Whether a call failed or was cut short: its answer may still come, so the worker is of no use any more."""
 
     async def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Start the episode of ``seed``.
@@ -67,16 +71,30 @@ class Session:
 
     async def step(self, action_text: str) -> Step:
         """Play one turn with the model's message."""
-        return tuple(await self._call(self._limits.step, "step", action_text))
+        return self._checked(await self._call(self._limits.step, "step", action_text))
 
     async def truncate(self) -> Step:
         """Truncate the episode."""
         # The limit of a step, not a shorter one: SWE-bench runs the tests here to grade the patch.
-        return tuple(await self._call(self._limits.step, "truncate"))
+        return self._checked(await self._call(self._limits.step, "truncate"))
 
     async def _call(self, seconds: float, method: str, *arguments: Any) -> Any:
+        if self.broken:
+            raise EnvironmentFailure(f"{method}() was called after the environment had failed")
         async with self._running:  # outside of the time limit: waiting for a free thread must not count
-            return await _within(seconds, f"{method}()", self._worker.call(method, *arguments))
+            self.broken = True  # until the answer is there
+            result = await _within(seconds, f"{method}()", self._worker.call(method, *arguments))
+            self.broken = False
+            return result
+
+    def _checked(self, answer: Sequence[Any]) -> Step:
+        """Return a step whose numbers can be learned from: one NaN would make the advantages of its whole group NaN."""
+        step = _, reward, _, _, info = tuple(answer)
+        for name, value in (("reward", reward), ("score", info.get("score", 0.0))):
+            if not math.isfinite(value):
+                self.broken = True
+                raise EnvironmentFailure(f"the {name} is {value!r}, which is not finite", kind="ValueError")
+        return step
 
 
 async def _within(seconds: float, what: str, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -152,7 +170,8 @@ class EnvironmentHost:
         deadline = self._make_limit(self._limits.episode)
         try:
             async with deadline:
-                yield Session(worker, tools, self._limits, self._running(worker))
+                session = Session(worker, tools, self._limits, self._running(worker))
+                yield session
         except BaseException as error:  # cancellation too: it may have left the worker in the middle of a call
             self.counts["failed"] += 1
             worker.stop()
@@ -160,6 +179,10 @@ class EnvironmentHost:
                 text = f"the episode was not over within {self._limits.episode:g} s"
                 raise EnvironmentFailure(text, kind="TimeoutError") from error
             raise
+        if session.broken:  # the caller has caught the failure
+            self.counts["failed"] += 1
+            worker.stop()
+            return
         self._idle[worker] = key, tools
         if len(self._idle) > self._max_idle:
             await self._retire(next(iter(self._idle)))
@@ -172,10 +195,12 @@ class EnvironmentHost:
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
         # Most recently used first: its memory is warm, and workers that are not needed become the oldest.
-        for worker in reversed(self._idle):
-            if self._idle[worker][0] == key:
+        for worker in [worker for worker in reversed(self._idle) if self._idle[worker][0] == key]:
+            tools = self._idle.pop(worker)[1]
+            if worker.alive():
                 self.counts["reused"] += 1
-                return worker, self._idle.pop(worker)[1]
+                return worker, tools
+            worker.stop()
         return None
 
     async def _make(self, name: str, options: dict[str, Any]) -> tuple[Worker, list[dict[str, Any]]]:

@@ -5,6 +5,7 @@ Owns the host's side: starting the fork server, and communicating with each proc
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -49,6 +50,12 @@ class ProcessWorker:
         if "error" in answer:
             raise EnvironmentFailure(**answer["error"])
         return answer["result"]
+
+    def alive(self) -> bool:
+        """Return whether the process has not ended, as ``Worker``."""
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)  # a pidfd becomes readable when its process ends
+        return not poll.poll(0)
 
     def stop(self) -> None:
         """Kill the process."""

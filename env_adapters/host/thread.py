@@ -20,7 +20,8 @@ class ThreadWorker:
     def __init__(self) -> None:
         """Start the thread."""
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, name="environment", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="environment", daemon=True)
+        self._thread.start()
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Send a request and wait for its answer, as ``Worker``."""
@@ -28,6 +29,10 @@ class ThreadWorker:
         answer: asyncio.Future[Any] = loop.create_future()
         self._requests.put((loop, answer, method, arguments))
         return await answer
+
+    def alive(self) -> bool:
+        """Return whether the thread still runs, as ``Worker``."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Ask the thread to end after its current call; a call that hangs keeps it running."""
@@ -40,7 +45,7 @@ class ThreadWorker:
             try:
                 result: Any = slot.handle(method, *arguments)
                 error = None
-            except Exception as raised:
+            except BaseException as raised:  # SystemExit too: the caller would wait for an answer until its time limit
                 result, error = None, EnvironmentFailure(**raised_by_environment(raised))
             try:
                 loop.call_soon_threadsafe(_settle, answer, result, error)

@@ -29,7 +29,7 @@ class EnvironmentFailure(Exception):
             self.add_note(trace)
 
 
-def raised_by_environment(error: Exception) -> dict[str, str]:
+def raised_by_environment(error: BaseException) -> dict[str, str]:
     """Return the arguments of the :class:`EnvironmentFailure` for what an environment raised, as JSON values."""
     kind = type(error).__name__
     return {"text": f"{kind}: {error}", "kind": kind, "trace": "".join(format_exception(error))}
@@ -48,6 +48,10 @@ class Worker(Protocol):
         Raises:
             EnvironmentFailure: If the environment raised or died.
         """
+        ...
+
+    def alive(self) -> bool:
+        """Return whether the worker can still answer; returns immediately."""
         ...
 
     def stop(self) -> None:

@@ -13,8 +13,10 @@ from nle import nethack as _nethack
 
 from env_adapters.base import TextEnvironment, Transition
 from env_adapters.minihack.actions import APPLY_KEY, COMMANDS
-from env_adapters.minihack.observation import decode, render
-from env_adapters.minihack.variants import build_instructions, get_variant
+from env_adapters.minihack.observation import decode, render, squeeze
+from env_adapters.minihack.protocols import PROTOCOLS
+from env_adapters.minihack.variants import build_instructions, compact, get_variant
+from env_adapters.protocols import choose
 
 with warnings.catch_warnings():
     # MiniHack still uses pkg_resources, which warns at every import.
@@ -38,29 +40,35 @@ class MiniHackEnvironment(TextEnvironment):
     thread_safe: ClassVar[bool] = True  # the engine keeps all state per instance
     dataset: ClassVar[str | None] = "env_adapters.minihack.dataset:build_rows"
 
-    def __init__(self, *, variant: str = "room-ultimate", max_turns: int = 30) -> None:
+    def __init__(
+        self, *, variant: str = "room-ultimate", protocol: str = "paper", max_turns: int | None = None
+    ) -> None:
         """Load the level.
 
         Args:
             variant: A key of ``env_adapters.minihack.variants.VARIANTS``.
+            protocol: A key of ``env_adapters.minihack.protocols.PROTOCOLS``.
             max_turns: Turns after which the episode is truncated.
 
         Raises:
             ValueError: If the variant is unknown or ``max_turns`` is not a positive integer.
         """
-        super().__init__(max_turns=max_turns)
+        chosen, options = choose(PROTOCOLS, protocol, max_turns=max_turns, compact=None)
+        super().__init__(max_turns=options["max_turns"], protocol=chosen)
         task = get_variant(variant)
         self.variant = variant
-        self.instructions = build_instructions(task, max_turns)
+        self._compact: bool = options["compact"]
+        actions = compact(task.actions) if self._compact else task.actions
+        self.instructions = chosen.reword(build_instructions(task, self.max_turns, actions))
         self.goal = task.goal
-        self.admissible_actions = list(task.actions)
+        self.admissible_actions = list(actions)
         seen = ("glyphs", "chars", "screen_descriptions", "blstats", "message")
         # gymnasium.make would consume max_episode_steps for its own wrapper. The engine's limit must be above ours,
         # because the engine reports reaching it as termination.
         create = load_env_creator(str(gymnasium.spec(task.gym_id).entry_point))
         self._game: Any = create(
             actions=tuple(_command(phrase) for phrase in task.actions),
-            max_episode_steps=max_turns + 1,
+            max_episode_steps=self.max_turns + 1,
             observation_keys=(*seen, "inv_strs") if task.inventory else seen,
             fix_moon_phase=True,
         )
@@ -95,7 +103,7 @@ class MiniHackEnvironment(TextEnvironment):
         return Transition(self._render(message), effective=self._time > before)
 
     def _render(self, message: str) -> str:
-        return render(
+        text = render(
             self._screen["chars"],
             self._screen["screen_descriptions"],
             nethack.glyph_is_monster(self._screen["glyphs"]),
@@ -104,6 +112,7 @@ class MiniHackEnvironment(TextEnvironment):
             (self._stat(nethack.NLE_BL_HP), self._stat(nethack.NLE_BL_HPMAX)),
             [decode(item) for item in self._screen["inv_strs"] if item[0]] if "inv_strs" in self._screen else None,
         )
+        return squeeze(text) if self._compact else text
 
     def _stat(self, index: int) -> int:
         return int(self._screen["blstats"][index])

@@ -20,6 +20,12 @@ UNSEEN = "~"
 OPEN_DOOR = "'"
 """Shown for open doors, which the game draws like walls, as - or |."""
 
+FULL_LEGEND = (
+    f"{AGENT} you, {GOAL} staircase down (goal), < staircase up, . floor or doorway, # corridor, | and - walls, "
+    f"+ closed door, {OPEN_DOOR} open door, ( tool such as a key, ^ trap, ` boulder, }} water, letters monsters, "
+    f"{UNSEEN} unseen or rock"
+)
+
 MONSTER_MARK = "(monster)"
 
 _RENAMED = {
@@ -84,6 +90,13 @@ def render(
         lines.append(f"Inventory: {', '.join(inventory) or '(none)'}")
     current, maximum = hit_points
     return "\n".join([*lines, f"Message: {message or '(none)'}", f"Hit points: {current}/{maximum}"])
+
+
+def squeeze(observation: str) -> str:
+    """Return an observation with symbols next to each other and the legend of all symbols."""
+    lines = observation.split("\n")
+    size = 2 * RADIUS + 1
+    return "\n".join([*(line[::2] for line in lines[:size]), f"Legend: {FULL_LEGEND}", *lines[size + 1 :]])
 
 
 def decode(text: Any) -> str:

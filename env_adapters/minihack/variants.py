@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from env_adapters.minihack.actions import APPLY_KEY, COMPASS, PICKUP
 
 _MOVES = tuple(COMPASS)
+_RIVER = "Reach the staircase down on the far side of a river by pushing boulders into the water and crossing there."
+_BOULDERS = "Walking into a boulder pushes it on. A boulder pushed into water fills that cell."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ VARIANTS: dict[str, Variant] = {
         "MiniHack-Room-Ultimate-5x5-v0",
         "Reach the staircase down in a small dark dungeon room with a monster and a hidden trap.",
     ),
+    "room-ultimate-15": Variant(
+        "MiniHack-Room-Ultimate-15x15-v0",
+        "Reach the staircase down in a large dark dungeon room with monsters and hidden traps.",
+    ),
     "maze": Variant(
         "MiniHack-MazeWalk-9x9-v0",
         "Reach the staircase down in a small unexplored maze with narrow passages and dead ends.",
@@ -55,11 +61,8 @@ VARIANTS: dict[str, Variant] = {
         "key. You cannot walk through a door diagonally.",
         inventory=True,
     ),
-    "river": Variant(
-        "MiniHack-River-v0",
-        "Reach the staircase down on the far side of a river by pushing boulders into the water and crossing there.",
-        rule="Walking into a boulder pushes it on. A boulder pushed into water fills that cell.",
-    ),
+    "river": Variant("MiniHack-River-v0", _RIVER, rule=_BOULDERS),
+    "river-narrow": Variant("MiniHack-River-Narrow-v0", _RIVER, rule=_BOULDERS),
 }
 
 
@@ -74,8 +77,14 @@ def get_variant(name: str) -> Variant:
     return VARIANTS[name]
 
 
-def build_instructions(variant: Variant, max_turns: int) -> str:
-    """Return the system prompt for ``variant`` with ``max_turns`` turns."""
+def compact(phrases: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the actions with directions alone, such as ``north``."""
+    return tuple(phrase.removeprefix("move ") for phrase in phrases)
+
+
+def build_instructions(variant: Variant, max_turns: int, actions: tuple[str, ...] | None = None) -> str:
+    """Return the system prompt for ``variant`` with ``max_turns`` turns; ``actions`` if they have other names."""
+    actions = actions or variant.actions
     rules = [
         "- You win by stepping onto the staircase down (>). Reach it before your hit points are gone.",
         "- Walls and solid rock block you. Moving into a monster attacks it.",
@@ -94,9 +103,9 @@ def build_instructions(variant: Variant, max_turns: int) -> str:
             "Rules:",
             *rules,
             "",
-            f"Allowed actions: {', '.join(variant.actions)}.",
+            f"Allowed actions: {', '.join(actions)}.",
             "First think inside <think> </think>, then answer with exactly one action inside <action> </action>, "
             "for example:",
-            "<think>The staircase is to the north.</think><action>move north</action>",
+            f"<think>The staircase is to the north.</think><action>{actions[0]}</action>",
         ]
     )

@@ -4,6 +4,8 @@ from typing import Any
 
 from env_adapters import dataset
 from env_adapters.dataset import split_seeds
+from env_adapters.protocols import choose
+from env_adapters.sokoban.protocols import PROTOCOLS
 from env_adapters.sokoban.task import Task
 
 
@@ -13,9 +15,10 @@ def build_rows(
     *,
     seed: int = 0,
     size: int = 6,
-    boxes: int = 2,
-    difficulty: str = "medium",
-    max_turns: int = 30,
+    protocol: str = "paper",
+    boxes: int | None = None,
+    difficulty: str | None = None,
+    max_turns: int | None = None,
 ) -> list[dict[str, Any]]:
     """Build the rows of one split.
 
@@ -24,8 +27,9 @@ def build_rows(
         count: Number of rows, at most 2**20.
         seed: Selects the episodes, in [0, 2**40).
         size: Cells along each side of the room, walls included.
+        protocol: As for the environment; likewise the options below.
         boxes: Number of boxes.
-        difficulty: ``easy``, ``medium`` or ``hard``.
+        difficulty: ``easy``, ``medium``, ``hard`` or ``any``.
         max_turns: Turn limit of each episode.
 
     Returns:
@@ -34,12 +38,13 @@ def build_rows(
     Raises:
         ValueError: If an argument is out of range.
     """
-    task = Task(size, boxes, difficulty)
+    chosen, options = choose(PROTOCOLS, protocol, boxes=boxes, difficulty=difficulty, max_turns=max_turns)
+    task = Task(size, options["boxes"], options["difficulty"])
     return dataset.build_rows(
         "sokoban",
         task.name,
         [dataset.Task(number, f"{task.name}/{number}", task.goal) for number in split_seeds(split, count, seed=seed)],
         split=split,
-        options={"size": size, "boxes": boxes, "difficulty": difficulty, "max_turns": max_turns},
-        instructions=task.instructions(max_turns),
+        options={"size": size, "protocol": protocol, **options},
+        instructions=chosen.reword(task.instructions(options["max_turns"])),
     )

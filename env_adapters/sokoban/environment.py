@@ -7,9 +7,11 @@ Owns the episode: its level, the response to a move, and when it is won. The rul
 from typing import Any, ClassVar
 
 from env_adapters.base import TextEnvironment, Transition
+from env_adapters.protocols import choose
 from env_adapters.sokoban.generator import generate
 from env_adapters.sokoban.level import ACTIONS, Level, move
 from env_adapters.sokoban.observation import render
+from env_adapters.sokoban.protocols import PROTOCOLS
 from env_adapters.sokoban.task import Task
 
 
@@ -25,11 +27,20 @@ class SokobanEnvironment(TextEnvironment):
     solution: list[str]
     """A shortest solution of the initial position."""
 
-    def __init__(self, *, size: int = 6, boxes: int = 2, difficulty: str = "medium", max_turns: int = 30) -> None:
+    def __init__(
+        self,
+        *,
+        size: int = 6,
+        protocol: str = "paper",
+        boxes: int | None = None,
+        difficulty: str | None = None,
+        max_turns: int | None = None,
+    ) -> None:
         """Set the options of the levels.
 
         Args:
             size: Cells along each side of the room, walls included.
+            protocol: A key of ``env_adapters.sokoban.protocols.PROTOCOLS``, with the defaults of the options below.
             boxes: Number of boxes, and of targets.
             difficulty: A key of ``env_adapters.sokoban.task.DIFFICULTIES``.
             max_turns: Turns after which the episode is truncated.
@@ -37,9 +48,10 @@ class SokobanEnvironment(TextEnvironment):
         Raises:
             ValueError: If an option is out of range.
         """
-        super().__init__(max_turns=max_turns)
-        self._task = Task(size, boxes, difficulty)
-        self.instructions = self._task.instructions(max_turns)
+        chosen, options = choose(PROTOCOLS, protocol, boxes=boxes, difficulty=difficulty, max_turns=max_turns)
+        super().__init__(max_turns=options["max_turns"], protocol=chosen)
+        self._task = Task(size, options["boxes"], options["difficulty"])
+        self.instructions = chosen.reword(self._task.instructions(self.max_turns))
         self.goal = self._task.goal
         self.admissible_actions = list(ACTIONS)
 

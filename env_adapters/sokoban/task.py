@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from env_adapters.sokoban.level import ACTIONS
 from env_adapters.sokoban.observation import TARGET
 
-DIFFICULTIES: dict[str, tuple[int, int]] = {"easy": (3, 6), "medium": (7, 12), "hard": (13, 20)}
+DIFFICULTIES: dict[str, tuple[int, int]] = {"easy": (3, 6), "medium": (7, 12), "hard": (13, 20), "any": (3, 20)}
 """Minimum and maximum number of moves of a level's shortest solution."""
 
 SIZES = (6, 7, 8)

@@ -1,8 +1,8 @@
 """Sandboxes with bubblewrap: Linux namespaces on this machine, without images or a daemon.
 
-Owns the command line. Of the host's files a sandbox has /usr and a few files of /etc, read-only; its work tree and /tmp
-are in memory. All namespaces are new and there are no capabilities. If this process is root, bubblewrap runs as nobody,
-because the kernel's limit on the number of processes does not apply to root.
+Owns the command line. Of the host's files a sandbox has /usr without Python's packages and a few files of /etc,
+read-only; its work tree and /tmp are in memory. All namespaces are new and there are no capabilities. If this process
+is root, bubblewrap runs as nobody, because the kernel's limit on the number of processes does not apply to root.
 """
 
 import os
@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 from env_adapters.swebench.process import ProcessSandbox, supervisor_command
@@ -24,6 +25,7 @@ _FILES = {
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "/etc/passwd": f"agent:x:{_ID}:{_ID}::{_HOME}:/bin/bash\n",
 }
+_SUPERVISOR = "/supervisor"
 _SHOWN = ("/etc/ld.so.cache", "/etc/alternatives")
 
 
@@ -36,11 +38,12 @@ def start_bubblewrap(limits: Limits, image: str = "", *, writable: bool = False)
     with ExitStack() as stack:
         seccomp = stack.enter_context(_readable(build_filter()))
         files = {path: stack.enter_context(_readable(text.encode())) for path, text in _FILES.items()}
-        command = bubblewrap_command(program, limits, seccomp=seccomp, files=files)
-        return ProcessSandbox(command, limits, pass_fds=(seccomp, *files.values()), cwd="/", env={}, **user)
+        shell = stack.enter_context(_readable(_bash()))
+        command = bubblewrap_command(program, limits, seccomp=seccomp, files=files, shell=shell)
+        return ProcessSandbox(command, limits, pass_fds=(seccomp, shell, *files.values()), cwd="/", env={}, **user)
 
 
-def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dict[str, int]) -> list[str]:
+def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dict[str, int], shell: int) -> list[str]:
     """Return the command line of a sandbox.
 
     Args:
@@ -48,6 +51,7 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
         limits: The limits in the sandbox.
         seccomp: File descriptor of the system call filter.
         files: File descriptors with the content of additional files, by path.
+        shell: File descriptor with the program of bash, for the first process.
     """
     variables = {
         "HOME": _HOME,
@@ -73,16 +77,29 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
         command += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     if interpreter := _interpreter():
         command += ["--ro-bind", str(interpreter), str(interpreter)]
+    for path in _hidden(interpreter):
+        command += ["--tmpfs", str(path), "--remount-ro", str(path)]
     for path in _SHOWN:
         command += ["--ro-bind-try", path, path]
     for path, descriptor in files.items():
         command += ["--ro-bind-data", str(descriptor), path]
+    # The kernel protects the memory and descriptors of a process whose program may not be read: commands, which have
+    # the same user, could otherwise write to /proc/1/mem and so change the limits and what the host is told.
+    command += ["--perms", "0111", "--ro-bind-data", str(shell), _SUPERVISOR]
     command += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
     for path in ("/tmp", WORK_TREE):
         command += ["--size", str(limits.disk * MIB), "--tmpfs", path]
     # / and /dev are in memory too, but have no size limit, so they must be read-only.
     command += ["--dir", _HOME, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK_TREE]
-    return [*command, "--", *supervisor_command(limits)]
+    return [*command, "--", _SUPERVISOR, *supervisor_command(limits)[1:]]
+
+
+@cache
+def _bash() -> bytes:
+    program = shutil.which("bash")
+    if program is None:
+        raise SandboxError("bash not found; a sandbox needs it")
+    return Path(program).read_bytes()
 
 
 def has_terminal() -> bool:
@@ -104,12 +121,28 @@ def _interpreter() -> Path | None:
     return None if has_python else Path(sys.base_prefix)
 
 
+def _hidden(interpreter: Path | None) -> list[Path]:
+    """Return folders of installed packages, ours among them: they may hold gold patches and repaired libraries."""
+    shown = [Path("/usr"), Path("/usr/local"), *([interpreter] if interpreter else [])]
+    found = {
+        path.resolve()
+        for prefix in shown
+        for folder in ("lib", "lib64")
+        for path in prefix.glob(f"{folder}/python3*/*-packages")
+        if path.is_dir()
+    }
+    ours = Path(__file__).resolve().parents[1]
+    found |= {ours} if any(ours.is_relative_to(prefix) for prefix in shown) else set()
+    return sorted(path for path in found if not any(path.is_relative_to(other) for other in found - {path}))
+
+
 @contextmanager
 def _readable(data: bytes) -> Iterator[int]:
     """Provide a file descriptor from which ``data`` can be read."""
     descriptor = os.memfd_create("data")
     try:
-        os.write(descriptor, data)
+        while data:
+            data = data[os.write(descriptor, data) :]
         os.lseek(descriptor, 0, os.SEEK_SET)
         yield descriptor
     finally:

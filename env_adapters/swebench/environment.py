@@ -37,6 +37,7 @@ class SWEBenchEnvironment(TextEnvironment):
     # Instances share nothing, but a step waits for a command, and a host lets only a few threads work at the same time.
     thread_safe: ClassVar[bool] = False
     dataset: ClassVar[str | None] = "env_adapters.swebench.dataset:build_rows"
+    repeats_observation: ClassVar[bool] = False  # an output of 8,000 characters is in the chat already
     tools: ClassVar[tuple[dict[str, Any], ...]] = TOOLS
 
     def __init__(
@@ -56,9 +57,10 @@ class SWEBenchEnvironment(TextEnvironment):
         """Read the tasks.
 
         Args:
-            data: File with SWE-bench's rows; default: ``$SWEBENCH_DATA``, else the tasks of the bundled repositories.
+            data: File with SWE-bench's rows; default: ``$SWEBENCH_DATA``, else ``bundled``, the
+                tasks of the bundled repositories.
             backend: A key of ``backends.BACKENDS``.
-            held_out: Share of the tasks that are held out, for odd seeds.
+            held_out: Share of the tasks that are held out, for odd seeds; with 0 odd seeds are all tasks too.
             max_turns: Turns after which the episode is truncated and the work tree graded as it is.
             timeout: Seconds that a command may run.
             test_timeout: Seconds that the tests may run.

@@ -4,9 +4,12 @@ Owns the two ways to do so: our own runner for unittest tests, and the evaluatio
 delimit their report with a random mark that is not given to the tested code.
 """
 
+import base64
 import json
 import re
 import secrets
+import shlex
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -35,12 +38,13 @@ def with_tests(instance: Instance) -> Instance:
     return instance
 
 
-def run_tests(sandbox: Sandbox, instance: Instance) -> dict[str, str] | None:
+def run_tests(sandbox: Sandbox, instance: Instance, replaced: Mapping[str, str] | None = None) -> dict[str, str] | None:
     """Return the status of each test that was run, by name; None if the tests did not finish.
 
     Args:
         sandbox: A sandbox with the patch applied, and for our own runner the test patch too.
         instance: The task, from ``with_tests``.
+        replaced: Texts that replace files of the tests, by path.
 
     Raises:
         SandboxLost: If the sandbox stops answering.
@@ -50,9 +54,9 @@ def run_tests(sandbox: Sandbox, instance: Instance) -> dict[str, str] | None:
         names = [*instance.FAIL_TO_PASS, *instance.PASS_TO_PASS]
         program = f"{_runner()}\nmain({mark!r}, {names!r}, {WORK_TREE!r})\n"
         # Started in /, because Python would import modules of the current folder before its own.
-        output = sandbox.exec("cd / && exec python3 -s -S -B -", stdin=program.encode())
+        output = sandbox.exec(f"{_write(replaced)}cd / && exec python3 -s -S -B -", stdin=program.encode())
         return read_report(output.data.decode(errors="replace"), mark)
-    output = sandbox.exec(marked_script(instance.eval_script, mark))
+    output = sandbox.exec(marked_script(instance.eval_script, mark, _write(replaced)))
     if output.stopped:
         return None
     return read_log(output.data.decode(errors="replace"), mark, instance)
@@ -70,8 +74,22 @@ def read_report(text: str, mark: str) -> dict[str, str] | None:
     return statuses if isinstance(statuses, dict) else None
 
 
-def marked_script(script: str, mark: str) -> str:
+def _write(files: Mapping[str, str] | None) -> str:
+    """Return commands that write files in the work tree."""
+    commands = []
+    for path, text in (files or {}).items():
+        data = base64.encodebytes(text.encode(errors="surrogateescape")).decode()
+        commands.append(f"base64 -d >{shlex.quote(f'{WORK_TREE}/{path}')} <<'END'\n{data}END\n")
+    return "".join(commands)
+
+
+def marked_script(script: str, mark: str, before: str = "") -> str:
     """Return an evaluation script that marks its test output and the status of the test command.
+
+    Args:
+        script: The script.
+        mark: Text of the marks.
+        before: Commands to run just before the tests.
 
     Raises:
         ValueError: If the script does not mark its test output as SWE-bench's scripts do.
@@ -81,7 +99,7 @@ def marked_script(script: str, mark: str) -> str:
     ends = [index for index, line in enumerate(lines) if _END in line]
     if len(starts) != 1 or len(ends) != 1 or starts > ends:
         raise ValueError(f"eval_script must have one line with {_START!r} and, below it, one with {_END!r}")
-    lines[starts[0]] = f"echo {mark}"
+    lines[starts[0]] = f"{before}echo {mark}"
     # The status of the test command; the commands after it reset files and have statuses of their own.
     lines[ends[0]] = f"status=$?; echo; echo {mark} $status"
     return "\n".join(lines)

@@ -1,30 +1,28 @@
 """Grades a patch by running the task's tests on it in a fresh sandbox.
 
-Owns the order of the steps: install the base commit, apply the patch, restore known test and configuration files, apply
-the test patch, run the tests. The patch is untrusted and is applied by git inside the sandbox, which also rejects paths
-outside of the work tree.
+Owns the order of the steps: install the base commit, apply the patch, take back what it may not change, apply the test
+patch, run the tests. The patch is untrusted and is applied by git inside the sandbox, which also rejects paths outside
+of the work tree. Whatever it holds, what runs are the task's tests and their configuration, and the patched product.
 """
 
-import re
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from env_adapters.swebench.evaluation import UNITTEST, run_tests
 from env_adapters.swebench.instances import Instance
+from env_adapters.swebench.protection import protected, test_files
 from env_adapters.swebench.sandbox import Sandbox, SandboxLost
-from env_adapters.swebench.verdict import Verdict, judge, reject
+from env_adapters.swebench.twins import spoil
+from env_adapters.swebench.verdict import Verdict, judge, passes, reject
 from env_adapters.swebench.work_tree import install
 
-_DOTTED = re.compile(r"\w+(\.\w+)+")
-_NAMES = re.compile(r"^diff --git a/(\S+) b/(\S+)$", re.MULTILINE)
-# Files that configure test runs, or that Python executes automatically.
-_STEERING = ("conftest.py", "pytest.ini", "tox.ini", "sitecustomize.py", "usercustomize.py", "*.pth")
-_APPLY = "git apply --whitespace=nowarn -"
-# Reverts the changes to some paths that ``git add -A`` finds: modifications, additions, deletions, links.
-_RESTORE = """set -o pipefail
-git add -A || exit
-git diff --cached --quiet {base} -- {paths} && exit
-git diff --cached --binary --no-renames -R {base} -- {paths} | git apply --index -
+_APPLY = "git apply --whitespace=nowarn"
+# The paths come from the index, to which the patch alone is applied: files that git would ignore are among them.
+_CHANGED = "git diff --cached --name-only --no-renames -z {base} --"
+_EXISTING = "git ls-tree -r --name-only -z {base}"
+_RESTORE = "git --literal-pathspecs reset -q {base} --pathspec-from-file=- --pathspec-file-nul"
+_WRITE = f"""set -o pipefail
+git diff --cached --quiet {{base}} -- && exit
+git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames {{base}} -- | {_APPLY} -
 """
 
 
@@ -44,49 +42,90 @@ def grade(instance: Instance, patch: bytes | None, start: Callable[[], Sandbox],
         return reject(instance, "no patch could be made of the work tree, or it is too long")
     if not patch.strip():
         return reject(instance, "nothing was changed")
+    try:
+        statuses = _run(instance, patch, start, pack)
+        if isinstance(statuses, str):
+            return reject(instance, statuses)
+        verdict = judge(instance, statuses)
+        if verdict.score > 0 and _forged(instance, patch, start, pack):
+            return reject(instance, "tests pass that cannot pass")
+        return verdict
+    except SandboxLost:  # broken by the tests, for which the patch is responsible
+        return reject(instance, "the tests broke down")
+
+
+def _forged(instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None) -> bool:
+    """Return whether twins of the tests pass too, in a sandbox of their own, so that no run leaves a trace for another.
+
+    Only twins of FAIL_TO_PASS tell something: the agent has never seen these tests, and without them nothing is solved.
+    """
+    spoiled: set[str] = set()
+    statuses = _run(instance, patch, start, pack, spoiled)
+    return not isinstance(statuses, str) and any(passes(test, instance, statuses) for test in spoiled)
+
+
+def _run(
+    instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None, twins: set[str] | None = None
+) -> Mapping[str, str] | str:
+    """Return the statuses of the tests, or why there are none.
+
+    Args:
+        instance: The task.
+        patch: The patch.
+        start: Starts a fresh sandbox.
+        pack: From ``work_tree.load_pack``.
+        twins: If given, twins of FAIL_TO_PASS are run, and the names of those that were made are added to it.
+    """
     sandbox = start()
     try:
         base = install(sandbox, instance, pack, keep_history=True)
-        return _grade(sandbox, instance, patch, base)
-    except SandboxLost:  # broken by the tests, for which the patch is responsible
-        return reject(instance, "the tests broke down")
+        problem = _apply(sandbox, instance, patch, base)
+        if problem:
+            return problem
+        # Evaluation scripts apply the test patch themselves.
+        own = instance.log_parser == UNITTEST
+        test_patch = instance.test_patch.encode()
+        replaced: dict[str, str] = {}
+        if own or twins is not None:
+            if not sandbox.exec(f"{_APPLY} -", stdin=test_patch).ok:
+                return "the tests do not fit into the changed work tree"
+            if twins is not None:
+                replaced = _spoil(sandbox, instance, twins)
+            if not own and not sandbox.exec(f"{_APPLY} -R -", stdin=test_patch).ok:
+                return "the tests do not fit into the changed work tree"
+        statuses = run_tests(sandbox, instance, replaced)
+        return "the tests did not come to their end" if statuses is None else statuses
     finally:
         sandbox.close()
 
 
-def _grade(sandbox: Sandbox, instance: Instance, patch: bytes, base: str) -> Verdict:
-    # The order matters: the restore must undo what the patch did to tests, and the test patch is a diff against the
-    # original tests, so it applies only after the restore.
-    if not sandbox.exec(_APPLY, stdin=patch).ok:
-        return reject(instance, "the patch does not apply")
-    if not sandbox.exec(_RESTORE.format(base=base, paths=_protected(instance))).ok:
-        return reject(instance, "the tests cannot be put back")
-    # Evaluation scripts apply the test patch themselves.
-    own = instance.log_parser == UNITTEST
-    if own and not sandbox.exec(_APPLY, stdin=instance.test_patch.encode()).ok:
-        return reject(instance, "the tests do not fit into the changed work tree")
-    statuses = run_tests(sandbox, instance)
-    if statuses is None:
-        return reject(instance, "the tests did not come to their end")
-    return judge(instance, statuses)
+def _apply(sandbox: Sandbox, instance: Instance, patch: bytes, base: str) -> str:
+    """Apply what the patch may change and return an empty text, or the reason why that is impossible."""
+    if not sandbox.exec(f"{_APPLY} --cached -", stdin=patch).ok:
+        return "the patch does not apply"
+    changed, existing = (sandbox.exec(command.format(base=base)) for command in (_CHANGED, _EXISTING))
+    if not (changed.ok and existing.ok):
+        return "the patch does not apply"
+    paths = protected(_paths(changed.data), instance, _paths(existing.data))
+    listed = "\0".join(paths).encode(errors="surrogateescape")
+    if paths and not sandbox.exec(_RESTORE.format(base=base), stdin=listed).ok:
+        return "the tests cannot be put back"
+    return "" if sandbox.exec(_WRITE.format(base=base)).ok else "the patch does not apply"
 
 
-def _protected(instance: Instance) -> str:
-    """Return the paths at which changes by the patch are reverted, quoted for git's command line."""
-    files = {name for names in _NAMES.findall(instance.test_patch) for name in names}
-    files.update(name for test in instance.FAIL_TO_PASS + instance.PASS_TO_PASS for name in _files_of(test))
-    paths = [f":(literal){name}" for name in sorted(files)] + [f":(glob)**/{name}" for name in _STEERING]
-    return " ".join(map(shlex.quote, paths))
+def _paths(data: bytes) -> list[str]:
+    return data.decode(errors="surrogateescape").removesuffix("\0").split("\0") if data else []
 
 
-def _files_of(test: str) -> list[str]:
-    """Return the files that a test's name, such as ``a/b.py::test`` or ``tests.test_b.Case.test``, may refer to."""
-    path, colons, _ = test.partition("::")
-    if colons:
-        return [path]
-    if not _DOTTED.fullmatch(test):
-        return []
-    parts = test.split(".")
-    # Test modules and test packages, but not the package that contains them.
-    modules = ["/".join(parts[: index + 1]) for index, part in enumerate(parts[:-1]) if "test" in part.lower()]
-    return [f"{module}{end}" for module in modules for end in (".py", "/__init__.py")]
+def _spoil(sandbox: Sandbox, instance: Instance, twins: set[str]) -> dict[str, str]:
+    """Return the texts of the test files with twins, and add the names of these tests to ``twins``."""
+    replaced: dict[str, str] = {}
+    for path in test_files(instance):
+        data = sandbox.read(path) if path.endswith(".py") else None
+        if data is None:
+            continue
+        text, names = spoil(data.decode(errors="surrogateescape"), instance.FAIL_TO_PASS)
+        if names:
+            replaced[path] = text
+            twins |= names
+    return replaced

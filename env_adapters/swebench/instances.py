@@ -18,6 +18,9 @@ VARIABLE = "SWEBENCH_DATA"
 FIXTURES = Path(__file__).parent / "fixtures"
 """Bundled small repositories with tasks, used by default."""
 
+BUNDLED = "bundled"
+"""Name of the tasks in ``FIXTURES``."""
+
 HELD_OUT = 0.25
 """Share of the tasks that is held out by default."""
 
@@ -77,8 +80,9 @@ def parse_row(row: dict[str, Any]) -> Instance:
 
 
 def data_file(data: str | None) -> Path:
-    """Return the file given by the option ``data``, else by ``$SWEBENCH_DATA``, else the file of the bundled tasks."""
-    return Path(data or os.environ.get(VARIABLE) or FIXTURES / "instances.jsonl")
+    """Return the file given by the option ``data``, else by ``$SWEBENCH_DATA``, else that of ``BUNDLED``."""
+    given = data or os.environ.get(VARIABLE) or BUNDLED
+    return FIXTURES / "instances.jsonl" if given == BUNDLED else Path(given)
 
 
 @lru_cache(maxsize=4)
@@ -111,7 +115,7 @@ def tasks_of(split: str, data: str | None, held_out: float) -> list[Instance]:
     Args:
         split: ``train`` or ``val``.
         data: See ``data_file``.
-        held_out: Share of the tasks that belong to ``val``, in [0, 1].
+        held_out: Share of the tasks that belong to ``val``, in [0, 1]; with 0 both splits have all tasks.
 
     Raises:
         ValueError: If an argument is out of range or the split has no tasks.
@@ -124,7 +128,8 @@ def tasks_of(split: str, data: str | None, held_out: float) -> list[Instance]:
     # Sorted by a hash of the name, so that the split does not depend on the order of the rows in the file.
     instances = sorted(load(path), key=lambda instance: hashlib.sha256(instance.instance_id.encode()).digest())
     cut = round(held_out * len(instances))
-    chosen = instances[:cut] if split == "val" else instances[cut:]
+    # Without held-out tasks an evaluation is one of the tasks that are trained on, as in the paper.
+    chosen = instances[:cut] if split == "val" and held_out else instances[cut:]
     if not chosen:
         raise ValueError(f"{path} has {len(instances)} tasks, with held_out={held_out} none of them is in {split!r}")
     return chosen

@@ -1,7 +1,8 @@
 """System call filter for sandboxes.
 
 Owns the list of refused calls and its compilation to a BPF program for bubblewrap. Refused are calls that use memory
-outside of the limits, access other processes, or open kernel interfaces that repairing code does not need.
+outside of the limits, access other processes, or open kernel interfaces that repairing code does not need, sockets of
+unusual families among them: those of AF_VSOCK reach the host of a virtual machine past the network namespace.
 """
 
 import platform
@@ -33,6 +34,8 @@ _REFUSED = {
 }
 # Name of the machine: its audit number and its column above.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+_SOCKET = (41, 198)
+_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 _X32 = 0x40000000  # bit of the calls of x86-64's x32 interface, whose numbers are not in the table
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -53,13 +56,18 @@ def build_filter(machine: str | None = None) -> bytes:
         raise ValueError(f"no system call filter for machine {machine!r}; known: {', '.join(_MACHINES)}")
     audit, column = _MACHINES[machine]
     numbers = [row[column] for row in _REFUSED.values()]
-    refuse = len(numbers) + 1  # length of the jump from the x32 check to the last instruction
+    families = len(_FAMILIES)
+    refuse = len(numbers) + families + 3  # length of the jump from the x32 check to the last instruction
     program = [
         (_LOAD, 0, 0, 4),  # the architecture
         (_EQUAL, 0, refuse + 2, audit),
         (_LOAD, 0, 0, 0),  # the call's number
         (_AT_LEAST, refuse, 0, _X32),
-        *((_EQUAL, len(numbers) - index, 0, number) for index, number in enumerate(numbers)),
+        *((_EQUAL, refuse - 1 - index, 0, number) for index, number in enumerate(numbers)),
+        (_EQUAL, 0, families + 1, _SOCKET[column]),
+        (_LOAD, 0, 0, 16),  # the first argument, which is an int
+        *((_EQUAL, families - index - 1, 0, family) for index, family in enumerate(_FAMILIES[:-1])),
+        (_EQUAL, 0, 1, _FAMILIES[-1]),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE),
     ]

@@ -4,8 +4,8 @@ Owns the paper's filter: it keeps the tasks that a base model solved at least on
 attempts. The paper made 16 attempts per task and kept 124 tasks of SWE-bench Verified.
 
 Usage: ``python -m env_adapters.swebench.select --rollouts FILE --output FILE``. The first file has one JSON object with
-``task_id`` and ``success`` per line, for each attempt; the rows of the kept tasks are written to the second file, which
-can be used as the option ``data``.
+``task_id`` and ``success`` per line, for each attempt, as ``env_adapters.attempts`` writes it; the rows of the kept
+tasks are written to the second file, which can be used as the option ``data``.
 """
 
 import argparse
@@ -22,7 +22,12 @@ HIGHEST_RATE = 0.8
 
 
 def success_rates(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the share of successful attempts of each task, by ``instance_id``.
+    """Return the share of successful attempts of each task, by ``instance_id``; see ``read_attempts``."""
+    return {task: sum(successes) / len(successes) for task, successes in read_attempts(rollouts).items()}
+
+
+def read_attempts(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
+    """Return whether the attempts at each task succeeded, by ``instance_id``.
 
     Args:
         rollouts: One mapping per attempt, with ``success`` and ``task_id``, which may also be SWE-bench's own id.
@@ -36,7 +41,22 @@ def success_rates(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         if not isinstance(task_id, str) or not isinstance(success, bool | int | float) or success not in (0, 1):
             raise ValueError(f"rollout {number} needs 'task_id' (text) and 'success' (0 or 1), got {dict(rollout)!r}")
         attempts[task_id.removeprefix("swebench/")].append(bool(success))
-    return {task: sum(successes) / len(successes) for task, successes in attempts.items()}
+    return dict(attempts)
+
+
+def check_attempts(attempts: Mapping[str, list[bool]], tasks: Iterable[str], expected: int) -> None:
+    """Check that each task was attempted as often as expected.
+
+    Raises:
+        ValueError: If one was not; rates of different numbers of attempts cannot be compared with the paper's.
+    """
+    wrong = {task: found for task in tasks if (found := len(attempts.get(task, []))) != expected}
+    if wrong:
+        task, found = next(iter(wrong.items()))
+        raise ValueError(
+            f"{len(wrong)} tasks do not have {expected} attempts, such as {task!r} with {found}; play the missing ones "
+            "(env_adapters.attempts), or say --attempts 0"
+        )
 
 
 def is_kept(rate: float) -> bool:
@@ -49,11 +69,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m env_adapters.swebench.select", description=__doc__)
     parser.add_argument("--rollouts", type=Path, required=True, help="JSON lines with task_id and success per attempt")
     parser.add_argument("--output", type=Path, required=True, help="JSON lines file to write with the kept rows")
+    parser.add_argument(
+        "--attempts", type=int, default=16, help="attempts that every task must have (default: 16; 0: any number)"
+    )
     parser.add_argument("--data", help="file with the tasks (default: $SWEBENCH_DATA, else the bundled tasks)")
     options = parser.parse_args(arguments)
     try:
-        rates = success_rates(read_rows(options.rollouts))
+        rollouts = read_rows(options.rollouts)
+        rates = success_rates(rollouts)
         rows = read_rows(data_file(options.data))
+        if options.attempts:
+            check_attempts(read_attempts(rollouts), [row["instance_id"] for row in rows], options.attempts)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -43,13 +43,16 @@ class Verdict:
 
 def judge(instance: Instance, statuses: Mapping[str, str]) -> Verdict:
     """Return the verdict on the results of the tests, by name."""
-    if instance.eval_type == "fail_only":  # the log names failed tests only
-        fixed = [statuses.get(test) != FAILED for test in instance.FAIL_TO_PASS]
-        kept = [statuses.get(test) != FAILED for test in instance.PASS_TO_PASS]
-    else:
-        fixed = [_find(test, statuses) in (PASSED, XFAIL) for test in instance.FAIL_TO_PASS]
-        kept = [_find(test, statuses) in (PASSED, XFAIL, SKIPPED) for test in instance.PASS_TO_PASS]
+    fixed = [passes(test, instance, statuses) for test in instance.FAIL_TO_PASS]
+    kept = [passes(test, instance, statuses, SKIPPED) for test in instance.PASS_TO_PASS]
     return Verdict(sum(fixed), len(fixed), kept.count(False))
+
+
+def passes(test: str, instance: Instance, statuses: Mapping[str, str], *others: str) -> bool:
+    """Return whether a test passes; ``others`` are statuses that count too."""
+    if instance.eval_type == "fail_only":  # the log names failed tests only
+        return statuses.get(test) != FAILED
+    return _find(test, statuses) in (PASSED, XFAIL, *others)
 
 
 def reject(instance: Instance, problem: str) -> Verdict:

@@ -16,8 +16,21 @@ echo {base} >.git/shallow
 printf '[user]\\n\\tname = agent\\n\\temail = agent@localhost\\n' >>.git/config
 git reset -q {mode} {base}
 """
+# The base is what the image's work tree holds: files that its build left there and git does not ignore would otherwise
+# be part of every patch, which then does not apply where they are already. Its commit is HEAD if there are none.
+_FOLD = """set -e
+git add -A
+tree=$(git write-tree)
+base=$(git rev-parse HEAD)
+if [ "$tree" != "$(git rev-parse 'HEAD^{tree}')" ]; then
+  date='2000-01-01T00:00:00+00:00'
+  export GIT_AUTHOR_DATE=$date GIT_COMMITTER_DATE=$date
+  base=$(git -c user.name=image -c user.email=image@localhost commit-tree -m 'The work tree of the image' "$tree")
+fi
+echo "$base"
+"""
 _REPACK = """set -e
-git rev-list --objects --no-walk HEAD | git pack-objects --stdout -q >/tmp/pack
+git rev-list --objects --no-walk {base} | git pack-objects --stdout -q >/tmp/pack
 rm -rf .git
 """
 # The agent may have changed git's settings and state, so the options fix the format of the patch.
@@ -50,7 +63,7 @@ def load_pack(instance: Instance, *, needed: bool) -> bytes | None:
 
 
 def install(sandbox: Sandbox, instance: Instance, pack: bytes | None, *, keep_history: bool = False) -> str:
-    """Install the repository and return its base commit.
+    """Install the repository and return its base commit, which for an image holds all of its work tree.
 
     Args:
         sandbox: A fresh sandbox.
@@ -64,12 +77,12 @@ def install(sandbox: Sandbox, instance: Instance, pack: bytes | None, *, keep_hi
     if pack is not None:
         _run(sandbox, _INSTALL.format(base=instance.base_commit, mode="--hard"), stdin=pack)
         return instance.base_commit
-    base = _run(sandbox, "git rev-parse HEAD").decode(errors="replace").strip()
+    base = _run(sandbox, _FOLD).decode(errors="replace").strip()
     if not (base.isalnum() and base.isascii()):
         raise SandboxError(f"the image of {instance.instance_id} has no git repository at {WORK_TREE}: {base[:200]!r}")
     if not keep_history:
-        _run(sandbox, _REPACK)
-        # --mixed keeps the changes that the image has in its work tree.
+        _run(sandbox, _REPACK.format(base=base))
+        # --mixed: the work tree is that of the base already.
         _run(sandbox, f"exec </tmp/pack\nrm /tmp/pack\n{_INSTALL.format(base=base, mode='--mixed')}")
     return base
 

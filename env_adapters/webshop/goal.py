@@ -16,6 +16,7 @@ class Goal:
         attributes: Required attributes, at least one.
         options: Required options as (name, value); the name is None if upstream's file does not give it.
         price_upper: Highest acceptable price.
+        human: Whether a person has written the instruction.
     """
 
     task_id: str
@@ -24,3 +25,4 @@ class Goal:
     attributes: tuple[str, ...]
     options: tuple[tuple[str | None, str], ...]
     price_upper: float
+    human: bool = False

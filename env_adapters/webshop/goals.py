@@ -5,16 +5,13 @@ Owns upstream's two kinds of instruction, their price bounds and the order of th
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product as all_combinations
 from itertools import zip_longest
-from math import prod
 from typing import Any
 
 from env_adapters.dataset import SPLITS
 from env_adapters.webshop.goal import Goal
 from env_adapters.webshop.product import Product
-
-GOALS_PER_PRODUCT = 8
-"""Maximum number of synthetic goals per product; without it, as in upstream, a few products have most of the goals."""
 
 _HELD_OUT = 5  # one product in five is held out
 
@@ -28,7 +25,7 @@ def make_goals(product: Product, synthetic: dict[str, Any], human: list[dict[str
     Args:
         product: The product.
         synthetic: Its entry in the attributes file.
-        human: Its entry in the file of human instructions; None if the shop has no such file.
+        human: Its entry in the file of human instructions; None for synthetic goals.
     """
     if human is None:
         texts = _synthetic_texts(product, synthetic)
@@ -42,7 +39,9 @@ def make_goals(product: Product, synthetic: dict[str, Any], human: list[dict[str
             for entry in human
         )
     return [
-        _bounded(product, f"webshop/{product.asin}/{number}", *text) for number, text in enumerate(texts) if text[1]
+        _bounded(product, f"webshop/{product.asin}/{number}", *text, human=human is not None)
+        for number, text in enumerate(texts)
+        if text[1]
     ]
 
 
@@ -75,25 +74,27 @@ def _synthetic_texts(product: Product, entry: dict[str, Any]) -> Iterator[tuple[
     if not instruction or not attributes:
         return
     names = sorted(product.options)
-    total = prod(len(product.options[name]) for name in names)
-    for number in sorted(random.Random(product.asin).sample(range(total), min(total, GOALS_PER_PRODUCT))):
-        options: list[tuple[str, str]] = []
-        for name in reversed(names):
-            number, index = divmod(number, len(product.options[name]))
-            options.insert(0, (name, product.options[name][index]))
+    for values in all_combinations(*(product.options[name] for name in names)):
+        options = list(zip(names, values, strict=True))
         wishes = ", and ".join(f"{name}: {value}" for name, value in options)
         yield f"{instruction} with {wishes}" if wishes else instruction, attributes, options
 
 
 def _bounded(
-    product: Product, task_id: str, text: str, attributes: list[str], options: Sequence[tuple[str | None, str]]
+    product: Product,
+    task_id: str,
+    text: str,
+    attributes: list[str],
+    options: Sequence[tuple[str | None, str]],
+    *,
+    human: bool,
 ) -> Goal:
     bounds = [bound for bound in _BOUNDS if bound > product.price][:4]
     if len(bounds) < 2:
-        return Goal(task_id, text, product, tuple(attributes), tuple(options), _NO_BOUND)
+        return Goal(task_id, text, product, tuple(attributes), tuple(options), _NO_BOUND, human)
     upper = max(random.Random(task_id).sample(bounds, 2))
     text = f"{text}, and price lower than {upper:.2f} dollars"
-    return Goal(task_id, text, product, tuple(attributes), tuple(options), upper)
+    return Goal(task_id, text, product, tuple(attributes), tuple(options), upper, human)
 
 
 def _read_options(options: dict[str, str] | list[str]) -> list[tuple[str | None, str]]:

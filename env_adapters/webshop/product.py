@@ -11,7 +11,7 @@ from typing import Any
 from env_adapters.webshop.actions import RESERVED
 from env_adapters.webshop.words import content_words
 
-_AMOUNT = re.compile(r"\$\s*(\d[\d,]*(?:\.\d+)?)")
+_AMOUNT = re.compile(r"\$\s*(\d[\d,]*(?:\.\d+)?|\.\d+)")
 _DEFAULT_PRICE = 100.0
 
 PATH_SEPARATOR = "\u203a"

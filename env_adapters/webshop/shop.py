@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from env_adapters.dataset import split_of
 from env_adapters.webshop.catalogue import make_records
 from env_adapters.webshop.goal import Goal
 from env_adapters.webshop.goals import make_goals, split_goals
@@ -21,14 +20,14 @@ _ASIN_LENGTH = 10
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shop:
     """A shop.
 
     Attributes:
         products: All products.
         index: The search index; its numbers are indices into ``products``.
-        goals: Goals that can be reached, by split.
+        goals: Goals that can be reached, by split of the products.
         left_out: Number of goals left out because their own product cannot meet them with any options.
     """
 
@@ -37,35 +36,33 @@ class Shop:
     goals: dict[str, tuple[Goal, ...]]
     left_out: int
 
-    def goal_of(self, seed: int) -> Goal:
-        """Return the goal of an environment seed; the episode numbers of a split cycle through its goals."""
-        split, number = split_of(seed)
-        return self.goals[split][number % len(self.goals[split])]
-
     def search(self, query: str) -> list[Product]:
         """Return the products found for ``query``, best first."""
         return [self.products[number] for number in self.index.search(query)]
 
 
-def load_shop(data: str) -> Shop:
+def load_shop(data: str, *, human: bool = False) -> Shop:
     """Return the shop of ``data``; the two shops used last are cached.
 
     Args:
         data: ``SYNTHETIC`` or a folder, as ``records.resolve_data`` returns it.
+        human: Whether the goals are the human instructions, instead of the synthetic ones.
 
     Raises:
         ValueError: If the folder lacks files or goals.
     """
     with _lock:  # lru_cache does not lock: threads that ask at the same time would each load the shop
-        return _load(data)
+        return _load(data, human)
 
 
-def open_shop(records: Records) -> Shop:
-    """Build a shop from records.
+def open_shop(records: Records, *, human: bool = False) -> Shop:
+    """Build a shop from records; ``human`` as for ``load_shop``.
 
     Raises:
-        ValueError: If fewer than two products have goals that can be reached.
+        ValueError: If fewer than two products have goals that can be reached, or there are no human instructions.
     """
+    if human and records.human is None:
+        raise ValueError("goals='human' needs items_human_ins.json in the folder of the data")
     products: dict[str, Product] = {}
     goals: list[list[Goal]] = []
     left_out = 0
@@ -75,8 +72,7 @@ def open_shop(records: Records) -> Shop:
             continue
         entry = records.attributes.get(asin, {})
         product = read_product(record, entry.get("attributes", ["DUMMY_ATTR"]), records.reviews.get(asin, {}))
-        human = None if records.human is None else records.human.get(asin, [])
-        made = make_goals(product, entry, human)
+        made = make_goals(product, entry, (records.human or {}).get(asin, []) if human else None)
         products[asin] = product
         goals.append([goal for goal in made if solve(goal) is not None])
         left_out += len(made) - len(goals[-1])
@@ -89,8 +85,8 @@ def open_shop(records: Records) -> Shop:
 
 
 @lru_cache(maxsize=2)
-def _load(data: str) -> Shop:
-    return open_shop(make_records() if data == SYNTHETIC else read_records(Path(data)))
+def _load(data: str, human: bool) -> Shop:
+    return open_shop(make_records() if data == SYNTHETIC else read_records(Path(data)), human=human)
 
 
 def _document(product: Product) -> str:

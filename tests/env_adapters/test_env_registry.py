@@ -101,7 +101,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'minihack' has no option 'size'; its options: variant, max_turns"):
+    with pytest.raises(ValueError, match="'minihack' has no option 'size'; its options: variant, protocol, max_turns"):
         env_adapters.make("minihack", size=5)
 
 
@@ -123,7 +123,7 @@ def test_a_wrong_import_path_is_named(path: str, culprit: str) -> None:
 
 
 def test_other_classes_are_refused() -> None:
-    with pytest.raises(TypeError, match="subclass of TextEnvironment"):
+    with pytest.raises(TypeError, match="subclass of TextEnvironment or have reset"):
         env_adapters.register("dict", dict)  # pyright: ignore[reportArgumentType]
     env_adapters.register("path", "pathlib:Path")
     with pytest.raises(TypeError, match="subclass of TextEnvironment"):

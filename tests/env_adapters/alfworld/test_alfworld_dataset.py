@@ -18,8 +18,16 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_row_has_the_expected_format(data: str, expected_row: Callable[..., dict[str, Any]]) -> None:
     row = build_rows("val", 3, data=data, seed=1, max_turns=12)[2]
-    options = {"data": data, "reward": "signed", "max_turns": 12}
+    options = {"data": data, "protocol": "paper", "reward": "signed", "held_out": "valid_unseen", "max_turns": 12}
     assert row == expected_row("alfworld", "alfworld", options, seed=row["extra_info"]["seed"], index=2)
+
+
+def test_generated_games_have_a_name_of_their_own(
+    data: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("env_adapters.alfworld.games._generated", lambda: Path(data))
+    names = [build_rows("train", 1, data=name)[0]["data_source"] for name in ("generated", data)]
+    assert names == ["alfworld-generated", "alfworld"]
 
 
 def tasks(rows: list[dict[str, Any]]) -> list[str]:
@@ -39,7 +47,8 @@ def test_every_game_of_a_split_occurs_once(data: str, split: str, seed: int) -> 
 def test_rows_contain_the_folder_of_their_games(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", data)
     (row,) = build_rows("train", 1, reward="binary")
-    assert json.loads(row["extra_info"]["environment_options"]) == {"data": data, "reward": "binary", "max_turns": 40}
+    options = {"protocol": "paper", "reward": "binary", "held_out": "valid_unseen", "max_turns": 40}
+    assert json.loads(row["extra_info"]["environment_options"]) == {"data": data, **options}
 
 
 def test_games_of_two_dialects_cannot_share_a_prompt(

@@ -48,9 +48,23 @@ def test_the_data_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert resolve_data(official) == official and resolve_data(GENERATED) == resolve_data(None) == GENERATED
     monkeypatch.setenv("ALFWORLD_DATA", official)
     assert resolve_data(None) == official and resolve_data(GENERATED) == GENERATED
-    # Importing alfworld sets the variable to a folder that it creates.
-    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    monkeypatch.setenv("ALFWORLD_DATA", GENERATED)
     assert resolve_data(None) == GENERATED
+    # A wrong folder never means other games under the benchmark's name.
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=r"ALFWORLD_DATA must be 'generated' or a folder with .*, got '/"):
+        resolve_data(None)
+    # Importing alfworld sets the variable to the downloader's default folder, which it creates.
+    default = tmp_path / "home/.cache/alfworld"
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ALFWORLD_DATA", str(default))
+    assert resolve_data(None) == GENERATED
+    write(default, "pick_and_place_simple-Mug-None-Desk-1/trial_1")
+    assert resolve_data(None) == str(default)
+    monkeypatch.delenv("ALFWORLD_DATA")
+    assert resolve_data(None) == str(default)
+    monkeypatch.setenv("ALFWORLD_DATA", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "official")
     monkeypatch.delenv("ALFWORLD_DATA")
     assert resolve_data(None) == GENERATED and resolve_data(".") == official

@@ -8,7 +8,7 @@ from env_adapters import TextEnvironment, Transition
 
 
 class Misbehaving(TextEnvironment):
-    """Actions: fine, raise, hang (forever), sleep (0.3 s), die, pid, huge."""
+    """Actions: fine, raise, hang (forever), sleep (0.3 s), exit, die, pid, nan, inf (reward), unscored (NaN), huge."""
 
     instructions = goal = "Misbehave."
     task_id = "misbehaving"
@@ -41,10 +41,16 @@ class Misbehaving(TextEnvironment):
                     pass
             case "sleep":
                 time.sleep(0.3)
+            case "exit":
+                raise SystemExit
             case "die":
                 os.kill(os.getpid(), 11)
             case "pid":
                 return Transition(str(os.getpid()))
+            case "nan" | "inf":
+                return Transition(action, reward=float(action))
+            case "unscored":
+                return Transition(action, score=float("nan"))
             case "huge":
                 return Transition("\udc80x" * 2**20)
         return Transition(action)

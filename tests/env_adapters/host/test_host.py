@@ -95,6 +95,21 @@ async def test_a_failure_affects_only_its_episode(make_host: MakeHost, name: str
     assert await play(host, name, "fine") == ["seed 1", "fine"]
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [("nan", "the reward is nan"), ("inf", "the reward is inf"), ("unscored", "the score is nan")],
+)
+async def test_a_number_that_is_not_finite_is_a_failure(
+    make_host: MakeHost, name: str, action: str, message: str
+) -> None:
+    host = make_host()
+    with pytest.raises(EnvironmentFailure, match=message):
+        await play(host, name, "fine", action)
+    assert host.counts["failed"] == 1
+    assert await play(host, name, "fine") == ["seed 1", "fine"]
+
+
 async def test_a_process_that_dies_affects_only_its_episode(make_host: MakeHost) -> None:
     host = make_host()
     other = asyncio.create_task(play(host, PROCESS, *["sleep"] * 3))
@@ -108,9 +123,9 @@ async def test_a_process_killed_from_outside_is_replaced(make_host: MakeHost) ->
     host = make_host()
     pid = int((await play(host, PROCESS, "pid"))[-1])
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EnvironmentFailure, match="died"):
-        await play(host, PROCESS, "fine")
-    assert (await play(host, PROCESS, "pid"))[-1] != str(pid)
+    assert gone(pid)
+    assert (await play(host, PROCESS, "pid"))[-1] != str(pid), "a dead worker was lent"
+    assert host.counts == {"made": 2}
 
 
 async def test_a_process_has_the_lowest_priority_and_its_own_session(make_host: MakeHost) -> None:
@@ -126,9 +141,41 @@ async def test_a_fork_server_that_died_is_replaced(make_host: MakeHost) -> None:
     assert fork_server is not None and "env_adapters.host.fork_server" in fork_server.cmdline()
     fork_server.kill()
     assert gone(pid), "the forked process outlived the fork server"
-    with pytest.raises(EnvironmentFailure):
-        await play(host, PROCESS, "fine")
     assert (await play(host, PROCESS, "fine"))[-1] == "fine"
+
+
+async def test_no_session_gets_one_of_the_workers_that_died_while_idle(make_host: MakeHost) -> None:
+    host = make_host()
+    pids = await asyncio.gather(*(play(host, PROCESS, "sleep", "pid") for _ in range(4)))
+    for texts in pids:
+        os.kill(int(texts[-1]), signal.SIGKILL)
+    assert all([gone(int(texts[-1])) for texts in pids])
+    assert await asyncio.gather(*(play(host, PROCESS, "fine") for _ in range(4))) == [["seed 1", "fine"]] * 4
+    assert host.counts == {"made": 8}
+
+
+@BOTH
+@pytest.mark.parametrize("action", ["raise", "sleep"])
+async def test_a_failure_that_the_caller_catches_breaks_the_session(
+    make_host: MakeHost, name: str, action: str
+) -> None:
+    host = make_host(Limits(step=0.1) if action == "sleep" else SHORT)
+    async with host.session(name, {}) as session:
+        await session.reset(1)
+        with pytest.raises(EnvironmentFailure, match=r"0\.1 s|raised on command"):
+            await session.step(action)
+        for call in (session.step("fine"), session.truncate(), session.reset(2)):
+            with pytest.raises(EnvironmentFailure, match="was called after the environment had failed"):
+                await call
+    assert host.counts == {"made": 1, "failed": 1}
+    # A worker that was kept would answer this with what the last episode left.
+    assert await play(make_host() if action == "sleep" else host, name, "fine", seed=3) == ["seed 3", "fine"]
+
+
+async def test_an_environment_that_exits_in_a_thread_fails_at_once(make_host: MakeHost) -> None:
+    host = make_host(Limits(step=60.0))
+    with pytest.raises(EnvironmentFailure, match="SystemExit"):
+        await asyncio.wait_for(play(host, THREAD, "exit"), 30)
 
 
 def gone(pid: int) -> bool:

@@ -15,7 +15,7 @@ def seeds(rows: list[dict[str, Any]]) -> list[int]:
 
 def test_a_row_has_the_expected_format(expected_row: Callable[..., dict[str, Any]]) -> None:
     row = build_rows("room-ultimate", "val", 3, seed=1, max_turns=12)[2]
-    options = {"variant": "room-ultimate", "max_turns": 12}
+    options = {"variant": "room-ultimate", "protocol": "paper", "max_turns": 12}
     seed = row["extra_info"]["seed"]
     assert row == expected_row("minihack", "minihack/room-ultimate", options, seed=seed, index=2)
 

@@ -85,7 +85,8 @@ def test_two_processes_see_the_same_episodes() -> None:
     names = " ".join(VARIANTS)
     first, second = play_out(names), play_out(names)
     assert first == second
-    assert len({line.split()[1] for line in first}) == len(VARIANTS)
+    # Noise does not reach the river, in whose width these two differ.
+    assert len({line.split()[1] for line in first}) == len(VARIANTS.keys() - {"river-narrow"})
 
 
 def test_episodes_in_threads_equal_sequential_ones() -> None:

@@ -108,7 +108,7 @@ def test_levels_are_those_of_earlier_versions() -> None:
     # A dataset names levels by their seeds. If they must change, say so in the change log.
     digest = hashlib.sha256()
     for size, boxes, difficulty in KINDS:
-        for seed in range(6):
+        for seed in range(6 * (difficulty != "any")):  # which is younger than the digest
             level, solution = generate(seed, size, boxes, DIFFICULTIES[difficulty])
             digest.update(f"{level} {solution}\n".encode())
     assert digest.hexdigest() == "99fe5c22a0c4148749a7e322b8c5b98ce515d23f4673265f740b4685b4eec272"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from env_adapters import TextEnvironment
+from env_adapters.swebench import bubblewrap
 from env_adapters.swebench.expert import solve
 from env_adapters.swebench.instances import tasks_of
 from env_adapters.swebench.repositories import find_repository
@@ -133,6 +134,35 @@ def test_the_first_process_cannot_be_killed_or_used(agent: Callable[[str], str])
     agent("true")  # the shell may have read some of it
     assert agent("echo here") == "here"
     assert agent("kill -STOP $$") and agent("echo here") == "here"
+
+
+def test_installed_packages_cannot_be_seen(
+    agent: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert agent("ls -A {/usr,/usr/local}/lib/python3*/*-packages 2>/dev/null | grep -v : | xargs") in (
+        "(no output)",
+        "(no output)\n[exit status 1]",
+    )
+    # Our own files, where they are not among the packages.
+    monkeypatch.setattr(bubblewrap, "__file__", "/usr/share/ours/swebench/bubblewrap.py")
+    assert Path("/usr/share/ours") in bubblewrap._hidden(None)
+
+
+def test_memory_and_descriptors_of_the_first_process_are_closed(agent: Callable[[str], str]) -> None:
+    for mode in ("rb", "r+b"):
+        assert "PermissionError" in agent(f"python3 -c \"open('/proc/1/mem', '{mode}')\" 2>&1")
+    assert "denied" in agent("echo forged >/proc/1/fd/9") and "denied" in agent("cat /proc/1/maps")
+    assert "denied" in agent("cat /supervisor; ls /proc/1/fd")
+    # A command that is not in the session is started by a copy of the first process, which knows the mark.
+    look = "for p in /proc/[0-9]*; do (: <$p/mem) 2>/dev/null && cat $p/comm; done | sort -u"
+    assert set(agent(look).split()) <= {"bash", "cat", "sort"}
+
+
+def test_sockets_of_unusual_families_are_refused(agent: Callable[[str], str]) -> None:
+    text = "import socket\nfor family in (1, 2, 10, 40, 38, 30):\n"
+    text += "    try:\n        socket.socket(family).close(); print(family)\n"
+    made = agent(f"python3 - <<'END'\n{text}    except PermissionError:\n        print(-family)\nEND")
+    assert made.split() == ["1", "2", "10", "-40", "-38", "-30"]
 
 
 def test_fork_bombs_are_stopped(agent: Callable[[str], str]) -> None:

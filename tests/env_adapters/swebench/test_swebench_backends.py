@@ -158,10 +158,10 @@ def test_missing_and_misbehaving_servers_are_reported(
             RemoteSandbox(address, "token", Limits())
 
 
-def run_filter(program: bytes, arch: int, number: int) -> int:
+def run_filter(program: bytes, arch: int, number: int, argument: int = 0) -> int:
     """Run a BPF program as the kernel would."""
     code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
-    data = struct.pack("=II", number, arch)
+    data = struct.pack("=IIQQ", number, arch, 0, argument)
     at = accumulator = 0
     while True:
         operation, true, false, value = code[at]
@@ -188,6 +188,9 @@ def test_the_filter_refuses_its_calls(
     allow, refuse = 0x7FFF0000, 0x00050001
     assert all(run_filter(program, arch, number) == refuse for number in refused)
     assert all(run_filter(program, arch, number) == allow for number in allowed)
+    socket = 41 if machine == "x86_64" else 198
+    assert all(run_filter(program, arch, socket, family) == allow for family in (1, 2, 10, 16))
+    assert all(run_filter(program, arch, socket, family) == refuse for family in (0, 17, 38, 40))
     assert run_filter(program, 0x40000003, 1) == refuse  # the 32-bit interface, which has other numbers
     assert run_filter(program, arch, 0x40000000 + 1) == refuse
     with pytest.raises(ValueError, match="no system call filter for machine 'vax'"):
@@ -198,9 +201,10 @@ def test_the_call_numbers_agree_with_the_kernel_headers() -> None:
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.is_file():
         pytest.skip("no kernel headers")
-    from env_adapters.swebench.seccomp import _REFUSED
+    from env_adapters.swebench.seccomp import _REFUSED, _SOCKET
 
+    calls = _REFUSED | {"socket": _SOCKET}
     defined = dict(line.split()[1:3] for line in header.read_text().splitlines() if line.startswith("#define __NR_"))
-    assert {name: int(defined.get(f"__NR_{name}", numbers[0])) for name, numbers in _REFUSED.items()} == {
-        name: numbers[0] for name, numbers in _REFUSED.items()
+    assert {name: int(defined.get(f"__NR_{name}", numbers[0])) for name, numbers in calls.items()} == {
+        name: numbers[0] for name, numbers in calls.items()
     }

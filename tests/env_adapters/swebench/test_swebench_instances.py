@@ -101,21 +101,37 @@ def test_the_bundled_tasks_are_in_both_splits() -> None:
         assert len(task.FAIL_TO_PASS) >= 2 and task.PASS_TO_PASS and len(task.base_commit) == 40
 
 
+def test_without_held_out_tasks_both_splits_have_all_of_them() -> None:
+    rows = {split: build_rows(split, held_out=0) for split in ("train", "val")}
+    train, val = ([row["extra_info"]["task_id"] for row in rows[split]] for split in ("train", "val"))
+    assert train == val and len(train) == 8
+    assert [row["extra_info"]["environment_options"] for row in rows["train"]] == [
+        row["extra_info"]["environment_options"] for row in rows["val"]
+    ]
+    seeds = [{row["extra_info"]["seed"] for row in rows[split]} for split in ("train", "val")]
+    assert not seeds[0] & seeds[1]
+
+
 def test_rows_have_the_expected_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = build_rows("val", max_turns=7, timeout=5.0)
     assert [row["extra_info"]["seed"] for row in rows] == [1, 3]
     options = json.loads(rows[0]["extra_info"]["environment_options"])
-    assert options["data"] is None and options["max_turns"] == 7
+    assert options["data"] == "bundled" and options["max_turns"] == 7
     environment = env_adapters.make("swebench", **options)
     for row, task in zip(rows, tasks_of("val", None, 0.25), strict=True):
         assert row["extra_info"]["task_id"] == task.task_id
         assert [message["content"] for message in row["prompt"]] == [environment.instructions, task.goal]
+    assert {row["data_source"] for row in rows} == {"swebench-bundled"}, "not under the benchmark's name"
+    monkeypatch.setenv("SWEBENCH_DATA", str(tmp_path / "nowhere.jsonl"))
+    assert len(tasks_of("val", options["data"], 0.25)) == 2, "rows do not depend on the variable"
+    monkeypatch.delenv("SWEBENCH_DATA")
     again = build_rows("train", 9)
     assert [row["extra_info"]["task_id"] for row in again[6:]] == [row["extra_info"]["task_id"] for row in again[:3]]
     assert build_rows("train", 2, seed=3)[0]["extra_info"]["seed"] == 2 * 3 * 2**20
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "tasks.jsonl", [ROW])
     row = build_rows("val", data="tasks.jsonl", held_out=1.0)[0]
+    assert row["data_source"] == "swebench"
     assert json.loads(row["extra_info"]["environment_options"])["data"] == str(tmp_path / "tasks.jsonl")
 
 
@@ -157,7 +173,9 @@ def test_tasks_solved_at_least_once_and_below_80_percent_are_kept(
     data = write(tmp_path / "tasks.jsonl", [ROW | {"instance_id": f"owner__{name}"} for name in names])
     output = tmp_path / "kept.jsonl"
     arguments = ["--rollouts", str(write(tmp_path / "r.jsonl", attempts)), "--output", str(output), "--data", str(data)]
-    assert select.main(arguments) == 0
+    assert select.main(arguments) == 1 and not output.exists()
+    assert "1 tasks do not have 16 attempts, such as 'owner__untried' with 0" in capsys.readouterr().err
+    assert select.main([*arguments, "--attempts", "0"]) == 0
     assert [task.instance_id for task in load(output)] == ["owner__once", "owner__often"]
     assert json.loads(capsys.readouterr().out) == {
         "tasks": 6,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from env_adapters.swebench.grading import grade
 from env_adapters.swebench.instances import Instance
 from env_adapters.swebench.repositories import build_fixtures, find_repository, pack_commit
 from env_adapters.swebench.sandbox import Sandbox, SandboxError
@@ -97,14 +98,38 @@ def test_the_history_of_an_images_repository_is_removed(
     )
     assert made.ok, made
     history = sandbox.exec("git rev-list --all").data.decode().split()
-    base = install(sandbox, instances["chronos-1"], None, keep_history=True)
-    assert base in history and sandbox.exec("git rev-list --all").data.decode().split() == history
-    assert install(sandbox, instances["chronos-1"], None) == base
+    head = sandbox.exec("git rev-parse HEAD").data.decode().strip()
+    kept = install(sandbox, instances["chronos-1"], None, keep_history=True)
+    assert sandbox.exec("git rev-list --all").data.decode().split() == history
+    assert sandbox.exec("git rev-parse HEAD").data.decode().strip() == head
+    base = install(sandbox, instances["chronos-1"], None)
+    assert base == kept != head
     assert sandbox.exec("git rev-list --all --reflog").data.decode().split() == [base]
     assert sandbox.exec("git tag; git remote; git stash list; ls /tmp/pack 2>/dev/null; cat file untracked").data == (
         b"changed\nbuilt\n"
     )
     for commit in set(history) - {base}:
         assert not sandbox.exec(f"git cat-file -e {commit}").ok
+    assert take_patch(sandbox, base) == b""
+    # A work tree without changes keeps the commit.
+    assert install(sandbox, instances["chronos-1"], None) == base
+
+
+def test_what_an_images_build_left_is_not_part_of_a_patch(
+    start: Callable[..., Sandbox], instances: dict[str, Instance]
+) -> None:
+    task = instances["chronos-2"]
+
+    def image() -> Sandbox:
+        """A sandbox as an image of the task would be: its repository, and a file that the build left."""
+        sandbox = start(timeout=20)
+        install(sandbox, task, load_pack(task, needed=True))
+        assert sandbox.exec("echo 1 > built.txt").ok
+        return sandbox
+
+    sandbox = image()
+    base = install(sandbox, task, None)
+    assert sandbox.exec("git apply -", stdin=task.patch.encode()).ok
     patch = take_patch(sandbox, base)
-    assert patch is not None and b"-2\n+changed" in patch and b"+built" in patch
+    assert patch is not None and b"built.txt" not in patch
+    assert grade(task, patch, image, None).resolved

@@ -45,7 +45,7 @@ def make(**options: object) -> WebShopEnvironment:
 def scarves(folder: Path) -> Iterator[WebShopEnvironment]:
     """The small shop, with the wool scarf as the goal."""
     environment = make(data=str(folder))
-    seed = next(seed for seed in range(99) if "wool" in environment.shop.goal_of(seed).instruction)
+    seed = next(seed for seed in range(99) if "wool" in environment.draws.goal_of(seed).instruction)
     environment.reset(seed=seed)
     yield environment
     environment.close()
@@ -89,7 +89,7 @@ def test_the_way_to_a_full_reward(scarves: WebShopEnvironment) -> None:
 
 def test_a_partial_purchase_is_worth_nothing_or_its_grade(scarves: WebShopEnvironment) -> None:
     graded = make(data=scarves.data, reward="graded")
-    graded.reset(seed=next(seed for seed in range(99) if graded.shop.goal_of(seed) is scarves.target))
+    graded.reset(seed=next(seed for seed in range(99) if graded.draws.goal_of(seed) is scarves.target))
     for environment, worth in ((scarves, 0.0), (graded, 0.5)):
         *_, reward, over, info = play(environment, "search[wool scarf]", "click[a000000001]", "click[buy now]")
         assert (reward, over, info["success"], info["score"]) == (worth, True, False, 0.5)

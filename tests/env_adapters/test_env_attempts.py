@@ -1,0 +1,95 @@
+"""Attempts at tasks with a model behind an endpoint, a real server on this machine."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from env_adapters import dataset_builder
+from env_adapters.attempts import main, text_of
+from env_adapters.swebench import select
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[Any]]]:
+    """An endpoint whose model halves the range of the number that it has to guess, at every second attempt."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(body)
+            low, high, guess = 1, 100, 50
+            for message in body["messages"][2:]:
+                if message["role"] == "user":
+                    low, high = (guess + 1, high) if "higher" in message["content"] else (low, guess - 1)
+                    guess = (low + high) // 2
+            content = f"<action>{guess}</action>" if body["model"] == "good" else "I do not know."
+            answer = {"choices": [{"message": {"content": content}}], "usage": {"completion_tokens": 7}}
+            data = json.dumps(answer).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_address[1]}/v1", asked
+        http.shutdown()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    build = dataset_builder("examples.own_environment.guess:GuessEnvironment")
+    pq.write_table(pa.Table.from_pylist(build(split="val", count=3, max_turns=8)), tmp_path / "val.parquet")
+    return tmp_path / "val.parquet"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_task_is_attempted_as_often_as_asked(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, asked = server
+    output = tmp_path / "attempts.jsonl"
+    command = ["--data", str(data), "--endpoint", address, "--output", str(output), "--attempts"]
+    assert main([*command, "2", "--model", "good"]) == 0
+    records = lines(output)
+    tasks = {row["extra_info"]["task_id"] for row in pq.read_table(data).to_pylist()}
+    assert sorted((record["task_id"], record["attempt"]) for record in records) == sorted(
+        (task, attempt) for task in tasks for attempt in (0, 1)
+    )
+    for record in records:
+        assert record["success"] is True and record["reward"] == 1.0 and record["tokens"] == 7 * record["turns"]
+    assert len(asked) == sum(record["turns"] for record in records)
+    # Another run adds what is missing, and only that.
+    assert main([*command, "3", "--model", "bad"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["played"] == 3
+    assert [record["success"] for record in lines(output)[6:]] == [False] * 3
+    assert lines(output)[:6] == records and {record["turns"] for record in lines(output)[6:]} == {8}
+    rates = select.success_rates(lines(output))
+    assert set(rates.values()) == {2 / 3}
+
+
+def test_a_server_that_is_away_is_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--data", str(data), "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--attempts", "1"]
+    assert main([*command, "--output", str(tmp_path / "a.jsonl")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_tool_calls_become_text() -> None:
+    call = {"function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    text = text_of({"content": "I look.", "tool_calls": [call]})
+    assert text == 'I look.\n<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
+    call = {"function": {"name": "bash", "arguments": "{"}}
+    assert text_of({"content": None, "tool_calls": [call]}).startswith("<tool_call>")
