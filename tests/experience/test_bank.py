@@ -361,6 +361,7 @@ async def test_a_cancelled_writer_does_not_stop_half_way(
     writer.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writer
+    await bank.flush()  # after it
     assert (await bank.retrieve("lamp")).entry.content == "new"
     assert await bank._ledger.store.load() == [
         entry.model_copy(update={"retrievals": 0, "last_retrieved_at": 0.0}) for entry in bank.entries()

@@ -65,6 +65,7 @@ class ListBank:
     def apply(self, operations: list[Any], call_id: str, listed: list[str], task: str) -> None:
         written = []
         tasks = {entry["id"]: entry["tasks"] for entry in self.entries}
+        reasons = {entry["id"]: entry["quarantined"] for entry in self.entries}
         for position, operation in enumerate(operations):
             ids = getattr(operation, "ids", ())
             if any(index > len(listed) for index in ids):
@@ -82,11 +83,16 @@ class ListBank:
                         "record_id": call_id,
                     }
                     | dict.fromkeys(("uses", "successes", "asked", "trainings"), 0)
-                    | {"quarantined": ""}
+                    | {"quarantined": inherited(next((reasons[id] for id in parents if reasons[id]), ""))}
                 )
             if isinstance(operation, Update | Merge | Discard):
                 self.entries = [entry for entry in self.entries if entry["id"] not in parents]
         self.entries = [*self.entries, *written][-CAPACITY:]
+
+
+def inherited(reason: str) -> str:
+    """Reason for which a text that replaces a quarantined one is quarantined; told once, however often replaced."""
+    return reason if not reason or reason.startswith("replaces") else f"replaces a quarantined entry: {reason}"
 
 
 class BankMachine(RuleBasedStateMachine):

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-import numpy as np
-
 from verl_comprl.experience.application import apply_operations
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder, document
@@ -103,6 +101,11 @@ class ExperienceBank:
     def embedding(self) -> dict[str, Any]:
         """Identity of the embedder whose vectors the bank holds."""
         return self._ledger.store.embedding
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Reason by id, for entries of the store that this release cannot read; `delete` removes them."""
+        return dict(self._ledger.store.contents.unreadable)
 
     def get(self, id: str) -> Experience | None:
         """Return an entry with its current counters, or None if the bank does not hold it."""
@@ -222,14 +225,9 @@ class ExperienceBank:
         await self._ledger.quarantine(dict.fromkeys(ids, ""))
 
     async def delete(self, ids: Iterable[str]) -> int:
-        """Remove entries and return how many were there."""
-
-        async def write() -> int:
-            there = [id for id in dict.fromkeys(ids) if id in self._table.by_id]
-            await self._ledger.change((), np.zeros((0, 0), np.float32), there)
-            return len(there)
-
-        return await self._ledger.write(write)
+        """Remove entries, also unreadable ones, and return how many were there."""
+        wanted = dict.fromkeys(ids)
+        return await self._ledger.write(lambda: self._ledger.delete(wanted))
 
     # ---- reading ----
 
@@ -298,9 +296,8 @@ class ExperienceBank:
             StoreError: If the store failed. What the embedder raises is passed on.
         """
         known = descendants(tuple(exclude), self._table.by_id, self._table.replaced_by)
-        hits = await self._retriever.search(
-            text, limit, scope=self._scope(task, environment), exclude=self._table.quarantined.union(known)
-        )
+        scope = self._scope(task, environment)
+        hits = await self._retriever.search(text, limit, scope=scope, exclude=frozenset(known), quarantined=False)
         return [entry for entry, _ in hits]
 
     async def merge_chunks(self, size: int) -> list[list[list[str]]]:
@@ -316,6 +313,7 @@ class ExperienceBank:
         return {
             "size": len(self),
             "quarantined": len(self._table.quarantined),
+            "unreadable": len(self._ledger.store.contents.unreadable),
             "counter_flush_failures": self._ledger.flush_failures,
             **{f"queries_{name}": count for name, count in self._retriever.queries.counts.items()},
             **self._statistics.as_dict(),

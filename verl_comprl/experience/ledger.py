@@ -6,7 +6,7 @@ Owns the locks, the order of writes and the periodic writing of counters. What t
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store.base import ExperienceStore, StoreError
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError
 
 T = TypeVar("T")
 
@@ -23,16 +23,25 @@ _log = logging.getLogger(__name__)
 
 
 async def load_repaired(store: ExperienceStore, *, read_only: bool) -> list[Experience]:
-    """Load the entries of a store, without those that another entry names as its parent.
+    """Load the entries of a store, without those that an interrupted replacement should have removed.
 
     A process killed in the middle of a replacement leaves old and new entries; the old ones are deleted here.
     """
     entries = await store.load()
-    replaced = {parent for entry in entries for parent in entry.parents}
-    left_over = [entry.id for entry in entries if entry.id in replaced]
-    if left_over and not read_only:
-        await store.delete(left_over)
-    return [entry for entry in entries if entry.id not in replaced]
+    contents = store.contents
+    left_over = set(contents.left_over)
+    if contents.unreadable:
+        _log.warning(
+            "%d entries of the bank cannot be read and are left out, first: %s; `comprl bank delete --id` removes them",
+            len(contents.unreadable),
+            next(iter(contents.unreadable.values())),
+        )
+    if not read_only:
+        if left_over:
+            await store.delete([*left_over])
+        if contents.unflagged:
+            await store.update(contents.unflagged)
+    return [entry for entry in entries if entry.id not in left_over]
 
 
 class Ledger:
@@ -61,6 +70,14 @@ class Ledger:
         self._check_loop()
         return self._visible.read()
 
+    async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
+        """Search the store, and take over what another process has written meanwhile; within ``reading``."""
+        found = await self.store.search(requests)
+        if self.store.shared:
+            unknown = {hit.id: None for hits in found for hit in hits if hit.id not in self.table.by_id}
+            self.table.change(await self.store.fetch([*unknown]) if unknown else [], ())
+        return found
+
     async def write(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run ``work`` as the only writer. Cancelling the caller does not stop it.
 
@@ -88,21 +105,32 @@ class Ledger:
 
         If the store fails in between, readers keep the old state and the same change can be repeated.
         """
-        # New entries first: a process that dies in between leaves both, and `load_repaired` removes what was replaced.
-        # The other order could lose a text whose replacement was never stored. Removals without a replacement are not
-        # carried out after such a crash. Memory last, so that a store that fails changes nothing for readers.
+        # New entries first: a process that dies in between leaves both, and `load_repaired` removes what was removed.
+        # The other order could lose a text whose replacement was never stored. Memory last, so that a store that fails
+        # changes nothing for readers.
+        if new:  # readers take no entry that memory does not have, so they need not wait, nor for a busy server
+            await self.store.upsert(new, vectors, removed)
         async with self._visible.write():
-            if new:
-                await self.store.upsert(new, vectors)
             if removed:
                 await self.store.delete(removed)
             self.table.change(new, removed)
             self.version += 1
 
+    async def delete(self, ids: Collection[str]) -> int:
+        """Remove entries, also points that cannot be read; return how many were there."""
+        unreadable = self.store.contents.unreadable
+        broken = [id for id in ids if id in unreadable]
+        there = [id for id in ids if id in self.table.by_id]
+        await self.store.delete(broken)
+        await self.change((), np.zeros((0, 0), np.float32), there)
+        for id in broken:
+            del unreadable[id]
+        return len(there) + len(broken)
+
     async def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Change fields of entries other than texts and counters; counting continues meanwhile."""
+        await self.store.update(self.table.rewritten(changes))
         async with self._visible.write():
-            await self.store.update(self.table.rewritten(changes))
             # Applied again, to the entries of this moment: putting the ones sent to the store into memory would undo
             # what was counted while the store wrote them.
             self.table.rewrite(changes)

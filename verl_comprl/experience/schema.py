@@ -6,7 +6,7 @@ Owns the shape of the data. Answers are parsed into operations in ``updates.pars
 import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 SCHEMA_VERSION = 2
 READABLE_VERSIONS = (1, 2)
@@ -21,6 +21,21 @@ _NAMESPACE = uuid.UUID("8b1d6a52-5f0e-4a53-9a55-0d6f3f6f6c11")
 def derive_id(*parts: str | int) -> str:
     """Return the UUID5 of ``parts``. Equal parts give equal ids, so that writing the same entry twice is harmless."""
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
+
+
+def canonical_id(id: str) -> str:
+    """Return the usual spelling of a UUID, since an engine takes all spellings for one point; other ids as they are."""
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        return id
+
+
+Id = Annotated[str, AfterValidator(canonical_id)]
+Ids = Annotated[tuple[str, ...], AfterValidator(lambda ids: tuple(map(canonical_id, ids)))]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""Since the epoch."""
 
 
 class _Record(BaseModel):
@@ -40,12 +55,12 @@ class TaskUsage(_Record):
     """Outcomes of the episodes of one task that read an entry."""
 
     task: str
-    uses: int = 0
+    uses: Count = 0
     """Episodes that the entry guided."""
-    successes: int = 0
-    asked: int = 0
+    successes: Count = 0
+    asked: Count = 0
     """Episodes that read the entry only through answers of ``search_and_ask`` that rested on it."""
-    asked_successes: int = 0
+    asked_successes: Count = 0
 
     def weighted(self, asked_weight: float) -> tuple[float, float]:
         """Return episodes and successes, with those of answers times ``asked_weight``."""
@@ -62,7 +77,7 @@ class Experience(_Record):
     """
 
     schema_version: int = SCHEMA_VERSION
-    id: str
+    id: Id
     title: str
     content: str
     tasks: Names = ()
@@ -72,23 +87,22 @@ class Experience(_Record):
     record_id: str = ""
     """Generation record of the extractor call that wrote this text; empty for imported entries."""
     created_step: int = 0
-    created_at: float = 0.0
-    """Seconds since the epoch."""
+    created_at: Seconds = 0.0
     weight_version: int = 0
     """Version of the extractor weights that wrote the text."""
     source_trajectory: str = ""
     source_success: bool | None = None
-    parents: tuple[str, ...] = ()
+    parents: Ids = ()
     """Entries that this one replaced (update, merge)."""
     usage: tuple[TaskUsage, ...] = ()
     """Outcomes of the episodes that read the entry, one item per task of theirs, sorted by task."""
-    retrievals: int = 0
-    last_retrieved_at: float = 0.0
-    trainings: int = 0
+    retrievals: Count = 0
+    last_retrieved_at: Seconds = 0.0
+    trainings: Count = 0
     """CISPO samples of the generation record that wrote the entry."""
     last_trained_step: int | None = None
-    upvotes: int = 0
-    downvotes: int = 0
+    upvotes: Count = 0
+    downvotes: Count = 0
     quarantined: str = ""
     """Reason for which the entry is excluded from retrieval; empty if it is not."""
 

@@ -73,15 +73,22 @@ async def test_opening_a_bank_of_release_0_1_0_records_the_new_schema(tmp_path: 
     assert '"schema_version": 2' in identity.read_text()  # an older release refuses it from now on
 
 
-async def test_an_interrupted_replacement_is_completed_at_opening(tmp_path: Path) -> None:
+async def test_an_interrupted_replacement_is_completed_at_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = BankConfig(path=str(tmp_path))
     bank = await ExperienceBank.open(config, FakeEmbedder())
     call = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
     (old,) = (await bank.apply([Add(title="a", content="a")], call_id="1", listed=[], **call)).new_ids
-    entry, vector = bank.get(old), await bank._ledger.store.vectors([old])
-    assert entry is not None
-    (new,) = (await bank.apply([Update(ids=(1,), title="b", content="b")], call_id="2", listed=[old], **call)).new_ids
-    await bank._ledger.store.upsert([entry], vector)  # as if the process had died before the old entry was deleted
+
+    async def killed(*_: Any) -> None:
+        raise StoreError("killed")
+
+    with monkeypatch.context() as patch:  # the process dies before the old entry is deleted
+        patch.setattr(bank._ledger.store, "delete", killed)
+        with pytest.raises(StoreError, match="killed"):
+            await bank.apply([Update(ids=(1,), title="b", content="b")], call_id="2", listed=[old], **call)
+    new = derive_id("2", 0)
     await bank.close()
     for _ in range(2):
         bank = await ExperienceBank.open(config, FakeEmbedder())

@@ -62,7 +62,7 @@ async def test_foreign_texts_are_sanitised(bank: Any, apply: Any, tmp_path: Path
     write_snapshot(tmp_path / "snapshot", [hostile, empty], np.concatenate([vectors, vectors]), bank.embedding)
     report = await bank.add_snapshot(tmp_path / "snapshot")
     assert (report.added, report.rejected) == (1, 1)
-    added = bank.get("0" * 32)
+    added = bank.get("00000000-0000-0000-0000-000000000000")  # the usual spelling
     assert (added.title, added.content) == ("x", "do this")
 
 

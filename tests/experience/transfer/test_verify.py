@@ -28,7 +28,7 @@ async def stretch(store: Any, a: Experience, b: Experience) -> None:
 
 
 async def half_replace(store: Any, a: Experience, b: Experience) -> None:
-    await store.update([b.model_copy(update={"parents": (a.id,)})])
+    await store.upsert([b], await store.vectors([b.id]), [a.id])
 
 
 async def count_ahead(store: Any, a: Experience, b: Experience) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from verl_comprl.experience.embedding.one_thread import Kind, OneThread
+from verl_comprl.untrusted import without_control_tokens
 
 
 class SentenceTransformerEmbedder:
@@ -74,6 +75,7 @@ class SentenceTransformerEmbedder:
 
     def _encode(self, kind: Kind, texts: list[str]) -> np.ndarray:
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
+        texts = [without_control_tokens(text, self._model.tokenizer) for text in texts]
         vectors = encode(texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 

@@ -12,9 +12,13 @@ class MicroBatcher(Generic[Q, R]):
     """Runs queries in batches: as soon as ``max_batch`` are waiting, or ``max_wait_ms`` after the first of them."""
 
     def __init__(
-        self, run: Callable[[list[Q]], Awaitable[Sequence[R]]], *, max_batch: int = 16, max_wait_ms: float = 1.0
+        self,
+        run: Callable[[list[Q]], Awaitable[Sequence[R | Exception]]],
+        *,
+        max_batch: int = 16,
+        max_wait_ms: float = 1.0,
     ) -> None:
-        """Pass batches to ``run``, which returns one result per query, in order; batches may run concurrently."""
+        """Pass batches to ``run``, which returns a result or an exception per query, in order; batches may overlap."""
         self._run = run
         self._max_batch = max_batch
         self._max_wait = max_wait_ms / 1000
@@ -23,7 +27,7 @@ class MicroBatcher(Generic[Q, R]):
         self._running: set[asyncio.Task[None]] = set()
 
     async def submit(self, query: Q) -> R:
-        """Return the result for ``query``, or raise what its batch raised."""
+        """Return the result for ``query``, or raise its exception, or what its batch raised."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((query, future))
@@ -56,7 +60,11 @@ class MicroBatcher(Generic[Q, R]):
         try:
             results = await self._run([query for query, _ in wanted])
             for (_, future), result in zip(wanted, results, strict=True):
-                if not future.done():
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
                     future.set_result(result)
         except Exception as error:
             for _, future in wanted:

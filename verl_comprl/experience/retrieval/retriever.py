@@ -12,6 +12,8 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.embedding.vector_cache import VectorCache
@@ -100,10 +102,12 @@ class Retriever:
             explore: Draw one of the least used entries of the scope instead of searching.
             task: Task of the episode, to whose entries exploration keeps.
         """
-        if not self._ledger.table.by_id:
+        if not self._ledger.table.by_id and not self._ledger.store.shared:
             return None, "nothing"
         try:
             query = _Query(self._clean(text), *scope, max_step, exclude)
+            if not query.text and not explore:
+                return None, "nothing"
             entry = self._explore(query, count, task) if explore else await self._batcher.submit((query, count))
         except Exception:  # whatever the store or the embedder raises, the rollout continues without experience
             if not self._degraded_logged:
@@ -119,11 +123,16 @@ class Retriever:
         *,
         scope: tuple[str | None, str | None] = (None, None),
         exclude: frozenset[str] = frozenset(),
+        quarantined: bool = True,
     ) -> list[tuple[Experience, float]]:
-        """Return the most similar entries, quarantined ones too, with their cosine similarities; counts nothing."""
-        vectors = await self.queries.embed([self._clean(text)])
+        """Return the most similar entries with their cosine similarities, none for an empty text; counts nothing."""
+        text = self._clean(text)
+        if not text:
+            return []
+        vectors = await self.queries.embed([text])
+        request = SearchRequest(vectors[0], limit, *scope, exclude=exclude, quarantined=quarantined)
         async with self._ledger.reading():
-            (hits,) = await self._ledger.store.search([SearchRequest(vectors[0], limit, *scope, exclude=exclude)])
+            (hits,) = await self._ledger.search([request])
             by_id = self._ledger.table.by_id
             return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
 
@@ -132,19 +141,23 @@ class Retriever:
         await self._batcher.drain()
 
     def _cached_pool(self, query: _Query) -> list[Hit] | None:
-        if self._pools_version != self._ledger.version or len(self._pools) > _MAX_POOLS:
+        changed = self._pools_version != self._ledger.version or self._ledger.store.shared
+        if changed or len(self._pools) > _MAX_POOLS:
             self._pools.clear()
             self._pools_version = self._ledger.version
         return self._pools.get(query)
 
-    async def _answer(self, queries: list[tuple[_Query, bool]]) -> list[Experience | None]:
-        """Answer a micro-batch: embed, then search and choose under the read lock; identical queries share a search."""
+    async def _answer(self, queries: list[tuple[_Query, bool]]) -> list[Experience | Exception | None]:
+        """Answer a micro-batch: embed, then search and choose under the read lock; identical queries share a search.
+
+        A query whose vector cannot be used gets an exception, the others of the batch their answers.
+        """
         distinct = list(dict.fromkeys(query for query, _ in queries))
         # Before the lock: a slow embedder must not block writers.
         vectors = dict(zip(distinct, await self.queries.embed([query.text for query in distinct]), strict=True))
         async with self._ledger.reading():
             pools = {query: self._cached_pool(query) for query in distinct}
-            unknown = [query for query, pool in pools.items() if pool is None]
+            unknown = [query for query, pool in pools.items() if pool is None and _usable(vectors[query])]
             requests = [
                 SearchRequest(
                     vectors[query],
@@ -152,14 +165,21 @@ class Retriever:
                     task=query.task,
                     environment=query.environment,
                     max_step=query.max_step,
-                    exclude=query.exclude | self._ledger.table.quarantined,
+                    exclude=query.exclude,
                 )
                 for query in unknown
             ]
             # A store can hold entries that memory does not, after a write that failed half way: those are no answers.
-            for query, hits in zip(unknown, await self._ledger.store.search(requests), strict=True):
-                self._pools[query] = pools[query] = [hit for hit in hits if hit.id in self._ledger.table.by_id]
-            return [self._choose(pools[query] or [], count) for query, count in queries]
+            table = self._ledger.table
+            for query, hits in zip(unknown, await self._ledger.search(requests), strict=True):
+                found = [hit for hit in hits if hit.id in table.by_id and hit.id not in table.quarantined]
+                self._pools[query] = pools[query] = found
+            return [
+                ValueError("the embedder gave a vector that is zero or not finite")
+                if pool is None
+                else self._choose(pool, count)
+                for pool, count in ((pools[query], count) for query, count in queries)
+            ]
 
     def _explore(self, query: _Query, count: bool, task: str) -> Experience | None:
         """Draw one of the least used entries that ``query`` could find: of those of its task, if there are any.
@@ -196,6 +216,10 @@ class Retriever:
         if not count:
             return entry
         return self._ledger.table.set_counters(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)
+
+
+def _usable(vector: np.ndarray) -> bool:
+    return bool(np.isfinite(vector).all() and vector.any())
 
 
 def _may_answer(entry: Experience, query: _Query) -> bool:

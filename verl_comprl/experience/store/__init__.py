@@ -13,7 +13,8 @@ async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, rea
     Args:
         config: With ``url`` the bank is on the server, else in the folder ``path``.
         identity: Identity of the embedder; None opens an existing bank only.
-        read_only: Open a server's bank without becoming its writer. The embedded engine has no such mode.
+        read_only: Open a server's bank without becoming its writer. The embedded engine
+            locks its folder then too, but creates none.
 
     Raises:
         StoreError: If the bank is in use, was built with another embedder or schema, or cannot be read.
@@ -22,4 +23,4 @@ async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, rea
         from verl_comprl.experience.store.server import ServerStore  # the client takes a second to import
 
         return await ServerStore.open(config, embedding=identity, read_only=read_only)
-    return await EmbeddedStore.open(config.path, embedding=identity)
+    return await EmbeddedStore.open(config.path, embedding=identity, create=not read_only)

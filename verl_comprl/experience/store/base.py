@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from verl_comprl.experience.schema import Experience
-
-
-class StoreError(RuntimeError):
-    """The store failed or refused; the exception of the engine or client, if any, is the cause."""
+from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.payload import Contents
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,7 @@ class SearchRequest:
         environment: Only entries that have this environment among theirs; None for any.
         max_step: Only entries created at this step or before; None for any.
         exclude: Ids not to return.
+        quarantined: Whether quarantined entries are returned too.
     """
 
     vector: np.ndarray
@@ -37,6 +36,7 @@ class SearchRequest:
     environment: str | None = None
     max_step: int | None = None
     exclude: frozenset[str] = frozenset()
+    quarantined: bool = False
 
 
 class Hit(NamedTuple):
@@ -86,14 +86,18 @@ class ExperienceStore(ABC):
     Attributes:
         embedding: Identity of the embedder that made the vectors; stored with them, compared at every opening.
         dimension: Length of a vector.
+        contents: What the last ``load`` found.
+        shared: Whether another process can write while this one reads.
     """
 
     embedding: dict[str, Any]
     dimension: int
+    contents: Contents
+    shared: bool = False
 
     @abstractmethod
     async def load(self) -> list[Experience]:
-        """Return every entry, in no particular order."""
+        """Return every entry that can be read, in no particular order; ``contents`` then has what else was found."""
 
     @abstractmethod
     async def count(self) -> int:
@@ -104,12 +108,22 @@ class ExperienceStore(ABC):
         """Return for each request the most similar entries, best first, ties by id."""
 
     @abstractmethod
-    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
-        """Write entries with their vectors; an id that exists is replaced, which makes a retry harmless."""
+    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()) -> None:
+        """Write entries with their vectors; an id that exists is replaced, which makes a retry harmless.
+
+        Args:
+            entries: The entries.
+            vectors: Shape ``(len(entries), dimension)``.
+            replaces: Entries that are deleted next; after a crash in between, ``contents.left_over`` names them.
+        """
 
     @abstractmethod
     async def update(self, entries: Sequence[Experience]) -> None:
         """Rewrite entries and keep their vectors, for changes that leave the text alone; unknown ids are ignored."""
+
+    async def fetch(self, ids: Sequence[str]) -> list[Experience]:
+        """Return entries that another process has written since ``load``; only of a store that is ``shared``."""
+        return []
 
     @abstractmethod
     async def delete(self, ids: Sequence[str]) -> None:

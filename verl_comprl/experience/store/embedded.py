@@ -20,12 +20,13 @@ import qdrant_edge as edge
 
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
-from verl_comprl.experience.store.folder import FolderLock, write_atomically
+from verl_comprl.experience.store.folder import FolderLock, check_adoptable, write_atomically
 from verl_comprl.experience.store.payload import (
     INTEGER_FIELDS,
     KEYWORD_FIELDS,
+    QUARANTINED,
+    Contents,
     as_json,
-    from_payload,
     to_payload,
     verified_embedding,
 )
@@ -63,24 +64,26 @@ class EmbeddedStore(ExperienceStore):
         self._searching = asyncio.Lock()
         self._params: edge.SearchParams | None = None  # depends on the number of entries; None after a write
         self._closed = False
+        self.contents = Contents()
         self._shard: edge.EdgeShard
         self._shard_number = 0
 
     @classmethod
-    async def open(cls, path: str | Path, *, embedding: dict[str, Any] | None) -> Self:
+    async def open(cls, path: str | Path, *, embedding: dict[str, Any] | None, create: bool = True) -> Self:
         """Open the bank folder ``path``, or create it.
 
         Args:
             path: Folder; locked until ``close``.
             embedding: Identity of the embedder, with its ``dimension``; stored at creation, compared at every later
                 opening. None opens an existing bank with the identity it has.
+            create: Whether a bank that does not exist is created, which needs ``embedding``.
 
         Raises:
-            StoreError: If the folder is in use, was built with another embedder or schema, cannot be read, or does
-                not exist where ``embedding`` is None.
+            StoreError: If the folder is in use, was built with another embedder or schema, cannot be read, does not
+                exist and must not be created, or holds other files than a bank's.
         """
         folder = Path(path)
-        if embedding is None and not (folder / "bank.json").exists():
+        if not (create and embedding) and not (folder / "bank.json").exists():
             raise StoreError(f"{folder} is not an experience bank: it has no bank.json")
         store = cls(folder, embedding)
         try:
@@ -91,14 +94,16 @@ class EmbeddedStore(ExperienceStore):
         return store
 
     async def load(self) -> list[Experience]:
-        entries: list[Experience] = []
+        contents = Contents()
         offset = None
         while True:
             request = edge.ScrollRequest(offset=offset, limit=_READ_BATCH, with_payload=True)
             records, offset = await self._read(lambda request=request: self._shard.scroll(request))
-            entries.extend(from_payload(record.id, record.payload) for record in records)
+            for record in records:
+                contents.add(record.id, record.payload)
             if offset is None:
-                return entries
+                self.contents = contents
+                return contents.entries
 
     async def count(self) -> int:
         return await self._read(lambda: self._shard.count(edge.CountRequest(exact=True)))
@@ -126,9 +131,9 @@ class EmbeddedStore(ExperienceStore):
             await asyncio.sleep(0)
         return found
 
-    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()) -> None:
         check_vectors(vectors, count=len(entries), dimension=self.dimension)
-        await self._upsert(self._shard, entries, vectors)
+        await self._upsert(self._shard, entries, vectors, replaces)
 
     async def update(self, entries: Sequence[Experience]) -> None:
         def write(batch: Sequence[Experience]) -> None:
@@ -222,13 +227,20 @@ class EmbeddedStore(ExperienceStore):
             raise StoreError(f"experience bank {self._folder}: {error}") from error
         return sorted((Hit(str(point.id), point.score) for point in points), key=lambda hit: (-hit.score, hit.id))
 
-    async def _upsert(self, shard: edge.EdgeShard, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+    async def _upsert(
+        self, shard: edge.EdgeShard, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()
+    ) -> None:
+        # What is replaced stands with the last entry: a crash between two batches must not remove it.
+        payloads = [{**to_payload(entry), **self.contents.marks(())} for entry in entries]
+        if payloads:
+            payloads[-1] |= self.contents.marks(replaces)
         vectors = np.asarray(vectors, dtype=np.float32)
 
         def write(start: int) -> None:
-            batch = zip(entries[start : start + _WRITE_BATCH], vectors[start : start + _WRITE_BATCH], strict=True)
+            rows = slice(start, start + _WRITE_BATCH)
             points = [
-                edge.Point(id=entry.id, vector=vector.tolist(), payload=to_payload(entry)) for entry, vector in batch
+                edge.Point(id=entry.id, vector=vector.tolist(), payload=payload)
+                for entry, vector, payload in zip(entries[rows], vectors[rows], payloads[rows], strict=True)
             ]
             shard.update(edge.UpdateOperation.upsert_points(points))
 
@@ -247,22 +259,30 @@ class EmbeddedStore(ExperienceStore):
             self.embedding = verified_embedding(f"experience bank {self._folder}", stored, self._wanted)
             self.dimension = self.embedding["dimension"]
             self._shard_number = stored["shard"]
+            if stored.get("creating"):  # a crash in the first opening
+                shutil.rmtree(self._shard_path(self._shard_number), ignore_errors=True)
+                self._create_shard(self._shard_number, self.dimension).close()
+                self._write_identity(self._shard_number)
             self._shard = edge.EdgeShard.load(str(self._shard_path(self._shard_number)))
+            _ensure_indexes(self._shard)
             if stored["schema_version"] != SCHEMA_VERSION:  # its entries are read, and rewritten when they change
                 self._write_identity(self._shard_number)
         elif self._wanted is not None:
             self.embedding = as_json(self._wanted)
             self.dimension = self.embedding["dimension"]
-            # The identity last: after a crash before it there is no bank.json, and the next opening starts again here.
-            shutil.rmtree(self._shard_path(0), ignore_errors=True)
+            # The file says whose folder this is before anything else is written, and that the shard is not complete.
+            check_adoptable(self._folder)
+            self._write_identity(0, creating=True)
             self._shard = self._create_shard(0, self.dimension)
             self._write_identity(0)
         for path in self._folder.glob("shard-*"):
-            if path != self._shard_path(self._shard_number):  # left behind by a crash in a replacement
+            number = path.name.removeprefix("shard-")
+            if number.isdecimal() and int(number) != self._shard_number:  # left behind by a crash in a replacement
                 shutil.rmtree(path)
 
-    def _write_identity(self, number: int) -> None:
+    def _write_identity(self, number: int, *, creating: bool = False) -> None:
         identity = {"schema_version": SCHEMA_VERSION, "embedding": self.embedding, "shard": number}
+        identity |= {"creating": True} if creating else {}
         write_atomically(self._folder / "bank.json", json.dumps(identity, indent=1).encode())
 
     def _create_shard(self, number: int, dimension: int) -> edge.EdgeShard:
@@ -274,9 +294,7 @@ class EmbeddedStore(ExperienceStore):
         # One thread: the shard has one segment, and handing a search to a second thread costs more than it saves.
         config = edge.EdgeConfig(vectors=vectors, max_search_threads=1)
         shard = edge.EdgeShard.create(str(self._shard_path(number)), config)
-        kinds = dict.fromkeys(KEYWORD_FIELDS, edge.PayloadSchemaType.Keyword)
-        for field, kind in (kinds | dict.fromkeys(INTEGER_FIELDS, edge.PayloadSchemaType.Integer)).items():
-            shard.update(edge.UpdateOperation.create_field_index(field, kind))
+        _ensure_indexes(shard)
         return shard
 
     def _switch(self, number: int, fresh: edge.EdgeShard, embedding: dict[str, Any]) -> None:
@@ -298,6 +316,15 @@ class EmbeddedStore(ExperienceStore):
         self._shard.close()
 
 
+def _ensure_indexes(shard: edge.EdgeShard) -> None:
+    for fields, kind in (
+        (KEYWORD_FIELDS, edge.PayloadSchemaType.Keyword),
+        (INTEGER_FIELDS, edge.PayloadSchemaType.Integer),
+    ):
+        for field in fields:
+            shard.update(edge.UpdateOperation.create_field_index(field, kind))
+
+
 def _vectors(records: Sequence[edge.Record]) -> dict[str, np.ndarray]:
     return {str(record.id): np.asarray(record.vector, dtype=np.float32) for record in records}
 
@@ -309,5 +336,7 @@ def _filter(request: SearchRequest) -> edge.Filter | None:
     ]
     if request.max_step is not None:
         must.append(edge.FieldCondition("created_step", range=edge.RangeFloat(lte=request.max_step)))
-    must_not = [edge.HasIdCondition(set(request.exclude))] if request.exclude else []
-    return edge.Filter(must=list(must), must_not=list(must_not)) if must or must_not else None
+    must_not: list[Any] = [edge.HasIdCondition(set(request.exclude))] if request.exclude else []
+    if not request.quarantined:
+        must_not.append(edge.FieldCondition("state", match=edge.MatchValue(QUARANTINED)))
+    return edge.Filter(must=list(must), must_not=must_not) if must or must_not else None

@@ -7,11 +7,14 @@ import fcntl
 import os
 from pathlib import Path
 
-from verl_comprl.experience.store.base import StoreError
+from verl_comprl.experience.store.errors import StoreError
+
+_held: dict[tuple[int, int], int] = {}
+"""Process that holds a lock, by device and inode of the folder."""
 
 
 class FolderLock:
-    """Exclusive lock on a folder by ``flock``; the kernel releases it when the process and all its forks have ended."""
+    """Exclusive lock on a folder; the kernel releases it when the process ends, also if forks of it live on."""
 
     def __init__(self, folder: Path) -> None:
         """Lock the folder, creating it if needed.
@@ -21,11 +24,16 @@ class FolderLock:
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._key = (folder.stat().st_dev, folder.stat().st_ino)
+            if _held.get(self._key) == os.getpid():
+                raise StoreError(f"experience bank folder {folder} is already open in this process, {os.getpid()}")
             descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StoreError(f"experience bank folder {folder} cannot be used: {error}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Not flock, which a fork would keep after the death of its parent. This one knows no two owners in one
+            # process, and goes with any descriptor of the file that the process closes: hence the table above.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
@@ -36,10 +44,27 @@ class FolderLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._descriptor = descriptor
+        _held[self._key] = os.getpid()
 
     def release(self) -> None:
         """Release the lock."""
         os.close(self._descriptor)
+        _held.pop(self._key, None)
+
+
+_OWN = {"lock", "bank.json.tmp", "manager.json"}
+
+
+def check_adoptable(folder: Path) -> None:
+    """Check that a new bank can be put into ``folder``: later openings remove what they take for their own.
+
+    Raises:
+        StoreError: If it holds other files.
+    """
+    if foreign := {path.name for path in folder.iterdir()} - _OWN:
+        raise StoreError(
+            f"{folder} holds other files ({min(foreign)}) and is not an experience bank; choose an empty or new folder"
+        )
 
 
 def write_atomically(path: Path, data: bytes) -> None:

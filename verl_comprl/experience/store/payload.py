@@ -4,17 +4,72 @@ Owns the payload format, which both stores share.
 """
 
 import json
+import time
 from typing import Any
 
 from pydantic import ValidationError
 
 from verl_comprl.experience.embedding.base import embedding_difference
-from verl_comprl.experience.schema import READABLE_VERSIONS, Experience
-from verl_comprl.experience.store.base import StoreError
+from verl_comprl.experience.schema import READABLE_VERSIONS, Experience, canonical_id
+from verl_comprl.experience.store.errors import StoreError
 
-KEYWORD_FIELDS = ("task", "environment")
+KEYWORD_FIELDS = ("task", "environment", "state")
 INTEGER_FIELDS = ("created_step",)
 """Fields that a search can filter by; every collection has an index on each."""
+
+QUARANTINED = "quarantined"
+"""Value of the field ``state`` by which searches leave entries out."""
+
+_STORED, _REPLACES = "stored", "replaces"
+
+
+class Contents:
+    """Entries that were read from a store, and what was found beside them.
+
+    Attributes:
+        entries: In no particular order.
+        unreadable: Reason by id, for points that hold no entry that this release can read.
+        unflagged: Quarantined entries of an earlier release, which searches still find.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.entries: list[Experience] = []
+        self.unreadable: dict[str, str] = {}
+        self.unflagged: list[Experience] = []
+        self._stored: dict[str, float] = {}
+        self._replaced: dict[str, float] = {}
+        self._latest = 0.0
+
+    def add(self, id: Any, payload: dict[str, Any] | None) -> None:
+        """Add a point."""
+        payload = payload or {}
+        try:
+            entry = from_payload(id, payload)
+            stored = float(payload.get(_STORED, 0.0))
+            for old in payload.get(_REPLACES, ()):
+                self._replaced[old] = max(stored, self._replaced.get(old, 0.0))
+        except (StoreError, TypeError, ValueError) as error:
+            self.unreadable[str(id)] = str(error)
+            return
+        self.entries.append(entry)
+        self._stored[entry.id] = stored
+        self._latest = max(self._latest, stored)
+        if entry.quarantined and "state" not in payload:
+            self.unflagged.append(entry)
+
+    @property
+    def left_over(self) -> list[str]:
+        """Entries that a replacement, interrupted by a crash, should have removed.
+
+        Only those that were stored before it: an entry that was imported again later is meant to be there.
+        """
+        return [id for id, at in self._replaced.items() if self._stored.get(id, at) < at]
+
+    def marks(self, replaces: Any) -> dict[str, Any]:
+        """Return the payload fields of a point that is written now, and replaces others."""
+        self._latest = max(time.time(), self._latest + 1e-6)
+        return {_STORED: self._latest, _REPLACES: list(replaces)}
 
 
 def to_payload(entry: Experience) -> dict[str, Any]:
@@ -25,6 +80,7 @@ def to_payload(entry: Experience) -> dict[str, Any]:
         "task": list(entry.tasks),
         "environment": list(entry.environments),
         "created_step": entry.created_step,
+        "state": QUARANTINED if entry.quarantined else "usable",
     }
     return {**filters, "entry": entry.model_dump_json()}
 
@@ -36,9 +92,14 @@ def from_payload(id: Any, payload: dict[str, Any] | None) -> Experience:
         StoreError: If the payload holds no entry that this release can read.
     """
     try:
-        return Experience.model_validate_json((payload or {})["entry"])
+        entry = Experience.model_validate_json((payload or {})["entry"])
     except (KeyError, ValidationError) as error:
-        raise StoreError(f"entry {id} in the store cannot be read: {error}") from error
+        reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("entry",), "msg": "missing"}
+        field = ".".join(map(str, reason["loc"]))
+        raise StoreError(f"entry {id} in the store cannot be read: {field}: {reason['msg']}") from error
+    if entry.id != canonical_id(str(id)):
+        raise StoreError(f"entry {id} in the store cannot be read: it says that its id is {entry.id!r}")
+    return entry
 
 
 def as_json(embedding: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +120,8 @@ def verified_embedding(where: str, stored: Any, wanted: dict[str, Any] | None) -
     """
     try:
         version, embedding = stored["schema_version"], stored["embedding"]
-        embedding["dimension"]
+        if type(embedding["dimension"]) is not int or embedding["dimension"] < 1 or type(version) is not int:
+            raise TypeError
     except (KeyError, TypeError):
         raise StoreError(f"{where} is not an experience bank: it names no schema or no embedder") from None
     if version not in READABLE_VERSIONS:

@@ -4,29 +4,40 @@ Owns entries and searches. How calls are made is in ``server_client``, the colle
 ``server_collection``.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from qdrant_client import AsyncQdrantClient, models
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
-from verl_comprl.experience.store.payload import as_json, from_payload, to_payload, verified_embedding
-from verl_comprl.experience.store.server_client import ServerClient
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
+from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.payload import QUARANTINED, Contents, as_json, to_payload, verified_embedding
+from verl_comprl.experience.store.server_client import ServerClient, status_of
 from verl_comprl.experience.store.server_collection import ServerCollection
+from verl_comprl.experience.store.server_lease import RENEW_SECONDS, Lease
 
 _WRITE_BATCH = 64
 _READ_BATCH = 256
+_REQUEST_BYTES = 8 * 2**20
+"""Of payloads and vectors in an upsert, roughly: at 32 MB a server closes the connection without an answer."""
+
+T = TypeVar("T")
 
 
 class ServerStore(ExperienceStore):
     """A collection on a server, with one writer, which holds a lease, and any number of readers."""
 
-    def __init__(self, client: ServerClient, collection: ServerCollection, *, read_only: bool) -> None:
+    def __init__(self, client: ServerClient, collection: ServerCollection, lease: Lease, *, read_only: bool) -> None:
         """Use ``open``."""
+        self.contents = Contents()
+        self.shared = read_only
+        self._lease = lease
+        self._renewal: asyncio.Task[None] | None = None
         self._client = client
         self._collection = collection
         self._read_only = read_only
@@ -54,7 +65,12 @@ class ServerStore(ExperienceStore):
                 embedder or schema, or it does not exist and must not be created.
         """
         connection = ServerClient(config, client)
-        store = cls(connection, ServerCollection(connection, config.collection), read_only=read_only)
+        store = cls(
+            connection,
+            ServerCollection(connection, config.collection),
+            Lease(connection, config.collection),
+            read_only=read_only,
+        )
         try:
             await store._open(embedding)
         except BaseException:
@@ -71,19 +87,31 @@ class ServerStore(ExperienceStore):
         self.embedding = verified_embedding(self._client.name, metadata, wanted)
         self.dimension = self.embedding["dimension"]
         if not self._read_only:
-            await self._collection.take_lease(metadata)
+            await self._lease.take()
+            self._renewal = asyncio.create_task(self._keep_lease())
+            await self._collection.record_schema()
             await self._collection.ensure_indexes()
+            await self._collection.clear_away()
 
     async def load(self) -> list[Experience]:
-        entries: list[Experience] = []
+        contents = Contents()
         offset: Any = None
+        limit = min(_READ_BATCH, self._limits.max_query_limit or _READ_BATCH)
         while True:
             records, offset = await self._client.call(
-                lambda client, offset=offset: client.scroll(self._name, limit=_READ_BATCH, offset=offset)
+                lambda client, offset=offset: client.scroll(self._name, limit=limit, offset=offset)
             )
-            entries.extend(from_payload(record.id, record.payload) for record in records)
+            for record in records:
+                contents.add(record.id, record.payload)
             if offset is None:
-                return entries
+                self.contents = contents
+                return contents.entries
+
+    async def fetch(self, ids: Sequence[str]) -> list[Experience]:
+        contents = Contents()
+        for record in await self._client.call_briefly(lambda client: client.retrieve(self._name, list(ids))):
+            contents.add(record.id, record.payload)
+        return contents.entries
 
     async def count(self) -> int:
         return (await self._client.call(lambda client: client.count(self._name, exact=True))).count
@@ -95,18 +123,32 @@ class ServerStore(ExperienceStore):
             np.stack([request.vector for request in requests]), count=len(requests), dimension=self.dimension
         )
         queries = [
-            models.QueryRequest(query=vector.tolist(), limit=request.limit, filter=_filter(request), with_payload=False)
+            models.QueryRequest(
+                query=vector.tolist(),
+                limit=min(request.limit, self._limits.max_query_limit or request.limit),
+                filter=_filter(request),
+                # At the same cost as with the server's index up to some 100,000 entries, which would miss some.
+                params=models.SearchParams(exact=self._limits.search_allow_exact is not False),
+                with_payload=False,
+            )
             for request, vector in zip(requests, vectors, strict=True)
         ]
-        responses = await self._client.call(lambda client: client.query_batch_points(self._name, queries))
+        size = self._limits.search_max_batchsize or len(queries)
+        responses = [
+            response
+            for start in range(0, len(queries), size)
+            for response in await self._located(
+                lambda client, start=start: client.query_batch_points(self._name, queries[start : start + size])
+            )
+        ]
         return [
             sorted((Hit(str(p.id), p.score) for p in response.points), key=lambda hit: (-hit.score, hit.id))
             for response in responses
         ]
 
-    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+    async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()) -> None:
         vectors = check_vectors(vectors, count=len(entries), dimension=self.dimension)
-        await self._upsert(self._name, entries, vectors)
+        await self._upsert(self._name, entries, vectors, replaces)
 
     async def update(self, entries: Sequence[Experience]) -> None:
         await self._start_writing()
@@ -129,9 +171,9 @@ class ServerStore(ExperienceStore):
 
     async def delete(self, ids: Sequence[str]) -> None:
         await self._start_writing()
-        if ids:
+        if ids:  # readers wait for this one, so it is tried once; the whole change can be repeated
             self._check(
-                await self._client.call(
+                await self._client.call_briefly(
                     lambda client: client.delete(self._name, models.PointIdsList(points=list(ids)), wait=True)
                 )
             )
@@ -174,8 +216,9 @@ class ServerStore(ExperienceStore):
         if self._client.closed:
             return
         try:
-            if not self._read_only:
-                await self._collection.release_lease()
+            if self._renewal:
+                self._renewal.cancel()
+                await self._lease.release()
         finally:
             await self._client.close()
 
@@ -183,20 +226,66 @@ class ServerStore(ExperienceStore):
     def _name(self) -> str:
         return self._collection.physical
 
-    async def _upsert(self, name: str, entries: Sequence[Experience], vectors: np.ndarray) -> None:
+    @property
+    def _limits(self) -> models.StrictModeConfigOutput:
+        return self._collection.limits
+
+    async def _located(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
+        """Search, for which a writer may wait. A reader follows a bank that was put into another collection."""
+        try:
+            return await self._client.call_briefly(work)
+        except StoreError as error:
+            if status_of(error) != 404:
+                raise
+        metadata = await self._collection.find()
+        if metadata is None:
+            raise StoreError(f"the bank has vanished from the server: {self._client.name}")
+        stored = verified_embedding(self._client.name, metadata, None)
+        if stored != self.embedding:
+            raise StoreError(f"{self._client.name} was embedded again by another process; open it again")
+        return await self._client.call_briefly(work)
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease, whatever the bank does meanwhile; a failure is noticed by the next write."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            with contextlib.suppress(StoreError):
+                await self._lease.renew()
+
+    async def _upsert(
+        self, name: str, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()
+    ) -> None:
         await self._start_writing()
-        for start in range(0, len(entries), _WRITE_BATCH):
-            batch = zip(entries[start : start + _WRITE_BATCH], vectors[start : start + _WRITE_BATCH], strict=True)
+        payloads = [{**to_payload(entry), **self.contents.marks(())} for entry in entries]
+        if payloads:  # with the last: a crash between two requests must not remove what is replaced
+            payloads[-1] |= self.contents.marks(replaces)
+        for batch in self._batches(payloads):
             points = [
-                models.PointStruct(id=entry.id, vector=vector.tolist(), payload=to_payload(entry))
-                for entry, vector in batch
+                models.PointStruct(id=entries[row].id, vector=vectors[row].tolist(), payload=payloads[row])
+                for row in batch
             ]
+            await self._start_writing()
             self._check(await self._client.call(lambda client, points=points: client.upsert(name, points, wait=True)))
+
+    def _batches(self, payloads: Sequence[dict[str, Any]]) -> Iterator[list[int]]:
+        """Split rows into requests that the server accepts."""
+        most = min(_WRITE_BATCH, self._limits.upsert_max_batchsize or _WRITE_BATCH)
+        batch: list[int] = []
+        size = 0
+        for row, payload in enumerate(payloads):
+            needed = 4 * len(payload["entry"]) + 20 * self.dimension
+            if batch and (len(batch) == most or size + needed > _REQUEST_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(row)
+            size += needed
+        if batch:
+            yield batch
 
     async def _start_writing(self) -> None:
         if self._read_only:
             raise StoreError(f"{self._client.name} was opened read-only")
-        await self._collection.renew_lease()
+        await self._lease.renew()
 
     def _check(self, result: models.UpdateResult) -> None:
         if result.status != models.UpdateStatus.COMPLETED:
@@ -213,4 +302,7 @@ def _filter(request: SearchRequest) -> models.Filter | None:
     if request.max_step is not None:
         must.append(models.FieldCondition(key="created_step", range=models.Range(lte=request.max_step)))
     must_not: list[Any] = [models.HasIdCondition(has_id=list(request.exclude))] if request.exclude else []
+    if not request.quarantined:
+        hidden = models.FieldCondition(key="state", match=models.MatchValue(value=QUARANTINED))
+        must_not.append(hidden)
     return models.Filter(must=must, must_not=must_not) if must or must_not else None

@@ -14,10 +14,11 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from verl_comprl.experience.config import BankConfig
-from verl_comprl.experience.store.base import StoreError
+from verl_comprl.experience.store.errors import StoreError
 
 T = TypeVar("T")
 
+_NO_SPACE = "No space left on device"
 _LONGEST_WAIT = 10.0
 """Seconds; a server that asks for a longer wait counts as down."""
 
@@ -42,6 +43,7 @@ class ServerClient:
             pool_size=config.max_in_flight,
         )
         self._attempts = config.attempts
+        self._seconds = config.timeout_seconds
         self._in_flight = asyncio.Semaphore(config.max_in_flight)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
@@ -58,6 +60,18 @@ class ServerClient:
             StoreError: If the last attempt failed, or the error is not one to retry.
         """
         return await self._guarded(lambda: self._repeated(work))
+
+    async def call_briefly(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
+        """Make a call for which others wait: one attempt, and no longer than a request may take, queueing included.
+
+        Raises:
+            StoreError: If it failed or was late.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self.call_once(work)
+        except TimeoutError as error:
+            raise StoreError(f"{self.name}: no answer within {self._seconds:g} s") from error
 
     async def call_once(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
         """Make a call that must not be repeated.
@@ -99,7 +113,7 @@ class ServerClient:
         except StoreError:
             raise
         except Exception as error:  # the client passes on exceptions of httpx, of pydantic and of its local mode
-            raise StoreError(f"{self.name}: {_one_line(error)}") from error
+            raise StoreError(f"{self.name}: {_explained(error)}") from error
 
 
 def status_of(error: BaseException | None) -> int | None:
@@ -116,7 +130,18 @@ def _should_retry(error: Exception) -> bool | float:
     if isinstance(error, ResourceExhaustedResponse):
         return float(error.retry_after_s) if error.retry_after_s <= _LONGEST_WAIT else False
     status = status_of(error)
+    if _NO_SPACE in str(error):
+        return False
     return status in (408, 429) or status >= 500 if status else isinstance(error, ResponseHandlingException)
+
+
+def _explained(error: Exception) -> str:
+    status = status_of(error)
+    if status in (401, 403):
+        return f"{status}, the API key is missing or wrong: set the environment variable QDRANT_API_KEY"
+    if _NO_SPACE in str(error):
+        return "the server's disk is full (No space left on device); searches go on, make room there"
+    return _one_line(error)
 
 
 def _one_line(error: Any) -> str:

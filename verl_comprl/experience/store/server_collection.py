@@ -1,4 +1,4 @@
-"""The Qdrant collection of a bank: alias, metadata, indexes, replacement, and the lease of its writer.
+"""The Qdrant collection of a bank: alias, metadata, indexes and replacement. The writer's lease is in ``server_lease``.
 
 Owns the collection as a whole; entries and searches are in ``server``.
 
@@ -8,10 +8,9 @@ and then moves the alias to it.
 """
 
 import asyncio
-import os
-import socket
+import contextlib
+import re
 import time
-import uuid
 from typing import Any
 
 from qdrant_client import models
@@ -21,12 +20,8 @@ from verl_comprl.experience.store.base import StoreError
 from verl_comprl.experience.store.payload import INTEGER_FIELDS, KEYWORD_FIELDS
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 
-LEASE_SECONDS = 30.0
-"""Seconds since its last renewal for which a writer counts as alive."""
-_RENEW_SECONDS = 10.0
 _READABLE_SECONDS = 5.0
 """Seconds for which a collection that another process has just created may be unreadable."""
-_WRITER = "writer"
 
 
 class ServerCollection:
@@ -37,8 +32,8 @@ class ServerCollection:
         self._client = client
         self._alias = name
         self.physical = ""
-        self._id = uuid.uuid4().hex
-        self._renewed_at = 0.0
+        self.limits = models.StrictModeConfigOutput()
+        """Sizes of requests that the server accepts; None for any."""
 
     async def find(self) -> dict[str, Any] | None:
         """Return the metadata of the collection behind the alias, or None if there is no such alias.
@@ -46,13 +41,12 @@ class ServerCollection:
         Raises:
             StoreError: If the name is a collection instead of an alias, or the server failed.
         """
-        aliases = (await self._client.call(lambda client: client.get_aliases())).aliases
-        found = [alias.collection_name for alias in aliases if alias.alias_name == self._alias]
-        if not found:
+        found = await self._aliased()
+        if found is None:
             if await self._client.call(lambda client: client.collection_exists(self._alias)):
                 raise StoreError(f"{self._client.name} is a collection, not an experience bank; choose another name")
             return None
-        (self.physical,) = found
+        self.physical = found
         return await self._metadata()
 
     async def create(self, embedding: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +54,15 @@ class ServerCollection:
 
         Returns:
             The metadata of the collection, which may be another process's.
+
+        Raises:
+            StoreError: If the server holds later collections of the bank, or the server failed.
         """
+        if later := [name for number, name in await self._numbered() if number > 1]:
+            raise StoreError(
+                f"{self._client.name} has lost its alias, but its content is there: point the alias {self._alias} "
+                f"to {later[-1]} on the server, or choose another comprl.bank.collection"
+            )
         self.physical = f"{self._alias}.v1"
         try:
             await self._create(self.physical, embedding)
@@ -68,29 +70,30 @@ class ServerCollection:
             if status_of(error) != 409:
                 raise
         await self.ensure_indexes()
-        await self._point_alias(self.physical, None)
+        await self._point_alias(self.physical)
         return await self._metadata()
 
     async def create_next(self, embedding: dict[str, Any]) -> str:
-        """Create the next collection, after deleting what a crash may have left under its name."""
-        number = int(self.physical.rpartition(".v")[2]) + 1
-        name = f"{self._alias}.v{number}"
-        await self._client.call(lambda client: client.delete_collection(name))
+        """Create the next collection, under a number that no collection has."""
+        name = f"{self._alias}.v{max((number for number, _ in await self._numbered()), default=0) + 1}"
         await self._create(name, embedding)
         await self._ensure_indexes(name)
         return name
 
     async def switch_to(self, name: str) -> None:
         """Point the alias to another collection and delete the previous one."""
-        old = self.physical
         # The alias decides which content counts: a crash before this call leaves the old content, a crash after it the
         # new one, and in both cases a collection that nothing refers to.
-        await self._point_alias(name, old)
+        await self._point_alias(name)
         self.physical = name
-        # The lease is in the metadata of the collection, so the new one has none yet.
-        self._renewed_at = 0.0
-        await self.renew_lease()
-        await self._client.call(lambda client: client.delete_collection(old))
+        await self.clear_away()
+
+    async def clear_away(self) -> None:
+        """Delete the collections that replacements left behind; what cannot be deleted now is deleted at an opening."""
+        with contextlib.suppress(StoreError):
+            for _, name in await self._numbered():
+                if name != self.physical and "embedding" in await self._metadata(name):  # made by a bank
+                    await self.drop(name)
 
     async def drop(self, name: str) -> None:
         """Delete a collection that is not in use."""
@@ -99,46 +102,6 @@ class ServerCollection:
     async def ensure_indexes(self) -> None:
         """Create the payload indexes that are missing; filters are slow, or refused, without them."""
         await self._ensure_indexes(self.physical)
-
-    # ---- the lease of the writer ----
-
-    async def take_lease(self, metadata: dict[str, Any]) -> None:
-        """Become the writer, unless ``metadata`` names another one that counts as alive.
-
-        The lease is read and then written, not in one step: it does not stop processes that open at the same moment.
-
-        Raises:
-            StoreError: If there is another writer.
-        """
-        self.check_lease(metadata)
-        await self.renew_lease()
-
-    def check_lease(self, metadata: dict[str, Any]) -> None:
-        """Check that ``metadata`` names no other writer that counts as alive.
-
-        Raises:
-            StoreError: If it does.
-        """
-        writer = metadata.get(_WRITER) or {}
-        seen = time.time() - writer.get("seen_at", 0.0)
-        if writer.get("id") not in (None, self._id) and seen < LEASE_SECONDS and not _is_dead(writer):
-            raise StoreError(
-                f"{self._client.name} is being written by process {writer.get('pid')} on {writer.get('host')} "
-                f"(seen {seen:.0f} s ago); close that run, or choose another comprl.bank.collection. "
-                f"If it died, it can be opened in {LEASE_SECONDS - seen:.0f} s"
-            )
-
-    async def renew_lease(self) -> None:
-        """Record that the writer is alive, unless that was done less than ``_RENEW_SECONDS`` ago."""
-        if time.monotonic() - self._renewed_at < _RENEW_SECONDS and self._renewed_at:
-            return
-        writer = {"id": self._id, "host": socket.gethostname(), "pid": os.getpid(), "seen_at": time.time()}
-        await self._set_metadata({_WRITER: writer, "schema_version": SCHEMA_VERSION})  # it may have been older
-        self._renewed_at = time.monotonic()
-
-    async def release_lease(self) -> None:
-        """Stop being the writer, so that another process can open the bank at once."""
-        await self._set_metadata({_WRITER: {}})
 
     # ---- calls ----
 
@@ -161,7 +124,8 @@ class ServerCollection:
         }
         wanted |= {field: models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER) for field in INTEGER_FIELDS}
         for field, schema in wanted.items():
-            if field not in there:
+            # Of another type a server would answer queries without it; creating it again replaces it.
+            if field not in there or (there[field] and there[field].data_type != schema.type.value):
                 await self._client.call(
                     lambda client, field=field, schema=schema: client.create_payload_index(name, field, schema)
                 )
@@ -169,8 +133,8 @@ class ServerCollection:
         if missing := [field for field in wanted if field not in there]:
             raise StoreError(f"{self._client.name} has no index on {', '.join(missing)}")
 
-    async def _readable(self, name: str) -> models.CollectionInfo:
-        deadline = time.monotonic() + _READABLE_SECONDS
+    async def _readable(self, name: str, *, wait: bool = True) -> models.CollectionInfo:
+        deadline = time.monotonic() + _READABLE_SECONDS * wait
         while True:
             try:
                 return await self._client.call(lambda client: client.get_collection(name))
@@ -179,30 +143,35 @@ class ServerCollection:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def _metadata(self) -> dict[str, Any]:
-        return (await self._readable(self.physical)).config.metadata or {}
+    async def _metadata(self, name: str = "") -> dict[str, Any]:
+        config = (await self._readable(name or self.physical, wait=not name)).config
+        if not name and config.strict_mode_config and config.strict_mode_config.enabled:
+            self.limits = config.strict_mode_config
+        return config.metadata or {}
 
-    async def _set_metadata(self, metadata: dict[str, Any]) -> None:
-        await self._client.call(lambda client: client.update_collection(self.physical, metadata=metadata))
+    async def record_schema(self) -> None:
+        """Record the schema of this release, after which an older one refuses the bank."""
+        version = {"schema_version": SCHEMA_VERSION}
+        await self._client.call(lambda client: client.update_collection(self.physical, metadata=version))
 
-    async def _point_alias(self, new: str, old: str | None) -> None:
-        create = models.CreateAliasOperation(
+    async def _numbered(self) -> list[tuple[int, str]]:
+        """Return the collections named ``<name>.v<n>``, by number."""
+        form = re.compile(rf"{re.escape(self._alias)}\.v(\d{{1,9}})")
+        there = (await self._client.call(lambda client: client.get_collections())).collections
+        found = [(form.fullmatch(collection.name), collection.name) for collection in there]
+        return sorted((int(match[1]), name) for match, name in found if match)
+
+    async def _point_alias(self, new: str) -> None:
+        # One action, which replaces an alias: harmless to repeat, and read back in case the last answer was lost.
+        create: Any = models.CreateAliasOperation(
             create_alias=models.CreateAlias(collection_name=new, alias_name=self._alias)
         )
-        operations: list[Any] = [create]
-        if old is not None:
-            operations.insert(0, models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self._alias)))
-        await self._client.call_once(lambda client: client.update_collection_aliases(operations))
+        try:
+            await self._client.call(lambda client: client.update_collection_aliases([create]))
+        except StoreError:
+            if await self._aliased() != new:
+                raise
 
-
-def _is_dead(writer: dict[str, Any]) -> bool:
-    """Return whether the writer was a process of this machine that has ended."""
-    if writer.get("host") != socket.gethostname():
-        return False
-    try:
-        os.kill(int(writer["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, KeyError, ValueError):
-        pass
-    return False
+    async def _aliased(self) -> str | None:
+        aliases = (await self._client.call(lambda client: client.get_aliases())).aliases
+        return next((alias.collection_name for alias in aliases if alias.alias_name == self._alias), None)

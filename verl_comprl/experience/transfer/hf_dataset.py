@@ -13,6 +13,10 @@ from verl_comprl.experience.schema import SCHEMA_VERSION, Experience, TaskUsage
 
 ENTRIES_FILE = "data/entries.parquet"
 
+_READ_BATCH = 64
+_ENTRY_BYTES = 256 * 1024
+"""Mean size of an entry from which a table is taken for an attack; contents have some thousand characters."""
+
 _CARD = """\
 ---
 pretty_name: Experience bank
@@ -68,8 +72,12 @@ def to_parquet(entries: Sequence[Experience]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def from_parquet(data: bytes) -> list[Experience]:
+def from_parquet(data: bytes, count: int) -> list[Experience]:
     """Return the entries of a parquet file.
+
+    Args:
+        data: The file. Compressed, a few bytes can stand for gigabytes.
+        count: Entries that it should have.
 
     Raises:
         ValueError: If it is not a parquet file, or its rows are not entries of this schema.
@@ -79,7 +87,15 @@ def from_parquet(data: bytes) -> list[Experience]:
 
     try:
         # Not read_table: its threads outlive the call, and one that frees `data` while Python exits aborts the process.
-        rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
+        file, rows, size = pq.ParquetFile(pa.BufferReader(data)), [], 0
+        if file.metadata.num_rows != count:
+            raise ValueError(f"should have {count} entries, has {file.metadata.num_rows}")
+        for batch in file.iter_batches(_READ_BATCH, use_threads=False):
+            texts = batch.to_pylist()  # counted as text: a dictionary column of one long text has few bytes
+            size += batch.nbytes + sum(len(value) for row in texts for value in row.values() if isinstance(value, str))
+            if size > _ENTRY_BYTES * (count + _READ_BATCH):
+                raise ValueError(f"has more than {_ENTRY_BYTES} bytes per entry")
+            rows += texts
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"not a parquet file: {error}") from error
     try:

@@ -7,7 +7,9 @@ columns and the card are in ``hf_dataset``.
 
 import hashlib
 import json
+import re
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,11 +59,11 @@ def write_snapshot(folder: Path, entries: Sequence[Experience], vectors: np.ndar
     building = _sibling(folder, "building")
     try:
         _recover(folder)
+        _remove_leftovers(folder, "building")
         if foreign := set(_files(folder)) - _OWN:
             raise SnapshotError(
                 f"snapshot folder {folder} holds other files ({min(foreign)}); choose an empty or a new folder"
             )
-        shutil.rmtree(building, ignore_errors=True)
         (building / ENTRIES_FILE).parent.mkdir(parents=True)
         checksums = {}
         for name, data in (
@@ -96,8 +98,7 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         SnapshotError: If anything is missing, damaged, or was made with another embedder or schema.
     """
     folder = folder.resolve()
-    aside = _sibling(folder, "replaced")
-    place = aside if aside.exists() and not folder.exists() else folder  # a crash in `_replace` can leave it there
+    place = folder if folder.exists() else _set_aside(folder) or folder  # a crash in `_replace` can leave it there
     try:
         manifest = json.loads((place / _MANIFEST).read_bytes())
         if manifest["schema_version"] not in READABLE_VERSIONS:
@@ -112,12 +113,17 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         for name, data in files.items():
             if hashlib.sha256(data).hexdigest() != manifest["sha256"][name]:
                 raise SnapshotError(f"snapshot {folder} is damaged: {name} does not have the checksum of its manifest")
-        entries = from_parquet(files[ENTRIES_FILE])
+        # The vectors first: they take real bytes, while a few of a compressed table can stand for millions of rows.
         vectors = load(files[_VECTORS])["vectors"]
+        if vectors.ndim != 2 or len(vectors) != manifest["count"]:
+            raise SnapshotError(
+                f"snapshot {folder} should have {manifest['count']} entries, its vectors have shape {vectors.shape}"
+            )
+        entries = from_parquet(files[ENTRIES_FILE], len(vectors))
         count, shape = manifest["count"], (manifest["count"], stored["dimension"])
     except SnapshotError:
         raise
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise SnapshotError(f"snapshot {folder} is incomplete or damaged: {error!r}") from error
     if not len(entries) == len({entry.id for entry in entries}) == len(vectors) == count:
         raise SnapshotError(
@@ -146,7 +152,7 @@ def snapshot_checksum(address: str) -> str:
     try:
         manifest = json.loads((snapshot_folder(address) / _MANIFEST).read_bytes())
         return manifest["sha256"][ENTRIES_FILE]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise SnapshotError(f"{address} is not a snapshot: {error!r}") from error
 
 
@@ -188,21 +194,40 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 def _sibling(folder: Path, purpose: str) -> Path:
-    return folder.with_name(f"{folder.name}.{purpose}")
+    """Return a new name beside ``folder``; a fixed one could be somebody's."""
+    return folder.with_name(f".{folder.name}.{purpose}-{uuid.uuid4().hex}")
+
+
+def _siblings(folder: Path, purpose: str) -> list[Path]:
+    """Return what a crash left beside ``folder``: only names of our form that hold nothing but a snapshot's files."""
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.{purpose}-[0-9a-f]{{32}}")
+    near = folder.parent.iterdir() if folder.parent.exists() else ()
+    ours = {name for own in _OWN for name in (own, f"{own}.tmp")}
+    return sorted(path for path in near if pattern.fullmatch(path.name) and ours.issuperset(_files(path)))
+
+
+def _set_aside(folder: Path) -> Path | None:
+    """Return the snapshot that a replacement of ``folder`` had moved aside when it was interrupted."""
+    return next((path for path in _siblings(folder, "replaced") if (path / _MANIFEST).exists()), None)
+
+
+def _remove_leftovers(folder: Path, purpose: str) -> None:
+    for path in _siblings(folder, purpose):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _recover(folder: Path) -> None:
     """Finish or undo a replacement that a crash interrupted."""
-    aside = _sibling(folder, "replaced")
-    if not folder.exists() and aside.exists():
+    aside = _set_aside(folder)
+    if aside and not folder.exists():
         aside.rename(folder)
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove_leftovers(folder, "replaced")
 
 
 def _replace(folder: Path, new: Path) -> None:
     """Replace ``folder`` by ``new``."""
     # Two renames, because a rename onto a folder that is not empty fails. After a crash between them the old snapshot
-    # is at `<name>.replaced`, where `read_snapshot` finds it and from where `_recover` moves it back.
+    # is at a name of `_sibling`, where `read_snapshot` finds it and from where `_recover` moves it back.
     aside = _sibling(folder, "replaced")
     if folder.exists():
         folder.rename(aside)

@@ -24,13 +24,15 @@ class ImportReport:
     """Result of importing a snapshot, in numbers of entries.
 
     ``skipped``: already in the bank, or replaced by another entry. ``rejected``: without text after sanitising.
-    ``evicted``: removed because the bank was full, old and imported entries together.
+    ``evicted``: removed because the bank was full, old and imported entries together. ``superseded``: entries of the
+    bank that imported ones say they replaced; they are kept.
     """
 
     added: int = 0
     skipped: int = 0
     rejected: int = 0
     evicted: int = 0
+    superseded: int = 0
 
 
 async def save_snapshot(ledger: Ledger, folder: Path) -> None:
@@ -95,6 +97,7 @@ async def add_snapshot(
             skipped=len(cleaned) - len(wanted),
             rejected=len(entries) - len(cleaned),
             evicted=len(evicted),
+            superseded=len({parent for n in kept for parent in cleaned[n].parents if parent in existing}),
         )
 
     return await ledger.write(write)

@@ -27,15 +27,15 @@ async def find_problems(store: ExperienceStore, entries: Mapping[str, Experience
     """
     stored = {entry.id: entry for entry in await store.load()}
     problems = []
-    if (count := await store.count()) != len(stored):
+    if (count := await store.count()) != len(stored) + len(store.contents.unreadable):
         problems.append(f"the store counts {count} entries, but lists {len(stored)}")
     problems += _named("only in the store", [id for id in stored if id not in entries])
     problems += _named("not in the store", [id for id in entries if id not in stored])
     both = [id for id in entries if id in stored]
     differ = [id for id in both if _facts(stored[id]) != _facts(entries[id])]
     problems += _named("with other text or provenance in the store than in memory", differ)
-    half = [parent for entry in stored.values() for parent in entry.parents if parent in stored]
-    problems += _named("replaced by another entry, but still in the store", half)
+    problems += _named("replaced by another entry, but still in the store", store.contents.left_over)
+    problems += _named("that cannot be read", [*store.contents.unreadable])
     ahead = [id for id in both if stored[id].retrievals > entries[id].retrievals or stored[id].uses > entries[id].uses]
     problems += _named("with higher counters in the store than in memory", ahead)
     try:

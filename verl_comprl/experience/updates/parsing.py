@@ -15,6 +15,7 @@ Operation = Add | Update | Return | Upvote | Downvote | Retain | Merge | Discard
 
 _DISTILLATION: Mapping[str, type[Operation]] = {"add": Add, "update": Update, "return": Return}
 _VOTES: Mapping[str, type[Operation]] = {"upvote": Upvote, "downvote": Downvote}
+_ANSWER_LIST = re.compile(r"<answer>\s*(?:```(?:json)?\s*)?\[")
 _MERGE: Mapping[str, type[Operation]] = {"retain": Retain, "merge": Merge, "discard": Discard}
 
 
@@ -102,6 +103,9 @@ def _read_list(answer: str) -> list[Any] | ParseError:
     body = parse_answer(answer)
     if body is None:
         return ParseError("no_answer", "no text inside <answer> and </answer> after the reasoning")
+    lists = _top_level_lists(answer)
+    if lists:
+        return lists[-1] or ParseError("empty_list", "the list is empty")
     start = re.search(r"[\[{]", body)
     if start is None:
         return ParseError("not_a_list", f"expected a JSON list, got {body[:40]!r}")
@@ -112,6 +116,21 @@ def _read_list(answer: str) -> list[Any] | ParseError:
     if not isinstance(value, list):
         return ParseError("not_a_list", f"expected a JSON list, got a {type(value).__name__}")
     return value or ParseError("empty_list", "the list is empty")
+
+
+def _top_level_lists(answer: str) -> list[list[Any]]:
+    """Return the JSON lists that begin an ``<answer>`` after the reasoning, without those quoted inside of another."""
+    reply, found, at = answer.rpartition("</think>")[2], [], 0
+    while match := _ANSWER_LIST.search(reply, at):
+        at = match.end()
+        try:
+            value, end = json.JSONDecoder().raw_decode(reply, match.end() - 1)
+        except (ValueError, RecursionError):
+            continue
+        if "</answer>" in reply[end:]:
+            found.append(value)
+            at = end
+    return found
 
 
 def _read_operation(

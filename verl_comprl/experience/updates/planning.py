@@ -68,6 +68,8 @@ class Changes:
     report: ApplyReport
 
 
+_INHERITED = "replaces a quarantined entry: "
+_TWICE = _INHERITED * 2
 _NAMES = ("tasks", "environments")
 _COUNTED_AS: Mapping[type[Operation], str] = {
     Add: "added",
@@ -203,7 +205,10 @@ def descendants(
 
 def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:
     names = {name: [*fields[name], *chain(*(getattr(parent, name) for parent in parents))] for name in _NAMES}
+    # Or the text of an entry that was found harmful would come back in other words.
+    reason = next((parent.quarantined for parent in parents if parent.quarantined), "")
     return Experience(
+        quarantined=reason and f"{_INHERITED}{reason}".replace(_TWICE, _INHERITED),
         title=operation.title,
         content=operation.content,
         parents=tuple(parent.id for parent in parents),

@@ -1,7 +1,7 @@
 """Removes control characters and structural markers from untrusted text, and cuts it to a number of tokens.
 
-Owns the list of markers: those of chat templates of the form ``<|...|>``, tool tags, and our own tags. Markers of other
-forms, such as ``[INST]``, are not recognised. The lengths are settings of the bank.
+Owns what a stored text must not contain: control tokens of model families (``untrusted``), tool tags and our own tags.
+The lengths are settings of the bank.
 """
 
 import re
@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from verl_comprl.experience.config import BankConfig
+from verl_comprl.untrusted import FAMILIES, replace_marked
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
-_BAR = r"[|\uff5c]"  # some templates use the full-width bar
-# Template markers like <|im_end|>, tool tags and our own tags.
-_MARKER = re.compile(rf"<{_BAR}[^<>]*{_BAR}>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
-_HALF_MARKER = re.compile(rf"<{_BAR}|{_BAR}>")
+_MARKER = re.compile(rf"{FAMILIES}|<\|[^<>]*\|>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
+_HALF_MARKER = re.compile(r"<\||\|>")
 _KEPT_CONTROLS = "\n\t"
 _CONTROLS = {"Cc", "Cf", "Cs"}
 
@@ -33,7 +32,7 @@ class Tokenizer(Protocol):
 
 
 def sanitize(text: str, max_chars: int) -> str:
-    """Return ``text`` without control characters, chat-template markers, tool tags and our delimiters.
+    """Return ``text`` without control characters, control tokens of models, tool tags and our delimiters.
 
     Args:
         text: Untrusted text.
@@ -46,7 +45,9 @@ def sanitize(text: str, max_chars: int) -> str:
     text = "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
     text = text[:max_chars]
     # Until nothing changes: removing a marker can join the halves of another one.
-    while (shorter := _MARKER.sub("", text)) != text or (shorter := _HALF_MARKER.sub("", text)) != text:
+    while (shorter := replace_marked(text, _MARKER, "")) != text or (
+        shorter := replace_marked(text, _HALF_MARKER, "")
+    ) != text:
         text = shorter
     return text.strip()
 

@@ -1,0 +1,279 @@
+"""Faults of a real server that reviews found: leases, aliases, readers beside a writer, limits, messages."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_embedder import FakeEmbedder
+from qdrant_double import QdrantDouble
+
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, derive_id
+from verl_comprl.experience.store.base import SearchRequest
+from verl_comprl.experience.store.server import ServerStore
+
+IDENTITY = {"model": "fake", "dimension": 8}
+CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
+LEASE = "verl_comprl.experience.store.server_lease"
+
+
+@pytest.fixture
+def double() -> Iterator[QdrantDouble]:
+    server = QdrantDouble().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def config(double: QdrantDouble) -> BankConfig:
+    return BankConfig(url=double.url, collection=f"run-{uuid.uuid4().hex[:8]}", max_wait_ms=0, timeout_seconds=60)
+
+
+def entries(count: int) -> list[Experience]:
+    return [Experience(id=derive_id("e", n), title="", content=f"c{n}") for n in range(count)]
+
+
+def vectors(count: int) -> np.ndarray:
+    values = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+async def opened(config: BankConfig) -> ServerStore:
+    return await ServerStore.open(config, embedding=IDENTITY)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+async def test_of_openers_at_the_same_moment_one_becomes_the_writer(config: BankConfig, fresh: bool) -> None:
+    if not fresh:
+        await (await opened(config)).close()
+    results = await asyncio.gather(*(opened(config) for _ in range(6)), return_exceptions=True)
+    writers = [result for result in results if isinstance(result, ServerStore)]
+    assert len(writers) == 1 and all(isinstance(r, StoreError) for r in results if r is not writers[0])
+    await writers[0].close()
+
+
+async def test_a_writer_that_lost_its_lease_writes_no_more_and_leaves_the_successor_alone(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await opened(config)
+    monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 0.0)  # it has expired
+    second = await opened(config)
+    monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 30.0)
+    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"this process is no longer its writer, process .* is"):
+            await first.upsert(entries(1), vectors(1))
+    await first.close()
+    await second.upsert(entries(2), vectors(2))
+    with pytest.raises(StoreError, match="is being written by process"):
+        await opened(config)
+    await second.close()
+
+
+async def test_a_long_replacement_renews_the_lease(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(config)
+    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
+    before = len([path for _, path in double.requests if path.endswith(".lease/points")])
+    await store.replace_all(entries(200), vectors(200))
+    after = len([path for _, path in double.requests if path.endswith(".lease/points")])
+    assert (after - before) / 2 >= 4  # written and read back, for each of four requests
+    await store.close()
+
+
+async def test_a_lost_answer_about_the_alias_loses_no_entry(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    await store.upsert(entries(3), vectors(3))
+    double.faults.only, double.faults.lost_answers = "/collections/aliases", 9  # every answer of it
+    await store.replace_all(entries(2), vectors(2))
+    double.faults.lost_answers = 0
+    await store.upsert(entries(4)[3:], vectors(4)[3:])
+    await store.close()
+    again = await opened(config)
+    assert {entry.content for entry in await again.load()} == {"c0", "c1", "c3"}
+    await again.close()
+
+
+async def test_a_failing_clean_up_does_not_undo_a_replacement(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    await store.upsert(entries(3), vectors(3))
+    double.faults.only, double.faults.responses = f"{config.collection}.v1", [(503, {})] * 9
+    await store.replace_all(entries(2), vectors(2))
+    double.faults.responses = []
+    assert await store.count() == 2 and len(await store.load()) == 2
+    await store.close()
+    await (await opened(config)).close()
+    assert f"{config.collection}.v1" not in double.collections  # cleared away at the opening
+
+
+async def test_a_missing_alias_opens_no_empty_bank(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    await store.replace_all(entries(2), vectors(2))
+    await store.close()
+    double.aliases.clear()
+    with pytest.raises(StoreError, match=rf"has lost its alias.*point the alias {config.collection} to .*\.v2"):
+        await opened(config)
+
+
+async def test_a_foreign_collection_of_the_next_name_is_kept(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    double._create(f"{config.collection}.v2", {"vectors": {"size": 8, "distance": "Dot"}})
+    await store.replace_all(entries(2), vectors(2))
+    assert f"{config.collection}.v2" in double.collections
+    assert double.aliases[config.collection] == f"{config.collection}.v3"
+    await store.close()
+
+
+async def test_a_reader_follows_the_writer(config: BankConfig) -> None:
+    writer = await ExperienceBank.open(config, FakeEmbedder())
+    reader = await ExperienceBank.open(config, FakeEmbedder(), read_only=True)
+    assert (await reader.retrieve("lamp")).status == "nothing"
+    (lamp,) = (await writer.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)).new_ids
+    found = await reader.retrieve("lamp")
+    assert found.entry is not None and found.entry.id == lamp
+    await writer.reembed(FakeEmbedder())  # into another collection
+    assert (await reader.retrieve("lamp")).status == "found"
+    await writer.quarantine([lamp], "harmful")
+    assert (await reader.retrieve("lamp")).status == "nothing"
+    await writer.release([lamp])
+    await writer.delete([lamp])
+    assert (await reader.retrieve("lamp")).status == "nothing"
+    await reader.close()
+    await writer.close()
+
+
+async def test_a_reader_says_that_a_bank_was_embedded_with_another_model(config: BankConfig) -> None:
+    writer = await opened(config)
+    reader = await ServerStore.open(config, embedding=IDENTITY, read_only=True)
+    await writer.replace_all(entries(2), vectors(2), {"model": "other", "dimension": 8})
+    with pytest.raises(StoreError, match="was embedded again by another process; open it again"):
+        await reader.search([SearchRequest(vectors(1)[0], 1)])
+    await reader.close()
+    await writer.close()
+
+
+async def test_a_busy_server_stalls_no_query_for_longer_than_one_request(
+    double: QdrantDouble, config: BankConfig
+) -> None:
+    """One 429 with a long Retry-After degrades its query; the write and the queries behind it go on."""
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    await bank.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)
+    double.faults.only, double.faults.responses = "/points/query/batch", [(429, {"Retry-After": "9"})]
+    started = time.monotonic()
+    assert (await bank.retrieve("lamp")).status == "degraded"
+    await bank.apply([Add(title="door", content="open it")], call_id="2", **CALL)
+    assert (await bank.retrieve("lamp")).status == "found"
+    assert time.monotonic() - started < 8
+    await bank.close()
+
+
+async def test_queries_go_on_while_a_write_waits_for_the_server(double: QdrantDouble, config: BankConfig) -> None:
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    await bank.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)
+    double.faults.only, double.faults.responses = ".v1/points", [(429, {"Retry-After": "3"})]
+    write = asyncio.create_task(bank.apply([Add(title="door", content="open it")], call_id="2", **CALL))
+    async with asyncio.timeout(30):
+        while double.faults.responses:
+            await asyncio.sleep(0.01)
+    assert (await bank.retrieve("lamp")).status == "found" and not write.done()
+    assert (await write).added == 1
+    await bank.close()
+
+
+async def test_a_server_that_forgot_everything_is_named(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    double.empty()
+    with pytest.raises(StoreError, match="the bank has vanished from the server"):
+        await store.search([SearchRequest(vectors(1)[0], 1)])
+    with pytest.raises(StoreError, match="Not found: Collection"):
+        await store.count()
+    await store._client.close()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_missing_key_is_named(double: QdrantDouble, config: BankConfig, status: int) -> None:
+    double.faults.responses = [(status, {})]
+    with pytest.raises(StoreError, match=f"{status}, the API key is missing or wrong: .*QDRANT_API_KEY"):
+        await opened(config)
+
+
+async def test_a_full_disk_is_named_and_not_retried(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    double.faults.text = "Service internal error: No space left on device: WAL buffer size exceeds available disk space"
+    double.faults.only, double.faults.responses = ".v1/points", [(500, {})]
+    with pytest.raises(StoreError, match="the server's disk is full"):
+        await store.upsert(entries(1), vectors(1))
+    assert await store.count() == 0
+    await store.close()
+
+
+async def test_strict_mode_is_fitted(double: QdrantDouble, config: BankConfig) -> None:
+    await (await opened(config)).close()
+    double.collections[f"{config.collection}.v1"]["strict"] = {
+        "enabled": True, "upsert_max_batchsize": 32, "search_max_batchsize": 8, "max_query_limit": 100
+    }  # fmt: skip
+    store = await opened(config)
+    await store.upsert(entries(70), vectors(70))
+    assert len(await store.load()) == 70
+    found = await store.search([SearchRequest(row, 300) for row in vectors(20)])
+    assert [len(hits) for hits in found] == [70] * 20
+    await store.close()
+
+
+async def test_long_entries_are_split_over_requests_by_their_size(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    long = [entry.model_copy(update={"content": "x" * 1_000_000}) for entry in entries(40)]
+    await store.upsert(long, vectors(40))
+    assert await store.count() == 40
+    await store.close()
+
+
+async def test_searches_are_exact_and_a_collection_that_cannot_be_read_yet_is_waited_for(
+    double: QdrantDouble, config: BankConfig
+) -> None:
+    double.faults.creation_race, double.faults.unreadable_status = True, 500
+    store = await opened(config)
+    await store.search([SearchRequest(vectors(1)[0], 1)])
+    assert double.bodies[-1]["searches"][0]["params"]["exact"] is True
+    await store.close()
+
+
+async def test_an_index_of_another_type_is_made_again(double: QdrantDouble, config: BankConfig) -> None:
+    await (await opened(config)).close()
+    indexes = double.collections[f"{config.collection}.v1"]["indexes"]
+    indexes["task"] = indexes["task"] | {"data_type": "integer"}
+    await (await opened(config)).close()
+    assert indexes["task"]["data_type"] == "keyword"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"schema_version": [], "embedding": {"dimension": 8}},
+        {"schema_version": 2, "embedding": {"dimension": "\x1b[2J"}},
+        {"schema_version": 2, "embedding": "x"},
+    ],
+)
+async def test_hostile_metadata_is_one_clear_error(double: QdrantDouble, config: BankConfig, metadata: Any) -> None:
+    await (await opened(config)).close()
+    double.collections[f"{config.collection}.v1"]["metadata"] = metadata
+    with pytest.raises(StoreError, match="is not an experience bank") as caught:
+        await ServerStore.open(config, embedding=None)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lease", [{"owner": ["x"], "turn": "y", "pid": "\x1b[2J", "host": {}, "seen_at": "now"}, {}])
+async def test_a_hostile_lease_is_no_raw_exception(double: QdrantDouble, config: BankConfig, lease: Any) -> None:
+    store = await opened(config)
+    import qdrant_edge as edge
+
+    point = edge.Point(id=1, vector=[1.0], payload=lease)
+    double.collections[f"{config.collection}.lease"]["shard"].update(edge.UpdateOperation.upsert_points([point]))
+    with pytest.raises(StoreError) as caught:
+        await opened(config)
+    assert "\x1b" not in str(caught.value)
+    await store._client.close()

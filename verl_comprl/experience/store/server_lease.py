@@ -1,0 +1,165 @@
+"""Lease of the writer of a bank on a Qdrant server.
+
+A point in a collection of its own, ``<name>.lease``, names the writer. It changes only on the condition that its
+turn is the one that was read, so of several processes one wins; the others get the same answer and see who won when
+they read it back.
+"""
+
+import os
+import socket
+import time
+import uuid
+from typing import Any
+
+from qdrant_client import models
+
+from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.server_client import ServerClient, status_of
+
+LEASE_SECONDS = 30.0
+"""Seconds since its last renewal for which a writer counts as alive."""
+RENEW_SECONDS = 10.0
+_POINT = 1
+
+
+class Lease:
+    """The right to write a bank; lost if another process takes it after it has expired."""
+
+    def __init__(self, client: ServerClient, name: str) -> None:
+        """Use the lease of the bank ``name``; ``take`` acquires it."""
+        self._client = client
+        self._collection = f"{name}.lease"
+        self._id = uuid.uuid4().hex
+        self._turn = 0
+        self._renewed_at = 0.0
+        self._lost = ""
+
+    async def take(self) -> None:
+        """Become the writer.
+
+        Raises:
+            StoreError: If there is another writer that counts as alive, or one that takes the lease at the same moment.
+        """
+        writer = await self._read()
+        if writer is None:
+            await self._create()
+            writer = await self._read() or {}
+        self._check_free(writer)
+        self._turn = _whole(writer.get("turn"))
+        await self._write(self._id)
+        writer = await self._read() or {}
+        if writer.get("owner") != self._id:
+            self._check_free(writer)
+            raise StoreError(f"{self._client.name} is being opened by another process; try again")
+        self._turn, self._renewed_at = _whole(writer.get("turn")), time.monotonic()
+
+    async def check(self) -> None:
+        """Check that no other writer counts as alive.
+
+        Raises:
+            StoreError: If one does.
+        """
+        self._check_free(await self._read() or {})
+
+    async def renew(self) -> None:
+        """Record that the writer is alive, unless that was done less than ``RENEW_SECONDS`` ago.
+
+        Raises:
+            StoreError: If another process has become the writer; nothing can be written any more then.
+        """
+        if self._lost:
+            raise StoreError(self._lost)
+        if time.monotonic() - self._renewed_at < RENEW_SECONDS:
+            return
+        now = time.monotonic()
+        await self._write(self._id)
+        writer = await self._read() or {}
+        if writer.get("owner") != self._id:
+            self._lost = (
+                f"{self._client.name}: this process is no longer its writer, {_described(writer)} is; "
+                "nothing more can be written, open the bank again"
+            )
+            raise StoreError(self._lost)
+        self._turn, self._renewed_at = _whole(writer.get("turn")), now
+
+    async def release(self) -> None:
+        """Stop being the writer, so that another process can open the bank at once."""
+        if not self._lost:
+            await self._write("")
+
+    def _check_free(self, writer: dict[str, Any]) -> None:
+        seen = time.time() - _seconds(writer.get("seen_at"))
+        if writer.get("owner") and abs(seen) < LEASE_SECONDS and not _is_dead(writer):
+            raise StoreError(
+                f"{self._client.name} is being written by {_described(writer)} (seen {seen:.0f} s ago); "
+                f"close that run, or choose another comprl.bank.collection. "
+                f"If it died, it can be opened in {LEASE_SECONDS - seen:.0f} s"
+            )
+
+    async def _create(self) -> None:
+        shape = models.VectorParams(size=1, distance=models.Distance.DOT)
+        try:
+            await self._client.call_once(
+                lambda client: client.create_collection(self._collection, vectors_config=shape)
+            )
+        except StoreError as error:
+            if status_of(error) != 409:
+                raise
+        point = models.PointStruct(id=_POINT, vector=[1.0], payload={"owner": "", "turn": 0})
+        await self._client.call(
+            lambda client: client.upsert(
+                self._collection, [point], wait=True, update_mode=models.UpdateMode.INSERT_ONLY
+            )
+        )
+
+    async def _read(self) -> dict[str, Any] | None:
+        try:
+            found = await self._client.call(lambda client: client.retrieve(self._collection, [_POINT]))
+        except StoreError as error:
+            if status_of(error) == 404 or "not found" in str(error):  # the latter in the client's local mode
+                return None
+            raise
+        return (found[0].payload or {}) if found else None
+
+    async def _write(self, owner: str) -> None:
+        payload = {
+            "owner": owner,
+            "turn": self._turn + 1,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "seen_at": time.time(),
+        }
+        point = models.PointStruct(id=_POINT, vector=[1.0], payload=payload)
+        same = models.Filter(must=[models.FieldCondition(key="turn", match=models.MatchValue(value=self._turn))])
+        # Update only: a condition alone would insert a point that is not there. A repeated call changes nothing more.
+        await self._client.call(
+            lambda client: client.upsert(
+                self._collection, [point], wait=True, update_mode=models.UpdateMode.UPDATE_ONLY, update_filter=same
+            )
+        )
+
+
+def _described(writer: dict[str, Any]) -> str:
+    return f"process {_whole(writer.get('pid'))} on {str(writer.get('host'))[:80]!r}"
+
+
+def _is_dead(writer: dict[str, Any]) -> bool:
+    """Return whether the writer was a process of this machine that has ended."""
+    pid = _whole(writer.get("pid"))
+    if writer.get("host") != socket.gethostname() or pid < 1:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if type(value) in (int, float) and value == value else 0.0

@@ -1,0 +1,123 @@
+"""Removes from untrusted text what a model would read as control structure: tokens of chat templates, and delimiters.
+
+Owns the markers of model families and how disguised ones are recognised. Whoever puts a text of an environment, a
+model or a bank into a prompt calls :func:`without_control_tokens` with the tokenizer that reads it. Standard library.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+FAMILIES = "|".join(
+    (
+        r"<\|[^<>|\n]{1,64}\|>",  # not over lines, as in maps of games: ChatML, Qwen, Llama 3, DeepSeek
+        r"</?s>|<(?:unk|pad|bos|eos|sep|cls|mask|sop|eop|eod|eot)>",  # SentencePiece: Llama 2, Mistral, Gemma, GLM
+        r"(?-i:\[(?:CLS|SEP|PAD|UNK|[gs]?MASK)\])",  # BERT, GLM
+        r"(?-i:\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK"
+        r"|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|(?:BEGIN_)?AUDIO|(?:NEXT|REPEAT)_AUDIO_TEXT|STREAMING_(?:PAD|WORD)"
+        r"|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX)\])",  # Mistral
+        r"<</?SYS>>",  # Llama 2
+        r"<(?:start|end)_of_(?:turn|image|audio)>|<unused\d+>|<extra_id_\d+>",  # Gemma, T5
+        r"<(?:repo_?name|file_sep|filename|gh_stars|issue_(?:start|comment|closed)|empty_output"
+        r"|jupyter_(?:start|text|code|output|script)|fim[_-](?:prefix|middle|suffix|pad))>",  # SmolLM2, StarCoder
+        r"</?(?:function|parameter)=[^<>]*>|</(?:function|parameter)>|</?function_calls>|</?invoke\b[^<>]*>",
+        r"</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
+    )
+)
+"""Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
+
+_FAMILY = re.compile(FAMILIES, re.IGNORECASE)
+_DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
+_SYNTAX = re.compile(r"[<>\[\]{}|]")
+_LOOKALIKES = str.maketrans(
+    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
+    "<><><><><><>|||||//aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
+)
+_PASSES = 8
+
+
+class _Known(NamedTuple):
+    """Control tokens of a tokenizer."""
+
+    pattern: re.Pattern[str] | None
+    ids: frozenset[int]
+
+
+def without_control_tokens(text: str, tokenizer: Any = None) -> str:
+    """Return ``text`` with a space in place of each control token of any known model family, and of ``tokenizer``.
+
+    A space, and not nothing, so that the halves of another token cannot join. Encoding the result yields no id of a
+    special or added token, except that of unknown characters, and added tokens that are plain words or white space.
+
+    Args:
+        text: Untrusted text.
+        tokenizer: Hugging Face tokenizer of the model that reads the text; None where it is not known (an endpoint).
+    """
+    text = replace_marked(text, _FAMILY, " ")
+    known = _known(tokenizer)
+    if known.pattern is not None:
+        text = replace_marked(text, known.pattern, " ")
+    if text.isascii() or not known.ids:  # tokenizers match these tokens literally, apart from Unicode normalisation
+        return text
+    for _ in range(_PASSES):
+        encoded = _encode(tokenizer, text)
+        spans = [span for id, span in encoded if id in known.ids]
+        if not spans:
+            return text
+        if any(start >= end for start, end in spans):
+            break  # no offsets: a tokenizer in pure Python
+        for start, end in reversed(spans):
+            text = f"{text[:start]} {text[end:]}"
+    return _SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
+
+
+def without_delimiters(text: str) -> str:
+    """Return ``text`` with a space in place of the tags that mark experience and answers of tools in our prompts."""
+    return replace_marked(text, _DELIMITER, " ")
+
+
+def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:
+    """Replace what ``pattern`` matches in ``text``, also if it is written with other characters that look the same.
+
+    Full-width and other compatibility characters, letters of other scripts and accents count as the characters that
+    they look like; invisible characters (variation selectors, zero-width ones) count as nothing.
+    """
+    if text.isascii():
+        return pattern.sub(by, text)
+    pieces = [_folded(char) for char in text]
+    origin = [index for index, piece in enumerate(pieces) for _ in piece]
+    kept, end = [], 0
+    for match in pattern.finditer("".join(pieces)):
+        if match.start() < match.end() and origin[match.start()] >= end:
+            kept += [text[end : origin[match.start()]], by]
+            end = origin[match.end() - 1] + 1
+    return "".join((*kept, text[end:]))
+
+
+@lru_cache(4096)
+def _folded(char: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", char)
+    return "".join(c for c in decomposed if unicodedata.category(c) not in ("Mn", "Me", "Cf")).translate(_LOOKALIKES)
+
+
+@lru_cache(8)
+def _known(tokenizer: Any) -> _Known:
+    added = {str(token): id for id, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+    special = zip(getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "all_special_ids", ()), strict=False)
+    # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
+    tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and _SYNTAX.search(token)}
+    if not tokens:
+        return _Known(None, frozenset())
+    folded = {"".join(map(_folded, token)) for token in tokens}
+    pattern = re.compile("|".join(map(re.escape, sorted(folded, key=len, reverse=True))), re.IGNORECASE)
+    return _Known(pattern, frozenset(tokens.values()) - {getattr(tokenizer, "unk_token_id", None)})
+
+
+def _encode(tokenizer: Any, text: str) -> Sequence[tuple[int, tuple[int, int]]]:
+    """Return the ids of ``text`` with the characters that each was made of; (0, 0) if the tokenizer cannot tell."""
+    if not getattr(tokenizer, "is_fast", False):
+        return [(id, (0, 0)) for id in tokenizer.encode(text, add_special_tokens=False)]
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
