@@ -211,6 +211,20 @@ def test_everything_survives_a_restart(
     assert batch == full(buffer, 2)
 
 
+def test_a_restored_buffer_drops_records_when_the_saved_one_does(
+    filled: Callable[..., TrainingBuffer], tmp_path: Path
+) -> None:
+    buffer, restored = filled(2), filled(2)
+    buffer.forget([], 5)
+    buffer.save(tmp_path)
+    restored.restore(tmp_path)
+    last = 5 + KEEP_UNREFERENCED_STEPS
+    for step, left in ((last - 1, buffer.record_count), (last, 0)):
+        for each in (buffer, restored):
+            each.forget([], step)
+            assert each.record_count == left
+
+
 def test_records_and_uses_added_during_a_save_do_not_break_it(
     filled: Callable[..., TrainingBuffer],
     make_record: MakeRecord,
@@ -255,3 +269,15 @@ def test_samples_that_lag_too_far_behind_are_left_out_and_counted(make_record: M
     restored = TrainingBuffer(2, alpha=0.5, cooldown=0, max_staleness=3)
     restored.restore(tmp_path)
     assert restored.stale == 1
+
+
+def test_records_can_be_restored_without_rewards(make_record: Callable[..., GenerationRecord], tmp_path: Path) -> None:
+    buffer = TrainingBuffer(2, alpha=0.5, cooldown=1)
+    buffer.add(make_record("used"))
+    buffer.add_format_failure(make_record("unreadable"), -1.0)
+    use(buffer, used=[1.0])
+    buffer.record_reward("used", 1.0)
+    buffer.save(tmp_path)
+    other = TrainingBuffer(2, alpha=0.5, cooldown=1)
+    other.restore(tmp_path, rewards=False)
+    assert other.record("used") == buffer.record("used") and len(other) == 0 and other.collect() == 0

@@ -1,5 +1,6 @@
 """The extractor's calls with a scripted model; one token is one character."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -65,6 +66,16 @@ async def test_distill_returns_operations_and_the_record_of_the_call(
     assert (record.train_count, record.last_trained) == (0, None)
 
 
+@pytest.mark.parametrize("log_prob", [math.nan, -math.inf])
+async def test_log_probs_that_are_not_finite_are_refused(tokenizer: Any, log_prob: float) -> None:
+    async def generate(prompt: Prompt) -> Generation:
+        return Generation([97, 98], [-0.1, log_prob], 0)
+
+    with pytest.raises(ValueError, match="log-prob that is not finite"):
+        calls = ExtractorCalls(tokenizer, generate, max_prompt_tokens=10_000, max_operations=3)
+        await calls.answer("the entry", "which way?", 1)
+
+
 async def test_tokens_of_all_calls_are_counted_as_the_back_end_states_them(
     tokenizer: Any, make_request: MakeRequest
 ) -> None:
@@ -118,7 +129,8 @@ async def test_merge_lists_the_chunk_and_returns_operations_and_record(make_call
     assert answer.operations == (Retain(ids=(1, 3)),)
     assert "1. x\n\n2. y\n\n3. z" in script.prompts[0]
     assert (record.kind, record.created_step, record.weight_version) == (CallKind.MERGE, 5, 7)
-    assert (await calls.merge(["x", "y", "z"], 5))[1].id != record.id
+    assert (await calls.merge(["x", "y", "z"], 5))[1].id == record.id  # a resumed run repeats it
+    assert record.id not in {(await calls.merge(*other))[1].id for other in ((["x", "y", "z"], 6), (["x", "y"], 5))}
 
 
 @pytest.mark.parametrize(("reply", "text"), [("hm</think><answer> go left </answer>", "go left"), ("go left", None)])

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.extractor.config import QueueConfig
-from verl_comprl.extractor.queue import DEAD_LETTERS, DistillationQueue
+from verl_comprl.extractor.queue import DEAD_LETTERS, WAITING, DistillationQueue
 
 MakeRequest = Callable[..., DistillationRequest]
 
 
 @pytest.fixture
 def make_queue(tmp_path: Path) -> Callable[..., DistillationQueue]:
-    def make(name: str = "queue", **settings: Any) -> DistillationQueue:
-        return DistillationQueue(QueueConfig(**{"folder": str(tmp_path / name), "backoff_seconds": 0.0, **settings}))
+    def make(name: str = "queue", *, recover: bool = False, **settings: Any) -> DistillationQueue:
+        config = QueueConfig(**{"folder": str(tmp_path / name), "backoff_seconds": 0.0, **settings})
+        return DistillationQueue(config, recover=recover)
 
     return make
 
@@ -82,12 +83,10 @@ async def test_requests_over_capacity_wait_on_disk_in_order(
     assert all(queue.put(make_request(str(n))) for n in range(5))
     assert not queue.put(make_request("4"))  # on disk is pending too
     assert len(queue) == 5 and queue.on_disk == 3 and queue.counts["spilled"] == 3
-    assert len(list((tmp_path / "queue/spill").iterdir())) == 3
     first = await queue.get()
     queue.acknowledge(first)
     queue.put(make_request("5"))  # does not overtake those on disk
     assert [first.id, *await drain(queue)] == ["0", "1", "2", "3", "4", "5"]
-    assert list((tmp_path / "queue/spill").iterdir()) == []
 
 
 async def test_drop_oldest_drops_the_oldest_request_that_is_not_in_progress(
@@ -101,7 +100,7 @@ async def test_drop_oldest_drops_the_oldest_request_that_is_not_in_progress(
     assert len(queue) == 2 and queue.counts["dropped"] == 2
     queue.acknowledge(working)
     assert await drain(queue) == ["c"]
-    assert not (tmp_path / "queue").exists()
+    assert len(make_queue(overflow="drop_oldest", recover=True)) == 0
 
 
 async def test_a_full_disk_keeps_requests_in_memory(
@@ -111,28 +110,67 @@ async def test_a_full_disk_keeps_requests_in_memory(
     (tmp_path / "queue").write_text("a file where the folder should be")
     with caplog.at_level(logging.WARNING):
         assert all(queue.put(make_request(str(n))) for n in range(3))
-    assert queue.counts["disk_failures"] == 2 and len(caplog.records) == 1
+    assert queue.counts["disk_failures"] == 3 and len(caplog.records) == 1
     assert await drain(queue) == ["0", "1", "2"]
+    assert queue.counts["disk_failures"] == 3, "what was never written need not be removed"
 
 
-async def test_a_damaged_file_is_counted_and_skipped(
+async def test_a_damaged_line_is_counted_and_skipped(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     queue = make_queue(capacity=1)
     for id in ("a", "b", "c", "d"):
         queue.put(make_request(id))
-    b, c, _ = sorted((tmp_path / "queue/spill").iterdir())
-    b.unlink()
-    c.write_text("{")
+    file = tmp_path / "queue" / WAITING
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[1] = b"x" * len(lines[1])
+    lines[2] = b'{"text": 3}'.ljust(len(lines[2]))
+    file.write_bytes(b"".join(lines))
     assert await drain(queue) == ["a", "d"] and queue.counts["disk_failures"] == 2
     await asyncio.wait_for(queue.wait_idle(), 1)
 
 
-async def test_files_of_an_earlier_process_are_not_delivered(make_queue: MakeQueue, make_request: MakeRequest) -> None:
+async def test_requests_of_an_earlier_process_are_not_delivered(
+    make_queue: MakeQueue, make_request: MakeRequest
+) -> None:
     killed = make_queue(capacity=1)
     killed.put(make_request("a"))
     killed.put(make_request("b"))
     assert len(make_queue(capacity=1)) == 0
+    assert len(make_queue(capacity=1, recover=True)) == 0
+
+
+# ---- recovery ----
+
+
+async def test_what_was_pending_at_a_kill_is_recovered_in_order(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    killed = make_queue(capacity=3, max_attempts=2, backoff_seconds=60.0)
+    for id in ("done", "given up", "working", "ready", "on disk", "on disk, too"):
+        killed.put(make_request(id, goal="above\u2028below"))
+    killed.acknowledge(await killed.get())
+    hopeless = await killed.get()
+    killed.fail(hopeless, "once")
+    killed.fail(hopeless, "twice")
+    await killed.get()
+    with (tmp_path / "queue" / WAITING).open("ab") as file:
+        file.write(b'{"key": "torn", "text": "{')
+
+    queue = make_queue(capacity=2, recover=True)
+    assert (len(queue), queue.on_disk) == (4, 2) and not queue.put(make_request("on disk"))
+    assert queue.counts["disk_failures"] == 0
+    queue.put(make_request("new"))
+    again = make_queue(capacity=9, recover=True)  # killed before it did anything
+    for each in (queue, again):
+        assert await drain(each) == ["working", "ready", "on disk", "on disk, too", "new"]
+    assert len(make_queue(recover=True)) == 0
+
+
+async def test_a_file_that_cannot_be_recovered_is_counted(make_queue: MakeQueue, tmp_path: Path) -> None:
+    (tmp_path / "queue" / WAITING).mkdir(parents=True)
+    queue = make_queue(recover=True)
+    assert len(queue) == 0 and queue.counts["disk_failures"] == 1
 
 
 # ---- failures ----
@@ -182,7 +220,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_counted(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = make_queue(max_attempts=1)
-    (tmp_path / "queue").write_text("a file where the folder should be")
+    (tmp_path / "queue" / DEAD_LETTERS).mkdir(parents=True)
     queue.put(make_request("bad"))
     with caplog.at_level(logging.WARNING):
         queue.fail(await queue.get(), "no use")
@@ -217,6 +255,30 @@ async def test_restore_brings_back_every_pending_request(
     assert ready == make_request("ready", success=True, experience_ids=("e1", "e2"), step=4)
     restored.acknowledge(ready)
     assert await drain(restored) == ["on disk", "on disk, too"]
+
+
+async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    """It was given up after the checkpoint from which the run continues."""
+    queue, letters = make_queue(max_attempts=1), tmp_path / "queue" / DEAD_LETTERS
+    for id in ("before", "after"):
+        queue.put(make_request(id))
+    queue.fail(await queue.get(), "once")
+    queue.save(tmp_path / "queue.jsonl")
+    queue.fail(await queue.get(), "once")
+
+    elsewhere = make_queue("other", max_attempts=1)  # a run that continues it in a folder of its own
+    elsewhere.put(make_request("own"))
+    elsewhere.fail(await elsewhere.get(), "once")
+    elsewhere.restore(tmp_path / "queue.jsonl")
+    assert len((tmp_path / "other" / DEAD_LETTERS).read_text().splitlines()) == 1
+    assert len(letters.read_text().splitlines()) == 2
+
+    restored = make_queue(max_attempts=1)
+    restored.restore(tmp_path / "queue.jsonl")
+    (line,) = letters.read_text().splitlines()
+    assert json.loads(line)["request"]["id"] == "before" and await drain(restored) == ["after"]
 
 
 async def test_an_empty_queue_round_trips(make_queue: MakeQueue, tmp_path: Path) -> None:

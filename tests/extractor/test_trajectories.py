@@ -1,5 +1,6 @@
 """Episodes of a JSONL file: what becomes of their messages, and which lines are refused."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from verl_comprl.extractor.trajectories import read_episodes
+from verl_comprl.record.lines import encode
+from verl_comprl.record.step_files import StepFiles
 
 MESSAGES = [
     {"role": "system", "content": "You may open and look."},
@@ -69,3 +72,52 @@ def test_a_line_that_is_no_episode_is_named(lines: list[Any], message: str, tmp_
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.jsonl does not exist"):
         read_episodes(tmp_path / "none.jsonl")
+
+
+def recorded(id: str, **changes: Any) -> dict[str, Any]:
+    turn = {"observation": "a door", "response": "push", "valid": True, "reward": 0.0, "questions": []}
+    asked = {"query": "key?", "answer": "under the mat", "status": "answered", "entry": "e"}
+    return {
+        "id": id,
+        "kind": "training",
+        "step": 3,
+        "goal": "open it",
+        "instructions": "You may push.",
+        "turns": [turn, turn | {"response": "look", "questions": [asked]}],
+        "unfinished": {"observation": "too long", "questions": []},
+        "final_observation": "time is up",
+        "outcome": {"success": False, "score": 0.25},
+        "guide": {"entry": "e", "entry_text": "Push."},
+    } | changes
+
+
+def test_a_run_gives_its_training_episodes_that_were_played_to_their_end(tmp_path: Path) -> None:
+    files = StepFiles(tmp_path / "episodes")
+    for step, episodes in {
+        10: [recorded("late")],
+        9: [recorded("a"), recorded("b", outcome=None, turns=[]), recorded("c", kind="evaluation")],
+    }.items():
+        files.append(step, [encode(episode) + b"\n" for episode in episodes])
+    (tmp_path / "episodes" / "step_11.jsonl.gz.part").write_bytes(b"half")
+    found = read_episodes(tmp_path)
+    assert [request.id for request in found] == ["a", "late"]
+    assert found == read_episodes(tmp_path / "episodes") and read_episodes(files.file(10)) == found[1:]
+    request = found[0]
+    assert [(turn.observation, turn.response) for turn in request.turns] == [
+        ("a door", "push"), ("a door", "look"), ("too long", ""),
+    ]  # fmt: skip
+    assert [(asked.query, asked.answer) for asked in request.turns[1].questions] == [("key?", "under the mat")]
+    assert (request.goal, request.instructions, request.step) == ("open it", "You may push.", 3)
+    assert request.outcome.score == 0.25 and request.experience_ids == ()
+
+
+def test_a_folder_without_episodes_and_a_damaged_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no episodes of a run: no episodes/step_N\.jsonl\.gz"):
+        read_episodes(tmp_path)
+    file = tmp_path / "step_1.jsonl.gz"
+    file.write_bytes(gzip.compress(json.dumps(recorded("a")).encode() * 50)[:-20])
+    with pytest.raises(ValueError, match=r"step_1\.jsonl\.gz is damaged: "):
+        read_episodes(file)
+    file.write_bytes(gzip.compress(json.dumps(recorded("a", goal=None)).encode()))
+    with pytest.raises(ValueError, match=r"step_1\.jsonl\.gz, line 1: goal: "):
+        read_episodes(tmp_path)

@@ -1,4 +1,4 @@
-"""What the manager makes of a generation that hangs or whose server has died."""
+"""A generation that hangs, or whose server has died, as the manager sees it."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from verl_comprl.extractor.calls import Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.server_calls import bounded
+from verl_comprl.platform.under_way import under_way
 
 
 def raised_remotely(error: Exception) -> Exception:
@@ -32,6 +33,15 @@ async def test_another_failure_is_one_of_the_request(error: Exception) -> None:
 
     with pytest.raises(type(error)):
         await bounded(generate, 5)(Prompt([], [1]))
+
+
+async def test_a_generation_can_be_seen_while_it_runs() -> None:
+    async def generate(_: Prompt) -> Generation:
+        assert [work.what for work in under_way()] == ["generation of the extractor"]
+        return Generation([1], [-0.5], 0)
+
+    assert (await bounded(generate, 5)(Prompt([], [1]))).token_ids == [1]
+    assert under_way() == []
 
 
 async def test_a_generation_that_hangs_is_given_up() -> None:

@@ -233,23 +233,30 @@ class TrainingBuffer:
             "failures": [asdict(sample) for sample in list(self._failures)],  # the oldest may be removed meanwhile
             "stale": self.stale,
             "dropped_failures": self.dropped_failures,
+            "unreferenced": dict(self._unreferenced),
         }
         write_records(folder / "records.parquet", list(self._records.values()))
         (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
 
-    def restore(self, folder: Path) -> None:
+    def restore(self, folder: Path, *, rewards: bool = True) -> None:
         """Replace the content with what :meth:`save` wrote.
+
+        Args:
+            folder: Where.
+            rewards: Whether uses and samples are wanted, too, or only the records.
 
         Raises:
             ValueError: If it was written by a release that kept other fields.
         """
         self._records = {record.id: record for record in read_records(folder / "records.parquet")}
-        self._unreferenced = {}
         state = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
         self._uses = [(record_id, reward) for record_id, reward in state["uses"]]
         self._samples = [Sample(**sample) for sample in state["samples"]]
         failures = [Sample(**sample) for sample in state["failures"]]
+        if not rewards:
+            self._uses, self._samples, failures = [], [], []
         self._failures = failures[max(0, len(failures) - self._max_failures) :]  # the batch may be smaller now
         self._batch = []
+        self._unreferenced = state.get("unreferenced", {})  # older checkpoints have none; it costs memory, no result
         self.stale = state["stale"]
         self.dropped_failures = state["dropped_failures"]

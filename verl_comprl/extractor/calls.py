@@ -4,6 +4,7 @@ Owns the path from prompt to tokens, answer and generation record. ``Generate`` 
 """
 
 import asyncio
+import math
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from verl_comprl.extractor.prompts import (
     merge_messages,
     render_trajectory,
 )
+from verl_comprl.untrusted import without_control_tokens
 
 _SHORTEST_TEXT = 200
 """Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
@@ -136,7 +138,8 @@ class ExtractorCalls:
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
         """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1."""
         prompt = self._prompt(merge_messages(texts))
-        answer, record = await self._call(CallKind.MERGE, str(uuid.uuid4()), prompt, step)
+        # Derived as well: a run that is resumed draws its batches in the same order, which depends on the ids.
+        answer, record = await self._call(CallKind.MERGE, derive_id(CallKind.MERGE, step, *texts), prompt, step)
         return parse_merge(answer, listed=len(texts)), record
 
     async def answer(self, experience: str, query: str, step: int) -> tuple[str | None, GenerationRecord]:
@@ -149,6 +152,8 @@ class ExtractorCalls:
         if len(prompt.ids) > self._max_prompt_tokens:
             raise ValueError(f"{kind} prompt of {len(prompt.ids)} tokens exceeds {self._max_prompt_tokens}")
         generation = await self._generate(prompt)
+        if not all(map(math.isfinite, generation.log_probs)):  # one of them would make a whole update's gradient NaN
+            raise ValueError("the extractor's server returned a log-prob that is not finite")
         sent, sampled = generation.usage or (len(prompt.ids), len(generation.token_ids))
         self._tokens.update(prompt=sent, response=sampled)
         record = GenerationRecord(
@@ -167,6 +172,13 @@ class ExtractorCalls:
         return text, record
 
     def _prompt(self, messages: list[Message]) -> Prompt:
+        # Here, after texts were cut and put together, either of which can form a token. The system message is ours.
+        messages = [
+            message
+            if message["role"] == "system"
+            else message | {"content": without_control_tokens(message["content"], self._tokenizer)}
+            for message in messages
+        ]
         ids = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False
         )

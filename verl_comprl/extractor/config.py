@@ -19,13 +19,13 @@ class QueueConfig(Settings):
     """Finished episodes that wait for distillation (``comprl.queue``)."""
 
     folder: FilePath = interpolated(..., "${trainer.default_local_dir}/queue", min_length=1)
-    """Folder for episodes that do not fit in memory and for those given up (`dead_letters.jsonl`)."""
+    """Folder of the episodes that wait (`waiting.jsonl`) and of those given up (`dead_letters.jsonl`)."""
 
     capacity: PositiveInt = 4096
     """Episodes in memory."""
 
     overflow: Literal["spill", "drop_oldest"] = "spill"
-    """What happens to one more: it is written to disk (`spill`), or the one that waited longest is dropped
+    """What happens to one more: it is on disk only (`spill`), or the one that waited longest is dropped
     (`drop_oldest`)."""
 
     max_attempts: PositiveInt = 5

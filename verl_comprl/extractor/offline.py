@@ -12,6 +12,7 @@ from pathlib import Path
 from verl_comprl.experience import Add, DistillationRequest, ExperienceBank, Update
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, nearest_entries
+from verl_comprl.record.lines import decode
 
 _GIVE_UP = 5
 """Failures in a row, of as many episodes, after which nothing more is tried: the endpoint or the bank is gone."""
@@ -87,13 +88,8 @@ class OfflineDistillation:
     def _done(self) -> set[str]:
         if not self._journal.exists():
             return set()
-        ids = set()
-        for line in self._journal.read_text(encoding="utf-8").splitlines():
-            try:
-                ids.add(json.loads(line)["id"])
-            except (ValueError, KeyError, TypeError):
-                continue  # cut off when the process was killed; the bank recognises the episode's call
-        return ids
+        with self._journal.open("rb") as lines:  # one that was cut off is left out: the bank recognises its call
+            return {record["id"] for record in decode(lines) if "id" in record}
 
     def _note(self, episode: DistillationRequest, became: str) -> None:
         # After the bank's write: an episode that is noted but not written would be lost.

@@ -1,25 +1,29 @@
 """Distillation queue with at-least-once delivery: a request is removed only after the bank has committed its result.
 
 A request in progress while a snapshot is taken is part of the snapshot; its id makes distilling it twice harmless.
-``put`` never waits: a request that does not fit in memory goes to disk, or replaces the oldest.
+Every request is also in a file, from which the queue is recovered if its process is killed. ``put`` never waits: a
+request that does not fit in memory is in the file only, or replaces the oldest.
 """
 
 import asyncio
 import json
 import logging
+import os
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
-from verl_comprl.extractor.spill import Spill
+from verl_comprl.extractor.request_log import RequestLog
 
 logger = logging.getLogger(__name__)
 
 DEAD_LETTERS = "dead_letters.jsonl"
+WAITING = "waiting.jsonl"
 _LONGEST_BACKOFF = 60.0
 
 
@@ -37,28 +41,43 @@ class _Pending:
         return cls(DistillationRequest.model_validate(fields["request"]), fields["attempts"])
 
 
+def _letters_file(saved: Path) -> Path:
+    return saved.with_name("dead_letters.json")
+
+
 class DistillationQueue:
     """First-in first-out queue with acknowledgement and retries; to be used from one event loop."""
 
-    def __init__(self, config: QueueConfig) -> None:
-        """Create an empty queue."""
+    def __init__(self, config: QueueConfig, *, recover: bool = False) -> None:
+        """Create an empty queue.
+
+        Args:
+            config: Its settings.
+            recover: Add what the process before, which was killed, had not yet distilled.
+        """
         self._config = config
         self._pending: dict[str, _Pending] = {}  # in memory: ready, in progress, or waiting for a retry
         self._ready: asyncio.Queue[str] = asyncio.Queue()
-        self._spill = Spill(Path(config.folder) / "spill")
+        self._log = RequestLog(Path(config.folder) / WAITING)
+        self._on_disk: deque[str] = deque()  # ids of those that are in the file only; the oldest is loaded first
         self._idle = asyncio.Event()
         self._idle.set()
         self.counts: Counter[str] = Counter(spilled=0, dropped=0, retried=0, dead=0, disk_failures=0)
         """Number of requests that were spilled, dropped, retried or given up, and of disk failures."""
+        if recover:
+            self._recover()
+        else:
+            with suppress(OSError):  # a resumed run restores requests from its checkpoint
+                (Path(config.folder) / WAITING).unlink(missing_ok=True)
 
     def __len__(self) -> int:
         """Return the number of requests not yet acknowledged."""
-        return len(self._pending) + len(self._spill)
+        return len(self._pending) + len(self._on_disk)
 
     @property
     def on_disk(self) -> int:
-        """Number of requests that wait on disk."""
-        return len(self._spill)
+        """Number of requests that wait on disk and not in memory."""
+        return len(self._on_disk)
 
     @property
     def oldest_step(self) -> int | None:
@@ -67,10 +86,13 @@ class DistillationQueue:
 
     def put(self, request: DistillationRequest) -> bool:
         """Add a request; returns ``False`` if it is already pending. Never waits and never fails."""
-        if request.id in self._pending or request.id in self._spill:
+        if self._has(request.id):
             return False
         self._admit(_Pending(request))
         return True
+
+    def _has(self, id: str) -> bool:
+        return id in self._pending or id in self._log
 
     async def get(self) -> DistillationRequest:
         """Wait for the next request; it stays pending until it is acknowledged or given up."""
@@ -78,14 +100,23 @@ class DistillationQueue:
 
     def acknowledge(self, request: DistillationRequest) -> None:
         """Remove a request whose result is committed, and load waiting requests from disk."""
-        self._pending.pop(request.id, None)
-        while len(self._spill) and len(self._pending) < self._config.capacity:
+        self._forget(request.id)
+        while self._on_disk and len(self._pending) < self._config.capacity:
+            id = self._on_disk.popleft()
             try:
-                self._make_ready(_Pending.from_json(self._spill.take()))
+                self._make_ready(_Pending.from_json(self._log.read(id)))
             except (OSError, ValueError) as error:
                 self._count_disk_failure(f"a request that waited on disk is lost: {error}")
+                self._forget(id)
         if not len(self):
             self._idle.set()
+
+    def _forget(self, id: str) -> None:
+        self._pending.pop(id, None)
+        try:
+            self._log.remove(id)
+        except OSError as error:
+            self._count_disk_failure(f"after a kill a request would be distilled again: {error}")
 
     def fail(self, request: DistillationRequest, reason: str) -> None:
         """Schedule a retry of a request, or write it to the dead letters if this was its last attempt."""
@@ -105,26 +136,57 @@ class DistillationQueue:
         await self._idle.wait()
 
     def save(self, path: Path) -> None:
-        """Write all pending requests, including those on disk, as JSON lines."""
+        """Write all pending requests, including those on disk, as JSON lines; and how many dead letters there are."""
         with path.open("w", encoding="utf-8") as file:
             file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
-            file.writelines(f"{text}\n" for text in self._spill)
+            file.writelines(f"{self._log.read(id)}\n" for id in self._on_disk)
+        letters = self._dead_letters.stat().st_size if self._dead_letters.exists() else 0
+        state = {"file": str(self._dead_letters.resolve()), "bytes": letters}
+        _letters_file(path).write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, path: Path) -> None:
-        """Add the requests that :meth:`save` wrote to the pending ones."""
+        """Add the requests that :meth:`save` wrote to the pending ones, and drop the dead letters after it."""
+        self._take_back_dead_letters(_letters_file(path))
         with path.open(encoding="utf-8", newline="\n") as lines:  # texts may contain other line separators
             for pending in map(_Pending.from_json, lines):
-                if pending.request.id not in self._pending and pending.request.id not in self._spill:
+                if not self._has(pending.request.id):
                     self._admit(pending)
 
-    def _admit(self, pending: _Pending) -> None:
+    def _recover(self) -> None:
+        try:
+            for text in self._log.recover().values():
+                self._admit(_Pending.from_json(text), logged=True)
+        except (OSError, ValueError) as error:
+            self._count_disk_failure(f"requests of the process before are lost: {error}")
+
+    @property
+    def _dead_letters(self) -> Path:
+        return Path(self._config.folder) / DEAD_LETTERS
+
+    def _take_back_dead_letters(self, saved: Path) -> None:
+        """Cut off the letters that were written later: their episodes wait again, or are played again."""
+        if not saved.exists() or not self._dead_letters.exists():
+            return
+        state = json.loads(saved.read_text(encoding="utf-8"))
+        if state["file"] != str(self._dead_letters.resolve()):
+            return  # of the run whose checkpoint this one continues in a folder of its own
+        try:
+            if self._dead_letters.stat().st_size > state["bytes"]:
+                os.truncate(self._dead_letters, state["bytes"])
+        except OSError as error:
+            self._count_disk_failure(f"dead letters are there twice: {error}")
+
+    def _admit(self, pending: _Pending, *, logged: bool = False) -> None:
         self._idle.clear()
+        id, logged = pending.request.id, logged or self._try_log(pending)
         full = len(self._pending) >= self._config.capacity
         if self._config.overflow == "spill":
-            if (full or len(self._spill)) and self._try_spill(pending):
+            if logged and (full or self._on_disk):
+                self._on_disk.append(id)
+                self.counts["spilled"] += 1
                 return
         elif full and not self._ready.empty():  # requests in progress are never dropped
-            del self._pending[self._ready.get_nowait()]
+            self._forget(self._ready.get_nowait())
             self.counts["dropped"] += 1
         self._make_ready(pending)
 
@@ -132,17 +194,16 @@ class DistillationQueue:
         self._pending[pending.request.id] = pending
         self._ready.put_nowait(pending.request.id)
 
-    def _try_spill(self, pending: _Pending) -> bool:
+    def _try_log(self, pending: _Pending) -> bool:
         try:
-            self._spill.put(pending.request.id, pending.to_json())
+            self._log.put(pending.request.id, pending.to_json())
         except OSError as error:  # using too much memory is better than losing an episode
-            self._count_disk_failure(f"a request stays in memory: {error}")
+            self._count_disk_failure(f"a request is in memory only: {error}")
             return False
-        self.counts["spilled"] += 1
         return True
 
     def _add_dead_letter(self, pending: _Pending, reason: str) -> None:
-        path = Path(self._config.folder) / DEAD_LETTERS
+        path = self._dead_letters
         request = pending.request.model_dump(mode="json")
         letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
         if not self.counts["dead"]:

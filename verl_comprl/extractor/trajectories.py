@@ -1,9 +1,12 @@
-"""Finished episodes from a JSONL file of chat messages, as the extractor distils them.
+"""Finished episodes from a JSONL file of chat messages, or from a run, as the extractor distils them.
 
-Owns the file's format, which is documented in ``docs/distill.md``: one object per line.
+Owns the file's format, which is documented in ``docs/distill.md``: one object per line. ``recorded_episodes`` knows
+that of a run.
 """
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn, derive_id
+from verl_comprl.extractor.recorded_episodes import RecordedEpisode, is_recorded, is_to_be_distilled, step_files
 
 _NO_OBSERVATION = "(none)"
 
@@ -83,38 +87,51 @@ class ChatEpisode(BaseModel):
         )
 
 
-def read_episodes(file: Path) -> list[DistillationRequest]:
-    """Return the episodes of a file; empty lines are skipped, and of equal lines without an id the first one counts.
+def read_episodes(path: Path) -> list[DistillationRequest]:
+    """Return the episodes of a file, or those of a run that were played to their end in training.
+
+    Empty lines are skipped, and of equal lines without an id the first one counts.
+
+    Args:
+        path: A file of chat messages or of a run's record, compressed or not; a run's folder, or its ``episodes``.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If there is no such file, or no episode in the folder.
         ValueError: If a line is no episode, or two have the same id; names the line.
     """
     found: dict[str, DistillationRequest] = {}
-    for number, fields in _lines(file):
-        try:
-            episode = ChatEpisode.model_validate(fields)
-            request = episode.request()
-        except ValidationError as error:
-            details = error.errors()[0]
-            place = ".".join(map(str, details["loc"])) or "the line"
-            raise ValueError(f"{file}, line {number}: {place}: {details['msg']}") from error
-        except ValueError as error:
-            raise ValueError(f"{file}, line {number}: {error}") from error
-        if request.id in found and episode.id:
-            raise ValueError(f"{file}, line {number}: the id {episode.id!r} is that of an earlier line, too")
-        found.setdefault(request.id, request)
+    for file in step_files(path) if path.is_dir() else [path]:
+        for number, fields in _lines(file):
+            kind = RecordedEpisode if is_recorded(fields) else ChatEpisode
+            if kind is RecordedEpisode and not is_to_be_distilled(fields):
+                continue
+            try:
+                episode = kind.model_validate(fields)
+                request = episode.request()
+            except ValidationError as error:
+                details = error.errors()[0]
+                place = ".".join(map(str, details["loc"])) or "the line"
+                raise ValueError(f"{file}, line {number}: {place}: {details['msg']}") from error
+            except ValueError as error:
+                raise ValueError(f"{file}, line {number}: {error}") from error
+            if request.id in found and episode.id:
+                raise ValueError(f"{file}, line {number}: the id {episode.id!r} is that of an earlier line, too")
+            found.setdefault(request.id, request)
     return list(found.values())
 
 
 def _lines(file: Path) -> Iterator[tuple[int, Any]]:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist")
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{file}, line {number} is not JSON: {error}") from error
+    open_text = gzip.open if file.suffix == ".gz" else open
+    try:
+        with open_text(file, "rt", encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    yield number, json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{file}, line {number} is not JSON: {error}") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error

@@ -3,6 +3,7 @@
 The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,24 @@ MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
 
 
+class ManagerNotOpen(AttributeError):
+    """A call to a manager whose process was killed, and whose bank has not been opened again."""
+
+
 class _ManagerActor(BankInspection, ExperienceManager):
     """Its constructor does nothing, since a Ray actor's cannot await; call :meth:`load` and :meth:`open`."""
 
     def __init__(self) -> None:
         self._warnings = KeptWarnings()
+        self._connected = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Name the reason why an attribute is missing that :meth:`open` sets; raises :class:`ManagerNotOpen`."""
+        raise ManagerNotOpen(f"the experience manager has no {name}: its bank is not open")
+
+    async def is_connected(self) -> bool:
+        """Return whether :meth:`connect` has been called in this process."""
+        return self._connected
 
     async def load(self, config: ComprlConfig, reader: dict[str, Any]) -> None:
         """Load what takes seconds and does not depend on the bank; :meth:`open` comes after it.
@@ -51,7 +65,17 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._embedder = await make_embedder(**config.embedder.model_dump())
         self._tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
 
-    async def open(self, config: ComprlConfig, *, run: str, keep_content: bool, seed: int, settling: Settling) -> None:
+    async def open(
+        self,
+        config: ComprlConfig,
+        *,
+        run: str,
+        keep_content: bool,
+        seed: int,
+        settling: Settling,
+        killed_in: int | None = None,
+        checkpoint: str | None = None,
+    ) -> None:
         """Open the bank.
 
         Args:
@@ -60,6 +84,9 @@ class _ManagerActor(BankInspection, ExperienceManager):
             keep_content: Whether the bank belongs to this run; otherwise what it holds is saved aside and removed.
             seed: Of the run.
             settling: How long relative rewards wait for the free half of a prompt.
+            killed_in: Step in which this manager's process before was killed, so that the bank and the waiting
+                distillations stay as they are; None at the start of a run.
+            checkpoint: Our part of the run's latest checkpoint by then.
         """
         bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
         if len(bank) and not keep_content:
@@ -70,11 +97,28 @@ class _ManagerActor(BankInspection, ExperienceManager):
         record = config.record
         call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
         journal = Path(run) / JOURNAL
-        super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling)
+        killed = killed_in is not None
+        super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling, recover=killed)
+        if killed_in is not None:
+            self._recall(killed_in, Path(checkpoint) if checkpoint else None)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))
         relieve_garbage_collector()
+
+    def _recall(self, step: int, checkpoint: Path | None) -> None:
+        """Go on after a kill: counts and records of calls as the latest checkpoint has them, the rest is lost.
+
+        The rest is rewards that waited for training, and records of calls since then, whose entries are used but earn
+        nothing. Rewards of the checkpoint are not taken, since they may have been trained on.
+        """
+        self._enter(step)
+        if checkpoint is None:
+            return
+        state = json.loads((checkpoint / "manager.json").read_text(encoding="utf-8"))
+        self._restore_counts(state)
+        if self._config.extractor.train:
+            self._buffer.restore(checkpoint / "buffer", rewards=False)
 
     async def take_warnings(self) -> list[str]:
         """Return what was logged as a warning or worse since the last call, with tracebacks."""
@@ -122,6 +166,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
                 tokens=self._totals.tokens,
             )
         )
+        self._connected = True
 
 
 def _actor_name(run: str) -> str:
@@ -143,19 +188,33 @@ def start_manager(config: DictConfig) -> tuple[Any, Any]:
     name = _actor_name(config.trainer.default_local_dir)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options: dict[str, Any] = {"name": name, "max_concurrency": 4096, "num_cpus": 1, "scheduling_strategy": here}
-    manager = ray.remote(_ManagerActor).options(**options).remote()
+    manager = ray.remote(_ManagerActor).options(**options, max_restarts=-1).remote()
+    return manager, load_manager(manager, config)
+
+
+def load_manager(manager: Any, config: DictConfig) -> Any:
+    """Let a manager whose process has just started load what it needs; returns a reference to wait for."""
     model = config.actor_rollout_ref.model
     reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
-    return manager, manager.load.remote(comprl_config(config), reader)
+    return manager.load.remote(comprl_config(config), reader)
 
 
-def open_bank(manager: Any, config: DictConfig, *, keep_content: bool) -> None:
+def open_bank(
+    manager: Any,
+    config: DictConfig,
+    *,
+    keep_content: bool,
+    killed_in: int | None = None,
+    checkpoint: Path | None = None,
+) -> None:
     """Let a manager open the bank of its run.
 
     Args:
         manager: From :func:`start_manager`, loaded.
         config: The run's config.
         keep_content: Whether a run is resumed, so that the bank keeps what it holds.
+        killed_in: Step in which the manager's process before was killed; None at the start of a run.
+        checkpoint: Our part of the run's latest checkpoint by then.
 
     Raises:
         ray.exceptions.RayTaskError: If the bank cannot be opened; the cause says why.
@@ -165,5 +224,13 @@ def open_bank(manager: Any, config: DictConfig, *, keep_content: bool) -> None:
     seed = config.data.get("seed") or 0
     settings = comprl_config(config)
     waiting = settling(config, settings)
-    opening = manager.open.remote(settings, run=run, keep_content=keep_content, seed=seed, settling=waiting)
+    opening = manager.open.remote(
+        settings,
+        run=run,
+        keep_content=keep_content,
+        seed=seed,
+        settling=waiting,
+        killed_in=killed_in,
+        checkpoint=str(checkpoint) if checkpoint else None,
+    )
     wait_for(opening, settings.work_timeout, "the experience manager to open the bank")

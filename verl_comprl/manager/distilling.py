@@ -17,6 +17,7 @@ from verl_comprl.extractor.distillation import apply_answer, nearest_entries
 from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.journal import Journal
+from verl_comprl.platform.under_way import doing
 
 
 class Note(Protocol):
@@ -55,14 +56,18 @@ class Distilling:
         while True:
             request = await self.queue.get()
             try:
-                similar = await self._similar(request)
-                answer, record = await self.calls.distill(request, [entry.text for entry in similar])
-                async with self.commit.read():
-                    await self._apply(request, similar, answer, record)
-                    self.queue.acknowledge(request)
+                with doing("distillation"):
+                    await self._distil(request)
             except Exception as error:
                 self.fail("distill", error)
                 self.queue.fail(request, f"{type(error).__name__}: {error}")
+
+    async def _distil(self, request: DistillationRequest) -> None:
+        similar = await self._similar(request)
+        answer, record = await self.calls.distill(request, [entry.text for entry in similar])
+        async with self.commit.read():
+            await self._apply(request, similar, answer, record)
+            self.queue.acknowledge(request)
 
     async def _similar(self, request: DistillationRequest) -> list[Experience]:
         """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""

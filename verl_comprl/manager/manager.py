@@ -17,7 +17,7 @@ from typing import Any
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.schema import Add, DistillationRequest, Update
+from verl_comprl.experience.schema import Add, Update
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
@@ -56,6 +56,7 @@ class ExperienceManager:
         journal: Path | None = None,
         call_log: CallLog | None = None,
         settling: Settling = ONE_STEP,
+        recover: bool = False,
     ) -> None:
         """Take over an open bank. Retrieval works at once; distillation, merging and answers need :meth:`start`.
 
@@ -66,6 +67,7 @@ class ExperienceManager:
             journal: File of the journal; None keeps none.
             call_log: Records the extractor's calls.
             settling: How long relative rewards wait for the free half of a prompt.
+            recover: Take over the distillations that waited when the process before was killed.
         """
         self._config = config
         self._bank = bank
@@ -73,7 +75,7 @@ class ExperienceManager:
         self._call_log = call_log or CallLog()
         self._calls: ExtractorCalls | None = None
         self.availability = Availability()
-        self._queue = DistillationQueue(config.queue)
+        self._queue = DistillationQueue(config.queue, recover=recover)
         learning = config.extractor
         self._buffer = TrainingBuffer(
             learning.batch_size,
@@ -177,12 +179,16 @@ class ExperienceManager:
         entry_record_id = entry.record_id if self._config.search_and_ask.reward_entry else None
         return Answer("answered", text, record.id, entry.id, sanitize(entry.text, MAX_CHARS), entry_record_id or None)
 
-    async def report(self, episode: EpisodeReport) -> None:
-        """Take a finished training episode: credit its outcome to the records it read and queue it for distillation."""
+    async def report(self, episode: EpisodeReport) -> bool:
+        """Take a finished training episode: credit its outcome to the records it read and queue it for distillation.
+
+        Returns:
+            True, also for one that has been taken before.
+        """
         request, success = episode.request, episode.request.outcome.success
         async with self._commit.read():
             if request.id in self._reported:
-                return
+                return True
             self._reported[request.id] = request.step
             judged = episode.judgement
             if judged:
@@ -199,14 +205,12 @@ class ExperienceManager:
             else:
                 self._credit.record_free_outcome(episode.prompt, success, self._step)
                 self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
-            if self._config.extractor.distill:
-                self._enqueue(request)
-
-    def _enqueue(self, request: DistillationRequest) -> None:
-        if is_drawn(request.id, self._config.extractor.distill_share):
-            self._queue.put(request)
-        else:
-            self._totals.distillations["skipped"] += 1
+            learning = self._config.extractor
+            if learning.distill and is_drawn(request.id, learning.distill_share):
+                self._queue.put(request)
+            elif learning.distill:
+                self._totals.distillations["skipped"] += 1
+        return True
 
     # ---- background ----
 
@@ -351,13 +355,16 @@ class ExperienceManager:
             self._merging = state["merging"]
             self._reported = state["reported"]
             self._credit.restore(state["credit"])
-            self._free_outcomes = {
-                task: deque(outcomes, maxlen=FREE_WINDOW) for task, outcomes in state["free_outcomes"].items()
-            }
-            merges = state["totals"].pop("merges")
-            self._totals = Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
-            self._queue.counts.update(state["queue"])
+            self._restore_counts(state)
             self._queue.restore(path / "queue.jsonl")
+
+    def _restore_counts(self, state: dict[str, Any]) -> None:
+        self._free_outcomes = {
+            task: deque(outcomes, maxlen=FREE_WINDOW) for task, outcomes in state["free_outcomes"].items()
+        }
+        merges = state["totals"].pop("merges")
+        self._totals = Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
+        self._queue.counts.update(state["queue"])
 
     async def close(self) -> None:
         """Stop the workers and close the bank. Pending requests are only in the last snapshot."""

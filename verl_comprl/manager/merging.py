@@ -17,6 +17,7 @@ from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.manager.distilling import Note
 from verl_comprl.manager.journal import Journal
+from verl_comprl.platform.under_way import doing
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class MergePass:
 
         async def merge_run(chunks: Sequence[Sequence[str]]) -> None:
             async with at_once:
-                await self._merge_run(chunks)
+                with doing("merge"):
+                    await self._merge_run(chunks)
 
         async with asyncio.TaskGroup() as tasks:
             for chunks in split_into_runs(groups, self.config.merge.workers):

@@ -7,6 +7,7 @@ from ray.exceptions import ActorDiedError
 
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone
+from verl_comprl.platform.under_way import doing
 
 
 def bounded(generate: Generate, seconds: float) -> Generate:
@@ -14,8 +15,9 @@ def bounded(generate: Generate, seconds: float) -> Generate:
 
     async def generate_within(prompt: Prompt) -> Generation:
         try:
-            async with asyncio.timeout(seconds):
-                return await generate(prompt)
+            with doing("generation of the extractor"):
+                async with asyncio.timeout(seconds):
+                    return await generate(prompt)
         except Exception as error:
             if is_dead(error):
                 raise ExtractorGone(repr(error)) from error

@@ -1,0 +1,73 @@
+"""The file of waiting requests against a plain dictionary, whatever is added, removed, compacted or killed."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_comprl.extractor import request_log
+from verl_comprl.extractor.request_log import RequestLog
+
+KEYS = st.sampled_from(["a", "b", "c\n", "\ud800"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), KEYS, st.text()),
+        st.tuples(st.just("remove"), KEYS),
+        st.tuples(st.just("kill")),
+        st.tuples(st.just("tear"), st.integers(1, 30)),
+    )
+)
+
+
+@pytest.mark.parametrize("compact_bytes", [40, 2**30])
+@given(steps=STEPS)
+def test_it_holds_what_a_dictionary_would(
+    tmp_path_factory: pytest.TempPathFactory, compact_bytes: int, steps: list[tuple]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "folder/log.jsonl"
+    log, expected = RequestLog(path), dict[str, str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_log, "_COMPACT_BYTES", compact_bytes)
+        for step in steps:
+            match step:
+                case ("put", key, text):
+                    if key not in expected:
+                        log.put(key, text)
+                        expected[key] = text
+                case ("remove", key):
+                    log.remove(key)
+                    expected.pop(key, None)
+                case ("kill",):
+                    log = RequestLog(path)
+                    assert list(log.recover().items()) == list(expected.items())
+                case ("tear", length):
+                    log = RequestLog(path)
+                    if path.exists():
+                        torn = b'{"key": "torn", "text": "never finished"}'[:length]
+                        path.write_bytes(path.read_bytes() + torn)
+                    assert log.recover() == expected
+            assert len(log) == len(expected)
+            assert {key: log.read(key) for key in expected} == expected
+
+
+def test_it_stays_small_however_much_has_passed_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_log, "_COMPACT_BYTES", 1000)
+    log = RequestLog(tmp_path / "log.jsonl")
+    log.put("kept", "k" * 500)
+    largest = 0
+    for number in range(500):
+        log.put(str(number), "x" * 100)
+        log.remove(str(number))
+        largest = max(largest, (tmp_path / "log.jsonl").stat().st_size)
+    assert largest < 2500 and log.read("kept") == "k" * 500
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_a_text_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    log = RequestLog(tmp_path / "file/log.jsonl")
+    with pytest.raises(OSError):
+        log.put("a", "text")
+    assert "a" not in log and len(log) == 0
+    log.remove("a")

@@ -1,0 +1,119 @@
+"""The manager's process is killed: a real Ray actor, bank and queue; the extractor's server is a fake process."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import BankConfig
+from verl_comprl.extractor.calls import Generation, Prompt
+from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
+from verl_comprl.extractor.credit import ONE_STEP
+from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.trainer.manager_guard import ManagerGuard
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.run
+
+
+class Server:
+    """Answers only while ``go`` exists."""
+
+    def __init__(self, go: Path) -> None:
+        self.go = go
+
+    async def __call__(self, prompt: Prompt) -> Generation:
+        import asyncio
+
+        while not self.go.exists():
+            await asyncio.sleep(0.05)
+        answer = '<answer>[{"operation": "add", "title": "the key", "content": "is left"}]</answer>'
+        return Generation([ord(character) for character in answer], [-0.1] * len(answer), 0)
+
+
+def test_it_goes_on_with_its_bank_its_queue_and_the_records_of_the_checkpoint(
+    tmp_path: Path, make_request: Any
+) -> None:
+    import ray
+
+    from verl_comprl.manager import actor
+
+    class Manager(actor._ManagerActor):
+        """With a fast embedder and a tokenizer of characters."""
+
+        async def load(self, *_: Any) -> None:
+            from conftest import CharacterTokenizer  # pyright: ignore[reportAttributeAccessIssue]
+            from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]
+
+            self._embedder, self._tokenizer = FakeEmbedder(), None
+            actor.load_tokenizer = lambda _: CharacterTokenizer()
+
+        async def pid(self) -> int:
+            return os.getpid()
+
+        async def known(self, record: str) -> bool:
+            return self._buffer.record(record) is not None
+
+    paths = os.pathsep.join(map(str, (ROOT, *(ROOT / name for name in ("tests", "tests/experience", "tests/manager")))))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    try:
+        manager: Any = ray.remote(Manager).options(max_restarts=-1, max_concurrency=64).remote()
+        settings = ComprlConfig(
+            bank=BankConfig(path=str(tmp_path / "bank")),
+            queue=QueueConfig(folder=str(tmp_path / "queue")),
+            extractor=ExtractorConfig(batch_size=2),
+        )
+        config: Any = SimpleNamespace(data={"seed": 0}, trainer=SimpleNamespace(default_local_dir=str(tmp_path)))
+        go = tmp_path / "go"
+
+        def start(**recovery: Any) -> None:
+            ray.get(manager.load.remote())
+            opening = manager.open.remote(
+                settings, run=config.trainer.default_local_dir, seed=0, settling=ONE_STEP, **recovery
+            )
+            ray.get(opening)
+            ray.get(manager.connect.remote(Server(go), OmegaConf.create({}), 9999))
+
+        def report(id: str, *, guided_by: str = "") -> None:
+            read = (guided_by,) if guided_by else ()
+            request = make_request(id, experience_ids=read, experience_texts=read)
+            assert ray.get(manager.report.remote(EpisodeReport(request, bool(read), read)))
+
+        go.touch()
+        start(keep_content=False)
+        report("before")
+        assert ray.get(manager.drain.remote(20))
+        entry, *others = ray.get(manager.bank_entries.remote())
+        assert not others and entry["title"] == "the key"
+        ray.get(manager.collect.remote(1))
+        ray.get(manager.save.remote(str(tmp_path / "checkpoint")))
+
+        go.unlink()
+        for id in ("a", "b", "c"):
+            report(id, guided_by=entry["record_id"])
+        pid: Any = ray.get(manager.pid.remote())
+        guard = ManagerGuard(
+            manager,
+            lambda: start(keep_content=True, killed_in=2, checkpoint=str(tmp_path / "checkpoint")),
+        )
+        os.kill(pid, signal.SIGKILL)
+        metrics = guard.ask(lambda: manager.collect.remote(2), 60, "the step")
+        assert guard.restarts == 1 and ray.get(manager.pid.remote()) != pid
+        assert (metrics["bank/size"], metrics["queue/depth"], metrics["queue/dead"]) == (1, 3, 0)
+        assert (metrics["distillations/written"], metrics["buffer/samples"]) == (1, 0)
+        assert ray.get(manager.known.remote(entry["record_id"]))
+
+        go.touch()
+        assert guard.ask(lambda: manager.drain.remote(20), 60, "the queue")
+        report("after", guided_by=entry["record_id"])
+        collected: Any = ray.get(manager.collect.remote(3))
+        assert collected["extractor/samples"] == 1
+        ray.get(manager.close.remote())
+    finally:
+        ray.shutdown()
