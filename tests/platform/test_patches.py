@@ -134,8 +134,8 @@ def test_verl_still_gives_flush_to_a_logger(caplog: pytest.LogCaptureFixture) ->
 
     source = inspect.getsource(trainer_separate_async.PPOTrainerSeparateAsync._setup)
     assert "flush=True" in source, "not needed any more"
-    logger: Any = logging.getLogger("test_flush")
-    logger.setLevel(logging.INFO)
+    logger: Any = logging.Logger("test_flush", logging.INFO)  # unknown to whatever else configures logging
+    logger.addHandler(caplog.handler)
     with pytest.raises(TypeError):
         logger.info("servers: %d", 1, flush=True)
     for _ in range(2):  # every trainer asks for it

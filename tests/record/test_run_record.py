@@ -56,10 +56,10 @@ def test_calls_have_their_later_events(tmp_path: Path) -> None:
 
 
 def test_logs_with_a_torn_last_line(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "data": {}}\n{"step": 2, "da')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "data": {"a": 2, "nan": null}}\n{"step": 2, "da')
     (tmp_path / "experience.jsonl").write_text('{"event": "written"}\n')
     run = RunRecord(tmp_path)
-    assert list(run.metrics()) == [{"step": 1, "data": {}}] and list(run.events()) == [{"event": "written"}]
+    assert list(run.metrics()) == [{"step": 1, "data": {"a": 2.0}}] and list(run.events()) == [{"event": "written"}]
 
 
 def test_the_reader_imports_nothing_heavy() -> None:

@@ -1,6 +1,10 @@
-"""Identity of this process's Ray job."""
+"""Identity of this process's Ray job, and its end."""
 
+import psutil
 import ray
+
+_GRACE_SECONDS = 10.0
+"""For processes to end by themselves after Ray has been shut down."""
 
 
 def ray_job() -> str:
@@ -10,3 +14,20 @@ def ray_job() -> str:
     """
     context = ray.get_runtime_context()
     return f"{context.get_node_id()} {context.get_job_id()}"
+
+
+def end_ray() -> None:
+    """Shut Ray down, and with it whatever its workers have started, if this process has started Ray.
+
+    Ray kills process groups of its workers, such as a server with its engine, unless its own daemon ends first: then
+    the engine would stay, with its memory.
+    """
+    daemons = [child for child in psutil.Process().children() if child.name() == "raylet"]
+    started = [process for daemon in daemons for process in daemon.children(recursive=True)]
+    ray.shutdown()
+    _, left = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue

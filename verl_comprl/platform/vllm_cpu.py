@@ -11,6 +11,8 @@ def register() -> None:
 
     # Log-probs of sampled tokens go through torch.compile even in eager mode, which would need g++ at run time.
     torch._dynamo.config.disable = True
+    # verl asks for it with ``rollout.full_determinism``; there are kernels of that kind for GPUs only.
+    os.environ.pop("VLLM_BATCH_INVARIANT", None)
     from verl_comprl.platform.patches import keep_vllm_cpu_weights
 
     keep_vllm_cpu_weights()

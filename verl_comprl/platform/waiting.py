@@ -1,6 +1,7 @@
 """Waiting with a limit: for a Ray call, for a blocking call of a library, for a lock. Errors say what was waited for.
 
-Neither Ray nor verl limits any of its waits, so a server or worker that hangs would hang the run with it.
+Neither Ray nor verl limits any of its waits, so a server or worker that hangs would hang the run with it. What is
+waited for is under way meanwhile (:mod:`verl_comprl.platform.under_way`).
 """
 
 import threading
@@ -13,6 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.under_way import doing
 
 T = TypeVar("T")
 
@@ -42,7 +44,8 @@ def wait_for(reference: Any, seconds: float, what: str) -> Any:
         ray.exceptions.RayError: What the actor raised, or that it died.
     """
     try:
-        return ray.get(reference, timeout=seconds)
+        with doing(f"waiting for {what}"):
+            return ray.get(reference, timeout=seconds)
     except GetTimeoutError as error:
         raise WaitTimeout(what, seconds) from error
 
@@ -82,7 +85,8 @@ def result_within(future: "Future[T]", seconds: float, what: str) -> T:
         Exception: What the call raised.
     """
     try:
-        return future.result(seconds)
+        with doing(f"waiting for {what}"):
+            return future.result(seconds)
     except TimeoutError as error:
         if future.done():  # the call itself raised it
             raise
@@ -116,7 +120,9 @@ def holding(lock: Lock, seconds: float, what: str) -> Iterator[None]:
     Raises:
         WaitTimeout: If it takes longer.
     """
-    if not lock.acquire(timeout=seconds):
+    with doing(f"waiting for {what}"):
+        taken = lock.acquire(timeout=seconds)
+    if not taken:
         raise WaitTimeout(what, seconds)
     try:
         yield

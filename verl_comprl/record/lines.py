@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+Record = dict[str, Any]
+
 SHORTEST_SECRET = 8
 """Characters; shorter values are words that occur in any text."""
 
@@ -21,7 +23,7 @@ def encode(record: Mapping[str, Any]) -> bytes:
         return orjson.dumps(_clean(record), option=orjson.OPT_SERIALIZE_NUMPY, default=str)
 
 
-def decode(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def decode(lines: Iterable[bytes]) -> Iterator[Record]:
     """Yield the objects of lines; what is not one is left out: a process was killed while it wrote it."""
     for line in lines:
         try:

@@ -1,17 +1,17 @@
 """Reader of the folder of a run, finished or still running: episodes, calls of the extractor, events, metrics."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
-from verl_comprl.record.lines import decode
+from verl_comprl.record.lines import Record, decode
 from verl_comprl.record.step_files import StepFiles
 
 EPISODES = "episodes"
 CALLS = "extractor_calls"
 EVENTS = "experience.jsonl"
-
-Record = dict[str, Any]
+METRICS = "metrics.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+FAILURES = "failures.jsonl"
 
 
 class RunRecord:
@@ -66,21 +66,34 @@ class RunRecord:
 
     def metrics(self) -> Iterator[Record]:
         """Yield ``step`` and ``data`` of each step."""
-        return self._log("metrics.jsonl")
+        return map(step_metrics, self._log(METRICS))
 
     def evaluations(self) -> Iterator[Record]:
         """Yield the evaluations."""
-        return self._log("evaluations.jsonl")
+        return self._log(EVALUATIONS)
 
     def failures(self) -> Iterator[Record]:
         """Yield the failed rollouts."""
-        return self._log("failures.jsonl")
+        return self._log(FAILURES)
 
     def _log(self, name: str) -> Iterator[Record]:
         file = self.folder / name
         if file.exists():
             with file.open("rb") as lines:
                 yield from decode(lines)
+
+
+def step_metrics(record: Record, wanted: Callable[[str], bool] = lambda name: True) -> Record:
+    """Return ``step`` and ``data`` of a line of metrics, with nothing but numbers: NaN and infinities are null there.
+
+    Args:
+        record: The line.
+        wanted: Says of a metric's name whether to keep it.
+    """
+    data = record.get("data")
+    items = data.items() if isinstance(data, dict) else ()
+    numbers = {name: float(value) for name, value in items if wanted(name) and isinstance(value, int | float)}
+    return {"step": int(record.get("step") or 0), "data": numbers}
 
 
 def _of_steps(files: StepFiles, steps: Collection[int] | None) -> Iterator[Record]:

@@ -1,0 +1,39 @@
+"""The end of Ray, in a real one."""
+
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from verl_comprl.platform.ray_session import end_ray
+
+pytestmark = pytest.mark.run
+
+
+def test_what_a_worker_has_started_ends_with_ray() -> None:
+    class Server:
+        """Starts a process that Ray does not find: it is in a session of its own."""
+
+        def start(self) -> int:
+            command = [sys.executable, "-c", "import time; time.sleep(600)"]
+            return subprocess.Popen(command, start_new_session=True).pid
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        server: Any = ray.remote(Server).remote()
+        pid: Any = ray.get(server.start.remote())
+        assert psutil.pid_exists(pid)
+        end_ray()
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        assert not ray.is_initialized() and own.poll() is None, "what is not Ray's is left alone"
+    finally:
+        own.kill()
+        own.wait()
+
+
+def test_without_ray_there_is_nothing_to_end() -> None:
+    end_ray()

@@ -1,0 +1,121 @@
+"""Work under way in a process, across threads and tasks, with a clock that the test sets."""
+
+import asyncio
+import threading
+
+import pytest
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform import under_way as module
+from verl_comprl.platform.under_way import doing, under_way
+from verl_comprl.platform.waiting import call_within
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "_clock", clock)
+    return clock
+
+
+def seen() -> list[tuple[str, float]]:
+    return [(item.what, item.seconds) for item in under_way()]
+
+
+def test_only_the_innermost_block_is_under_way_and_one_that_goes_on_is_young_again(clock: Clock) -> None:
+    assert seen() == []
+    with doing("step"):
+        clock.now += 5
+        assert seen() == [("step", 5)]
+        with pytest.raises(KeyError), doing("checkpoint"):
+            clock.now += 3
+            assert seen() == [("step > checkpoint", 3)]
+            raise KeyError
+        clock.now += 1
+        assert seen() == [("step", 1)]
+    assert seen() == []
+
+
+def test_threads_have_blocks_of_their_own_and_tasks_belong_to_the_block_that_began_them(clock: Clock) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with doing("update"):
+            begun.set()
+            done.wait()
+
+    async def chunks() -> list[tuple[str, float]]:
+        async def chunk(gate: asyncio.Event) -> None:
+            with doing("chunk"):
+                await gate.wait()
+
+        with doing("merge"):
+            gates = [asyncio.Event(), asyncio.Event()]
+            tasks = []
+            for gate in gates:
+                tasks.append(asyncio.create_task(chunk(gate)))
+                await asyncio.sleep(0)
+                clock.now += 10
+            both = seen()
+            gates[0].set()
+            await tasks[0]
+            clock.now += 1
+            one = seen()
+            gates[1].set()
+            await tasks[1]
+            return [*both, ("-", 0.0), *one]
+
+    thread = threading.Thread(target=work)
+    with doing("step"):
+        thread.start()
+        begun.wait()
+        assert [(item.innermost, item.thread) for item in under_way()] == [
+            ("step", threading.get_ident()),
+            ("update", thread.ident),
+        ]
+        assert [what for what, _ in seen()] == ["step", "update"]
+    done.set()
+    thread.join()
+    assert asyncio.run(chunks()) == [
+        ("merge > chunk", 20),
+        ("merge > chunk", 10),
+        ("-", 0),
+        ("merge > chunk", 11),
+    ]
+    assert seen() == []
+
+
+def test_a_coroutine_that_is_closed_from_outside_is_not_under_way_any_more(clock: Clock) -> None:
+    async def hang() -> None:
+        with doing("hanging"):
+            await asyncio.Event().wait()
+
+    async def begin(coroutine) -> None:
+        coroutine.send(None)
+
+    coroutine = hang()
+    asyncio.run(begin(coroutine))
+    assert seen() == [("hanging", 0)]
+    coroutine.close()
+    assert seen() == []
+
+
+def test_a_wait_with_a_limit_is_under_way_until_its_limit() -> None:
+    gate, found = threading.Event(), set()
+
+    def look() -> None:
+        while not gate.wait(0.01):
+            found.update(item.what for item in under_way())
+
+    with doing("checkpoint"), pytest.raises(WaitTimeout):
+        call_within(look, 1, "the workers to save")
+    gate.set()
+    assert "checkpoint > waiting for the workers to save" in found
+    assert seen() == []
