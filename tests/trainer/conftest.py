@@ -1,6 +1,5 @@
 """Models and data of recipes/minihack_small, and the runs that several test files look at: each is made once."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arms import AHEAD, ARMS, BACK_ENDS, COMPARED, KEY, SEPARATE, SMALL
+from arm_settings import AHEAD, ARMS, BACK_ENDS, COMPARED, SEPARATE, SMALL
 from chat_endpoint import ChatEndpoint
 from running import (
     ROOT,
@@ -20,33 +19,26 @@ from running import (
     last_step,
     read_steps,
     run_environment,
+    run_lent,
+    warm_started,
+    with_tasks,
 )
 from teaching import teach
 
 import env_adapters
-from verl_comprl.trainer.run_log import METRICS
+from verl_comprl.record.reader import METRICS
 
 
 @pytest.fixture(scope="session")
 def models() -> Path:
     """The two models, warm-started; from the recipes' cache where there is one."""
-    models = ROOT / "outputs/models/minihack_small"
-    command = [sys.executable, "-m", "recipes.minihack_small.prepare", "--output", str(models)]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return models
+    return warm_started()
 
 
 @pytest.fixture(scope="session")
 def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models, data and a place for runs."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "models").symlink_to(models)
-    for split, count in (("train", 16), ("val", 2)):
-        command = [sys.executable, "-m", "verl_comprl.cli.main", "data", "minihack", "--variant", "room-ultimate"]
-        options = ["--split", split, "--count", str(count), "--max-turns", "6"]
-        output = ["--output", str(folder / "data" / f"small-room-{split}.parquet")]
-        subprocess.run([*command, *options, *output], cwd=ROOT, check=True)
-    return folder
+    return with_tasks(tmp_path_factory.mktemp("run"), models)
 
 
 @pytest.fixture(scope="session")
@@ -184,14 +176,3 @@ def separate(folder: Path, initial_bank: Path) -> list[dict[str, Any]]:
             run.process.kill()
         run.probe.rename(folder / f"separate_groups_{steps}.jsonl")
     return read_steps(folder / "separate")
-
-
-def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> None:
-    """Run ``lent_run.py``."""
-    specification, output = folder / "lent.json", folder / "lent.txt"
-    specification.write_text(json.dumps({"common": common, "runs": runs}))
-    command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification)]
-    with output.open("w") as log:
-        environment = run_environment(folder) | {KEY: "secret"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
-    assert done.returncode == 0, output.read_text()[-5000:]

@@ -29,6 +29,7 @@ def register_plain_trainer() -> None:
     from verl.trainer.ppo.v1.trainer_base import register_trainer
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+    from verl_comprl.config.reading import comprl_config
     from verl_comprl.trainer.engine_sharing import EngineSharing
 
     @register_trainer("plain")
@@ -36,7 +37,9 @@ def register_plain_trainer() -> None:
         def __init__(self, config: Any) -> None:
             with open_dict(config):
                 config.trainer.v1.trainer_mode = "sync"
+                config.comprl.watchdog.after = 0.0  # it looks at parts that verl's trainer does not have
             super().__init__(config)
+            self.comprl = comprl_config(config)
 
         def close(self) -> None: ...
 

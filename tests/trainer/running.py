@@ -15,13 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from arm_settings import KEY
 
 from verl_comprl.record import RunRecord
-from verl_comprl.trainer.run_log import METRICS
+from verl_comprl.record.reader import METRICS
 
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"
 START_SECONDS = 600
+
+
+def warm_started() -> Path:
+    """Make the two models of recipes/minihack_small, or take them from the recipes' cache; returns their folder."""
+    models = ROOT / "outputs/models/minihack_small"
+    command = [sys.executable, "-m", "recipes.minihack_small.prepare", "--output", str(models)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return models
+
+
+def with_tasks(folder: Path, models: Path) -> Path:
+    """Put models and tasks into a folder of runs; returns it."""
+    (folder / "models").symlink_to(models)
+    for split, count in (("train", 16), ("val", 2)):
+        command = [sys.executable, "-m", "verl_comprl.cli.main", "data", "minihack", "--variant", "room-ultimate"]
+        options = ["--split", split, "--count", str(count), "--max-turns", "6"]
+        output = ["--output", str(folder / "data" / f"small-room-{split}.parquet")]
+        subprocess.run([*command, *options, *output], cwd=ROOT, check=True)
+    return folder
 
 
 def undocumented(metrics: Iterable[str]) -> list[str]:
@@ -65,6 +85,17 @@ def run_environment(folder: Path) -> dict[str, str]:
     }
 
 
+def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> None:
+    """Run ``lent_run.py``."""
+    specification, output = folder / "lent.json", folder / "lent.txt"
+    specification.write_text(json.dumps({"common": common, "runs": runs}))
+    command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification)]
+    with output.open("w") as log:
+        environment = run_environment(folder) | {KEY: "secret"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
+    assert done.returncode == 0, output.read_text()[-5000:]
+
+
 class Run:
     """A training run in a process of its own; everything it starts carries its marker in the environment."""
 
@@ -80,6 +111,7 @@ class Run:
             *([str(ROOT / "tests/trainer" / script), str(self.probe)] if script else ["-m", "verl_comprl.train"]),
             *("--config-dir", str(ROOT / "recipes"), "--config-name", "minihack_small/cpu"),
             *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+            "trainer.max_actor_ckpt_to_keep=null",
             *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
             *("comprl.warmup_steps=1", "comprl.extractor.batch_size=8"),
             *overrides,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arms import ARMS, BACK_ENDS, STEPS
+from arm_settings import ARMS, BACK_ENDS, STEPS
 from chat_endpoint import ChatEndpoint
 from running import last_step, read_steps, undocumented
 from safetensors.torch import load_file

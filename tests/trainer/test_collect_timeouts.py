@@ -7,8 +7,9 @@ import pytest
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.manager_guard import ManagerGuard
 
 
 @pytest.fixture
@@ -32,12 +33,14 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
             raise WaitTimeout(what, seconds)
         return answers.get(call)
 
-    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
+    for module in (experience_runtime, manager_guard):
+        monkeypatch.setattr(module, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=1), drain_timeout=5.0, work_timeout=60.0)
     runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda: None)
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
+    runtime._guard = ManagerGuard(runtime.manager, dict)
     runtime._collect_timeouts, runtime._is_open = 0, True
     runtime.extractor = SimpleNamespace(is_down=False)
     return runtime
@@ -47,7 +50,8 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     runtime: ExperienceRuntime, asked: list[str], late: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     late.add("collect")
-    assert runtime.collect(1) == {"comprl/collect_timeouts": 1.0, "comprl/extractor/updates": 2.0}
+    counts = {"comprl/collect_timeouts": 1.0, "comprl/manager_restarts": 0.0}
+    assert runtime.collect(1) == counts | {"comprl/extractor/updates": 2.0}
     assert asked == ["collect"], "a manager that hangs is asked nothing more in this step"
     assert "waited 30 s for the experience manager to close the step" in capsys.readouterr().out
     late.clear()

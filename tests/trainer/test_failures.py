@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from running import undocumented
 
 from verl_comprl.errors import Boundary, failing_at
+from verl_comprl.record.reader import FAILURES
 from verl_comprl.rollout.failures import PARTITION, FailureReporter
-from verl_comprl.trainer.failures import FAILURES, FailureLog
+from verl_comprl.trainer.failures import FailureLog
 
 pytestmark = pytest.mark.run
 

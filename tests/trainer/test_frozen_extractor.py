@@ -101,8 +101,8 @@ def test_episodes_are_distilled_and_questions_answered(
     assert (answer.status, answer.text) == ("answered", LESSON)
     assert teacher.keys == {"Bearer secret"}
 
-    runtime.save(2)
     saved = tmp_path / "global_step_2"
+    runtime.save(saved, 2)
     assert {path.name for path in saved.iterdir()} == {"comprl", "comprl.json"}
     assert json.loads((saved / "comprl.json").read_text()) == {"extractor_weight_version": 0, "step": 2}
     assert not any(b"secret" in path.read_bytes() for path in saved.rglob("*") if path.is_file())
@@ -114,7 +114,7 @@ def test_a_resumed_run_continues_the_counts(
     runtime = start()
     report(runtime, make_request("prompt_0"))
     runtime.finish()
-    runtime.save(1)
+    runtime.save(tmp_path / "global_step_1", 1)
     config.trainer.default_local_dir = str(tmp_path / "resumed")  # with a bank and a queue of its own
     (tmp_path / "resumed").mkdir()
     resumed = start(tmp_path / "global_step_1")

@@ -1,5 +1,6 @@
 """Updates of the extractor that fail: a real training buffer, and engine and servers that can be told to fail."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ class Extractor:
         self.trained_on: list[list[str]] = []
         self.entered = threading.Event()
         self.late: list[str] = []
+        self.grad_norm = 1.0
         self.is_down, self.lost_servers = False, 0
 
     def _fail(self, place: str) -> None:
@@ -57,7 +59,7 @@ class Extractor:
         self._fail("update")
         self.weight_version += 1
         self.trained_on.append(records)
-        return {"loss": 1.0}
+        return {"loss": 1.0, "grad_norm": self.grad_norm}
 
 
 Start = Callable[..., tuple[ExtractorLearner, Extractor, TrainingBuffer]]
@@ -112,6 +114,15 @@ def until(condition: Callable[[], object]) -> None:
 def values(learner: ExtractorLearner) -> tuple[float, ...]:
     metrics = learner.metrics()
     return tuple(metrics[f"comprl/extractor/{name}"] for name in ("updates", "failed", "given_up"))
+
+
+@pytest.mark.parametrize(("grad_norm", "skipped"), [(0.5, 0.0), (math.nan, 1.0), (math.inf, 1.0)])
+def test_an_update_whose_gradient_is_not_finite_is_counted(start: Start, grad_norm: float, skipped: float) -> None:
+    learner, extractor, _ = start(0, thread=False)
+    extractor.grad_norm = grad_norm
+    learner.take_turn(10)
+    assert extractor.trained_on == [["a", "b"]]
+    assert learner.metrics()["comprl/extractor/skipped"] == skipped
 
 
 @pytest.mark.parametrize("place", ["update", "restore"])

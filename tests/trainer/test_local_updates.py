@@ -9,7 +9,7 @@ from verl_comprl.trainer.local_updates import LocalUpdates
 
 
 def batch(guided: list[bool], success: list[float], versions: list[tuple[int, int]]) -> RolloutBatch:
-    names = ["actions", "invalid_actions", "cut_turns", "cut_off", "tool_calls", "degraded"]
+    names = ["actions", "invalid_actions", "cut_turns", "cut_off", "tool_calls", "degraded", "unreported"]
     names += [*(f"seconds_{part}" for part in TIMERS), *(f"tokens_{part}" for part in TOKENS)]
     halves = zip(guided, success, strict=True)
     size = len(guided)
@@ -51,7 +51,8 @@ def test_counts_are_sums_and_means_are_over_all_rollouts() -> None:
 
 def test_a_step_without_rollouts_has_counts_only() -> None:
     metrics = LocalUpdates().metrics()
-    assert metrics == {"comprl/guided/rollouts": 0.0, "comprl/free/rollouts": 0.0, "comprl/degraded": 0.0}
+    names = ("guided/rollouts", "free/rollouts", "degraded", "unreported")
+    assert metrics == {f"comprl/{name}": 0.0 for name in names}
 
 
 def test_verl_would_take_the_minimum_of_a_count() -> None:

@@ -36,6 +36,7 @@ def episode(guided: bool, success: float, actions: float = 4.0) -> dict[str, flo
         "cut_off": success,
         "tool_calls": 2.0 * guided,
         "degraded": 0.0,
+        "unreported": float(guided),
         **dict.fromkeys((f"seconds_{part}" for part in TIMERS), 0.5),
         **dict.fromkeys((f"tokens_{part}" for part in TOKENS), 10.0),
     }
@@ -47,6 +48,7 @@ def test_metrics_of_halves_over_all_tasks_and_per_task() -> None:
     metrics = rollout_metrics(rows, tasks)
     assert (metrics["comprl/guided/success"], metrics["comprl/free/success"], metrics["comprl/gap"]) == (0.5, 0.5, 0.0)
     assert metrics["comprl/guided/actions"] == 6.0
+    assert (metrics["comprl/degraded"], metrics["comprl/unreported"]) == (0.0, 2.0)
     assert metrics["comprl/guided/cut_turns"] == 3.0 and metrics["comprl/free/cut_off"] == 0.5
     assert (metrics["comprl/task/shop/gap"], metrics["comprl/task/shop/guided/tool_calls"]) == (1.0, 2.0)
     assert metrics["comprl/task/room/guided/actions"] == 8.0

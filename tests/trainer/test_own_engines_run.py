@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from arms import SEPARATE, SMALL
+from arm_settings import SEPARATE, SMALL
 from running import ROOT, START_SECONDS, read_steps, run_environment
 
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(2400)]

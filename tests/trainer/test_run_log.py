@@ -43,6 +43,15 @@ def test_a_line_that_a_killed_process_left_is_dropped(tmp_path: Path) -> None:
     assert steps(file) == [1, 2]
 
 
+def test_a_text_with_line_separators_of_unicode_stays_in_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "failures.jsonl"
+    for step, text in enumerate(["one\u2028two\u0085three", "kept", "later"]):
+        append_record(file, {"step": step, "text": text})
+    rewind_log(file, 1)
+    texts = [json.loads(line)["text"] for line in file.read_bytes().split(b"\n")[:-1]]
+    assert texts == ["one\u2028two\u0085three", "kept"]
+
+
 def test_metrics_have_the_format_of_verls_file_logger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.utils.tracking import Tracking
 

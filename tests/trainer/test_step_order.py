@@ -1,5 +1,6 @@
 """Content of a step's checkpoint: verl's own training loop, in each of its modes, with everything else a stub."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -13,8 +14,10 @@ from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
-from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer import manager_guard
+from verl_comprl.trainer.checkpoint_folders import CheckpointFolders
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.manager_guard import ManagerGuard
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import (
     ComplementaryColocateAsync,
@@ -27,11 +30,11 @@ STEPS = 3
 
 
 class Events(list[str]):
-    """What happened, in order. Every method that is asked of it is written down with its first argument."""
+    """What happened, in order. Every method that is asked of it is written down with its last argument."""
 
     def __getattr__(self, name: str) -> Any:
         def note(*arguments: Any) -> dict[str, float]:
-            self.append(" ".join([name, *map(str, arguments[:1])]))
+            self.append(" ".join([name, *map(str, arguments[-1:])]))
             return {"comprl/closed": float(arguments[0])} if name == "collect" else {}
 
         return note
@@ -56,7 +59,8 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
     trainer._episodes = SimpleNamespace(take=events.record, metrics=dict, close=lambda step: None)
     trainer.end_episodes, trainer.kill_episodes = events.end_episodes, dict
-    trainer._restored_tq_prompt_count = 0
+    trainer.watch_over = lambda *_: None
+    trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()
     trainer.stop, trainer._saved_step = StopRequest(), -1
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
@@ -89,15 +93,17 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     monkeypatch.setattr(trainer_base, "tqdm", MagicMock())
     monkeypatch.setattr(trainer_base, "tq", MagicMock())
     monkeypatch.setattr(trainer_base.PPOTrainer, "prepare_step", lambda self: {})
-    monkeypatch.setattr(trainer_base.PPOTrainer, "_save_checkpoint", lambda self: events.append("marker"))
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_save_checkpoint", lambda self: events.append("save verl's"))
+    monkeypatch.setattr(CheckpointFolders, "begin", lambda self: Path("aside"))
+    monkeypatch.setattr(CheckpointFolders, "finish", lambda *_: events.append("name"))
     trainer_of(kind, events, updates, logged).fit(MagicMock())
 
     training = ["train"] * updates
     assert events == [
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
-        *(*training, "collect 2", "record 2", "take_turn", "save 2", "marker", "publish 2"),
-        *(*training, "collect 3", "record 3", "take_turn", "save 3", "marker", "publish 3"),
+        *(*training, "collect 2", "record 2", "take_turn", "save verl's", "save 2", "name", "publish 2"),
+        *(*training, "collect 3", "record 3", "take_turn", "save verl's", "save 3", "name", "publish 3"),
         *("end_episodes", "finish", "stop"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
@@ -142,13 +148,14 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
         waited.append(reference[0])
         return reference[1]
 
-    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
+    monkeypatch.setattr(manager_guard, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=2))
     runtime._learner, runtime._collect_timeouts = SimpleNamespace(metrics=dict), 0
     runtime.manager = SimpleNamespace(
         collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])
     )
+    runtime._guard = ManagerGuard(runtime.manager, dict)
     assert runtime.collect(3)["comprl/samples"] == 5.0 and "merge" not in waited
     runtime.collect(4)
     assert waited[-1] == "merge"

@@ -34,7 +34,11 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     """Return a trainer before its fifth step, with nothing but what the decision needs."""
     trainer: Any = object.__new__(kind)
     trainer.config = OmegaConf.create(
-        {"trainer": {"default_local_dir": str(folder)}, "data": {"train_batch_size": updates}}
+        {
+            "trainer": {"default_local_dir": str(folder)},
+            "data": {"train_batch_size": updates},
+            "actor_rollout_ref": {"rollout": {}},
+        }
     )
     trainer.progress, trainer.stop = Progress(), StopRequest()
     trainer.global_steps, trainer.total_training_steps, trainer.parameter_sync_step = 5, 8, updates

@@ -2,16 +2,17 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
 from verl_comprl.config.reading import ConfigError, comprl_config
 from verl_comprl.config.slots import extractor_slots
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
+from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, flaw
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor
 
@@ -19,11 +20,16 @@ STATE_FILE = "comprl.json"
 EXTRACTOR_FOLDER = "extractor"
 
 
-def resume_folder(config: DictConfig) -> Path | None:
-    """Return the checkpoint folder that verl will resume from, or ``None`` for a fresh start.
+def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda text: None) -> Path | None:
+    """Return the checkpoint to resume from, or ``None`` for a fresh start.
+
+    Args:
+        config: The run's config.
+        tell: Called with a line for each later checkpoint that is torn.
 
     Raises:
         FileNotFoundError: If ``trainer.resume_mode=resume_path`` names a folder that does not exist.
+        TornCheckpoint: If it names one that is not complete, or no checkpoint of the run is.
     """
     mode = config.trainer.resume_mode
     if mode == "disable":
@@ -32,18 +38,17 @@ def resume_folder(config: DictConfig) -> Path | None:
         folder = Path(config.trainer.resume_from_path).resolve()
         if not folder.is_dir():
             raise FileNotFoundError(f"trainer.resume_from_path={folder} does not exist")
+        if wrong := flaw(folder):
+            raise TornCheckpoint(f"trainer.resume_from_path={folder} is torn: {wrong}")
         return folder
-    latest = find_latest_ckpt_path(str(Path(config.trainer.default_local_dir).resolve()))
-    return Path(latest) if latest else None
+    return CheckpointFolders(Path(config.trainer.default_local_dir)).latest(tell)
 
 
-def save(
-    config: DictConfig, step: int, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float
-) -> None:
+def save(folder: Path, step: int, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float) -> None:
     """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match.
 
     Args:
-        config: The run's config.
+        folder: Where to.
         step: Actor step.
         extractor: Engine and optimizer.
         manager: Handle of the experience manager.
@@ -52,11 +57,8 @@ def save(
     Raises:
         WaitTimeout: If one takes longer. There is no checkpoint of this step then.
     """
-    # The trainer calls this before verl's save, whose last act is to write the marker that names the latest checkpoint.
-    # A run that is killed in between therefore does not resume from a checkpoint that lacks our part.
-    folder = Path(config.trainer.default_local_dir).resolve() / f"global_step_{step}"
     with holding(extractor.lock, seconds, "a running update of the extractor to end"):
-        extractor.save(folder / EXTRACTOR_FOLDER, config.trainer.get("max_actor_ckpt_to_keep", None))
+        extractor.save(folder / EXTRACTOR_FOLDER)
         saving = manager.save.remote(str(folder / "comprl"))
         wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
         state = {"extractor_weight_version": extractor.weight_version, "step": step}

@@ -3,24 +3,28 @@
 The trainer holds one such object; an arm without experience holds a :class:`NoExperienceRuntime`.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.manager.actor import MANAGER_SECONDS, open_bank, start_manager
+from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.learner import ExtractorLearner
+from verl_comprl.trainer.manager_guard import ManagerGuard
+from verl_comprl.trainer.serving import State
 
 Metrics = dict[str, float]
 
@@ -74,8 +78,13 @@ class NoExperienceRuntime:
     def bank_checksum(self) -> str | None:
         """Return the checksum of the bank's current content."""
 
-    def save(self, step: int) -> None:
-        """Write our part of a checkpoint."""
+    def save(self, folder: Path, step: int) -> None:
+        """Write our part of a checkpoint.
+
+        Args:
+            folder: The checkpoint.
+            step: Its actor step.
+        """
 
     def close(self) -> None:
         """Close the bank."""
@@ -95,6 +104,10 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._frozen = None if self._comprl.has_extractor_engine else make_frozen_extractor(config)
         self._learner: ExtractorLearner | None = None
         self.manager, self._loaded = start_manager(config)
+        self._guard = ManagerGuard(self.manager, self._begin_again)
+        self._step = 0
+        self._checkpoint: Path | None = None
+        """Our part of the latest checkpoint."""
         self._is_open = False
         self._collect_timeouts = 0
 
@@ -132,13 +145,31 @@ class ExperienceRuntime(NoExperienceRuntime):
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell = self._tell_manager
         extractor = self.extractor
-        connecting = self.manager.connect.remote(extractor.generate(actor), extractor.model, extractor.prompt_length)
-        wait_for(connecting, limit, "the experience manager to connect the extractor")
+        self._generate = extractor.generate(actor)
+        self._connect_extractor()
+        self._checkpoint = folder / "comprl" if folder else None
+        self._guard.start()
+
+    def _connect_extractor(self) -> None:
+        extractor = self.extractor
+        connecting = self.manager.connect.remote(self._generate, extractor.model, extractor.prompt_length)
+        wait_for(connecting, self._comprl.work_timeout, "the experience manager to connect the extractor")
+
+    def _begin_again(self) -> None:
+        """Open the bank in a manager whose process was started again, and connect the extractor."""
+        loading = load_manager(self.manager, self._config)
+        wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
+        checkpoint = self._checkpoint if self._checkpoint and self._checkpoint.exists() else None
+        open_bank(self.manager, self._config, keep_content=True, killed_in=self._step, checkpoint=checkpoint)
+        if isinstance(self.extractor, ExtractorRuntime) and self.extractor.serving.state is not State.SERVING:
+            self._tell_manager(False)
+        self._connect_extractor()
 
     def _tell_manager(self, there: bool) -> None:
         """Let the manager know that the extractor goes away or is back."""
         call = self.manager.back if there else self.manager.away
-        wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
+        with suppress(RayActorError, ManagerNotOpen):  # it is told when it begins again
+            wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
 
     def begin(self) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
@@ -160,24 +191,33 @@ class ExperienceRuntime(NoExperienceRuntime):
         A manager that does not answer in time costs the step's metrics and its merge; it collects as soon as it can.
         """
         try:
-            collecting = self.manager.collect.remote(step)
-            metrics = _named(wait_for(collecting, MANAGER_SECONDS, "the experience manager to close the step"))
+            self._step = step
+            metrics = _named(
+                self._ask(lambda: self.manager.collect.remote(step), "the experience manager to close the step")
+            )
             self._print_warnings()
             interval = self._comprl.merge.every
             if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
-                wait_for(self.manager.merge.remote(), MANAGER_SECONDS, "the experience manager to start a merge")
+                self._ask(self.manager.merge.remote, "the experience manager to start a merge")
         except WaitTimeout as error:
             metrics = self._note_timeout(error)
-        return metrics | {"comprl/collect_timeouts": float(self._collect_timeouts)} | self._learned()
+        metrics["comprl/collect_timeouts"] = float(self._collect_timeouts)
+        metrics["comprl/manager_restarts"] = float(self._guard.restarts)
+        return metrics | self._learned()
+
+    def _ask(self, call: Callable[[], Any], what: str) -> Any:
+        return self._guard.ask(call, MANAGER_SECONDS, what)
 
     def finish(self) -> Metrics:
         """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds; not while nobody can read it."""
         try:
             seconds = 0.0 if self.extractor.is_down else self._comprl.drain_timeout
-            draining = self.manager.drain.remote(seconds)
-            wait_for(draining, seconds + MANAGER_SECONDS, "the experience manager to empty its queue")
+            limit = seconds + MANAGER_SECONDS
+            self._guard.ask(
+                lambda: self.manager.drain.remote(seconds), limit, "the experience manager to empty its queue"
+            )
             self._print_warnings()
-            metrics = _named(wait_for(self.manager.metrics.remote(), MANAGER_SECONDS, "the manager's metrics"))
+            metrics = _named(self._ask(self.manager.metrics.remote, "the manager's metrics"))
         except WaitTimeout as error:
             metrics = self._note_timeout(error)
         return metrics | self._learned()
@@ -192,7 +232,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def _print_warnings(self) -> None:
         """Print what the manager warned about; the launcher redirects it to train.log."""
-        warnings = wait_for(self.manager.take_warnings.remote(), MANAGER_SECONDS, "the experience manager's warnings")
+        warnings = self._ask(self.manager.take_warnings.remote, "the experience manager's warnings")
         for warning in warnings:
             print(f"experience manager: {warning}")
 
@@ -200,17 +240,24 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Let a running update finish, then stop training the extractor."""
         if self._learner is not None:
             self._learner.stop()
+        self._guard.stop()
         with suppress(RayError, WaitTimeout):  # the manager may be what has failed
             self._print_warnings()
 
     def bank_checksum(self) -> str:
         """Return the checksum of the bank's entries with their counters."""
-        computing = self.manager.bank_checksum.remote()
-        return wait_for(computing, self._comprl.work_timeout, "the checksum of the bank")
+        return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
 
-    def save(self, step: int) -> None:
+    def save(self, folder: Path, step: int) -> None:
         """Write extractor, bank, queue, buffer and counters."""
-        checkpoint.save(self._config, step, self.extractor, self.manager, self._comprl.work_timeout)
+        save = partial(checkpoint.save, folder, step, self.extractor, self.manager, self._comprl.work_timeout)
+        try:
+            save()
+        except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
+            self._guard.look()
+            save()
+        # Where the folder will be once the checkpoint is complete; until then there is nothing there.
+        self._checkpoint = Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl"
 
     def close(self) -> None:
         """Close the bank and end the manager."""

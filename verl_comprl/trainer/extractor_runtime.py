@@ -270,10 +270,9 @@ class ExtractorRuntime:
         """Copy the engine's weights to the servers and let them generate."""
         self.serving.publish(self.weight_version, self._work_timeout)
 
-    def save(self, folder: Path, max_to_keep: int | None = None) -> None:
+    def save(self, folder: Path) -> None:
         """Write engine and optimizer state."""
-        save = partial(self.workers.save_checkpoint, max_ckpt_to_keep=max_to_keep)
-        self._work(partial(save, str(folder), None, self.weight_version), "save")
+        self._work(partial(self.workers.save_checkpoint, str(folder), None, self.weight_version), "save")
 
     def load(self, folder: Path, weight_version: int) -> None:
         """Read what :meth:`save` wrote."""

@@ -13,11 +13,9 @@ from typing import Any
 import transfer_queue as tq
 
 from verl_comprl.errors import Boundary
+from verl_comprl.record.reader import FAILURES
 from verl_comprl.rollout.failures import PARTITION, FailedRollout
 from verl_comprl.trainer.run_log import append_record
-
-FAILURES = "failures.jsonl"
-"""In the run's folder: a line per failed rollout."""
 
 
 class FailureLog:

@@ -48,7 +48,7 @@ class FrozenExtractor:
     def publish_weights(self) -> None:
         """Do nothing: a server of the extractor would get its weights here."""
 
-    def save(self, folder: Path, max_to_keep: int | None = None) -> None:
+    def save(self, folder: Path) -> None:
         """Do nothing."""
 
     def load(self, folder: Path, weight_version: int) -> None:

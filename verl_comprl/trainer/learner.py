@@ -5,21 +5,30 @@ actor the two take turns. Its failures are independent of the actor in any case:
 later, and after some failures in a row the extractor is trained no more.
 """
 
+import math
 import threading
 import time
 import traceback
 from typing import Any
 
+from ray.exceptions import RayActorError
+
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch
-from verl_comprl.manager.actor import MANAGER_SECONDS
+from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
+AWAY_SECONDS = 1.0
+"""Before it is asked again whether a manager whose process died is back."""
 FIRST_BACKOFF = 5.0
 LONGEST_BACKOFF = 300.0
+
+
+class _ManagerAway(Exception):
+    """The experience manager's process has died, which is no failure of an update."""
 
 
 class ExtractorLearner:
@@ -40,6 +49,7 @@ class ExtractorLearner:
         self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
         self._error: Exception | None = None
         self._last: dict[str, float] = {}
+        self._skipped = 0
         self._seconds = 0.0
         self._failed = 0
         self._in_a_row = 0
@@ -81,6 +91,7 @@ class ExtractorLearner:
             "updates": float(self._extractor.weight_version),
             "seconds": self._seconds,
             "failed": float(self._failed),
+            "skipped": float(self._skipped),
             "given_up": float(self._given_up),
             "servers_lost": float(self._extractor.lost_servers),
         }
@@ -105,6 +116,8 @@ class ExtractorLearner:
             return self._try_to_restore()
         try:
             updated = self._update_once()
+        except _ManagerAway:
+            return AWAY_SECONDS
         except Exception as error:
             return self._note_failure(error)
         if not updated:
@@ -159,7 +172,7 @@ class ExtractorLearner:
             self._extractor.restore()
             version = self._extractor.weight_version
             taking = self._manager.next_batch.remote(version)
-            batch: TrainingBatch | None = wait_for(taking, MANAGER_SECONDS, "a batch from the experience manager")
+            batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
             if batch is None:
                 return False
             started = time.perf_counter()
@@ -175,8 +188,15 @@ class ExtractorLearner:
                 self._count_trained()
             self._seconds += time.perf_counter() - started
         self._last = measured | update_metrics(batch, version)
+        self._skipped += not math.isfinite(measured["grad_norm"])  # verl's engine then leaves the weights as they are
         return True
 
     def _count_trained(self) -> None:
-        counting = self._manager.trained.remote()
-        wait_for(counting, MANAGER_SECONDS, "the experience manager to count a batch as trained")
+        self._ask(self._manager.trained.remote(), "the experience manager to count a batch as trained")
+
+    @staticmethod
+    def _ask(reference: Any, what: str) -> Any:
+        try:
+            return wait_for(reference, MANAGER_SECONDS, what)
+        except (RayActorError, ManagerNotOpen) as error:
+            raise _ManagerAway from error

@@ -29,7 +29,8 @@ def rollout_metrics(details: Sequence[Details], tasks: Sequence[str]) -> dict[st
         result |= _half_metrics(rows, f"comprl/task/{name}")
         # With an asynchronous trainer the shares of the tasks need not be equal.
         result[f"comprl/task/{name}/rollouts"] = float(len(rows))
-    result["comprl/degraded"] = float(sum(row["degraded"] for row in details))
+    for key in ("degraded", "unreported"):
+        result[f"comprl/{key}"] = float(sum(row[key] for row in details))
     return result | _cost_metrics(details)
 
 

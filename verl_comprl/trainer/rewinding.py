@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.record.reader import CALLS, EPISODES
+from verl_comprl.record.reader import CALLS, EPISODES, EVALUATIONS, FAILURES, METRICS
 from verl_comprl.record.step_files import StepFiles
-from verl_comprl.trainer.failures import FAILURES
-from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, rewind_log
+from verl_comprl.trainer.run_log import rewind_log
 
 
 def rewind_run(folder: Path, step: int) -> None:

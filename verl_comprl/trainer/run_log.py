@@ -1,15 +1,16 @@
 """JSON-lines files of a run: metrics, evaluations and failed rollouts, kept consistent when the run is resumed."""
 
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-EVALUATIONS = "evaluations.jsonl"
-METRICS = "metrics.jsonl"
+from verl_comprl.record.lines import decode
+
+METRICS_FILE = "metrics_file"
+"""Our name among the backends of verl's ``Tracking``."""
 
 
 def append_record(file: Path, record: Mapping[str, Any]) -> None:
@@ -28,18 +29,35 @@ def rewind_log(file: Path, step: int) -> None:
     """
     if not file.exists():
         return
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = file.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if _step(line) <= step]
     if len(kept) < len(lines):
         file.rename(file.with_name(f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}{file.suffix}"))
-        file.write_text("".join(kept), encoding="utf-8")
+        file.write_bytes(b"".join(kept))
 
 
-def _step(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except ValueError:
-        return float("inf")  # the process was killed while it wrote this line
+def _step(line: bytes) -> float:
+    # A line that is no record: the process was killed while it wrote it.
+    return next((record["step"] for record in decode([line])), float("inf"))
+
+
+def add_metrics_file(tracking: Any, file: Path, wanted: str | Collection[str], say: Callable[[str], None]) -> None:
+    """Let verl's ``Tracking`` write ``file``, too, once; and say which of its backends it has left out.
+
+    It goes on without mlflow if that cannot be started, and tells only its log.
+
+    Args:
+        tracking: verl's.
+        file: The run's metrics.
+        wanted: Backends that were asked for.
+        say: Called with a line.
+    """
+    if METRICS_FILE in tracking.logger:
+        return
+    names = {wanted} if isinstance(wanted, str) else {*wanted}
+    if missing := sorted(names - {*tracking.logger}):
+        say(f"trainer.logger: {', '.join(missing)} could not be started; the run goes on without (docs/metrics.md)")
+    tracking.logger[METRICS_FILE] = MetricsFile(file)
 
 
 class MetricsFile:

@@ -3,40 +3,44 @@
 Owns where a run can be left, and the end of episodes that nobody waits for.
 """
 
-from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
 from omegaconf import DictConfig
 from ray.exceptions import RayError
 from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop import AgentLoopManager
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.waiting import call_within
-from verl_comprl.trainer.engine_sharing import EngineSharing
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.groups import episodes_are_running
 from verl_comprl.trainer.serving import SERVER_SECONDS
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
+from verl_comprl.trainer.vital_actors import VitalActors
 
 
-class StoppableTrainer(EngineSharing):
+class StoppableTrainer(CheckpointingTrainer):
     """Mixin over verl's trainers that leaves on request, and ends episodes that nobody waits for."""
 
     def __init__(self, config: DictConfig) -> None:
         """Take verl's config."""
         super().__init__(config)
-        self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
         self.stop = StopRequest()
-        self.stop.interrupts(self.replay_buffer)
-        self._saved_step = -1
-        """Step of the latest checkpoint in the run's folder."""
+        self._vital = VitalActors()
+        self.stop.interrupts(self.replay_buffer, self._vital.check)
         self._first_step = 0
         """Step with which training began; 0 while it has not, for example in an evaluation before it."""
 
-    @property
-    def _folder(self) -> Path:
-        return Path(self.config.trainer.default_local_dir)
+    def watch_over(self, agent_loops: AgentLoopManager) -> None:
+        """Let the death of a process that rollouts need end the run with :class:`ProcessLost`."""
+        trainer: Any = self  # verl's classes have no types
+        managers = (self.llm_server_manager, getattr(trainer, "standalone_server_manager", None))
+        servers = [server for manager in managers if manager for server in manager.server_handles]
+        actors = {f"agent loop worker {number}": each for number, each in enumerate(agent_loops.agent_loop_workers)}
+        actors |= {f"server {number} of the actor": each for number, each in enumerate(servers)}
+        rewards = trainer.reward_loop_manager.reward_loop_worker_handles or ()
+        self._vital.watch(actors | {f"reward worker {number}": each for number, each in enumerate(rewards)})
 
     def request_stop(self) -> None:
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
@@ -95,11 +99,6 @@ class StoppableTrainer(EngineSharing):
         if not step:
             raise RunInterrupted("stopped before a step was trained; there is no checkpoint")
         raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
-
-    def _load_checkpoint(self) -> None:
-        super()._load_checkpoint()
-        if self.global_steps and (self._folder / f"global_step_{self.global_steps}").exists():
-            self._saved_step = self.global_steps
 
     def end_episodes(self) -> None:
         """End what was submitted ahead, or a stop has left behind, so that the bank can be closed.

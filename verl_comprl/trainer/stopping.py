@@ -4,6 +4,7 @@ A step spends most of its time there, in a loop without a limit: an environment 
 stopping. ``stoppable`` leaves the run. This module imports nothing of verl, so the launcher may import it first.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -22,10 +23,14 @@ class StopRequest:
         """Nobody has asked yet."""
         self.made = False
 
-    def interrupts(self, buffer: Any) -> None:
+    def interrupts(self, buffer: Any, check: Callable[[], None] = lambda: None) -> None:
         """Let a request end the waiting of verl's replay ``buffer`` with :class:`WaitingStopped`.
 
         A user's own sampler that does not wait in verl's way is left alone; a request then waits for its batch.
+
+        Args:
+            buffer: The replay buffer.
+            check: Called while it waits; what it raises ends the waiting, too.
         """
         wait = getattr(buffer, "_wait_for_next_poll", None)
         if wait is None:
@@ -34,6 +39,7 @@ class StopRequest:
         def wait_unless_stopped(*arguments: Any) -> float:
             if self.made:
                 raise WaitingStopped
+            check()
             return wait(*arguments)
 
         buffer._wait_for_next_poll = wait_unless_stopped

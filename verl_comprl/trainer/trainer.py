@@ -32,8 +32,10 @@ from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
+from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import check_slots, resume_folder
+from verl_comprl.trainer.checkpoint_folders import step_of
 from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
@@ -45,7 +47,8 @@ from verl_comprl.trainer.marked_loops import MarkedAgentLoops
 from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.rewinding import rewind_run
-from verl_comprl.trainer.run_log import EVALUATIONS, METRICS, MetricsFile, append_record
+from verl_comprl.trainer.run_log import add_metrics_file, append_record
+from verl_comprl.trainer.same_order import SameOrder
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.task_sampler import share_equally
 
@@ -66,7 +69,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self.progress = Progress()
         self._failures = FailureLog(self._folder)
         self._episodes = EpisodeLog(self._folder, self.comprl.record)
-        self._resumed_from: Path | None = None
         self._local = LocalUpdates()
         self._stretch = 1
         """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
@@ -79,14 +81,15 @@ class ComplementaryTrainerMixin(StoppableTrainer):
             self.experience_runtime = ExperienceRuntime(self.config)
 
     def _setup(self) -> None:
-        folder = self._resumed_from = resume_folder(self.config)
-        step = int(folder.name.rpartition("_")[2]) if folder else -1
+        folder = self._resumed_from = resume_folder(self.config, self.progress.note)
+        step = step_of(folder) if folder else -1
         if folder is not None:
             check_slots(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
         # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         rewind_run(self._folder, step)
+        self.take_back_marker()
         reserve(slot_groups(self.config))
         if self._shares_slots:  # the servers of both measure the memory that is left
             super()._setup()
@@ -126,6 +129,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train the actor; the extractor is trained in the background meanwhile."""
         self.experience_runtime.begin()
+        self.watch_over(agent_loop_manager)
         try:
             marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
@@ -274,8 +278,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
 
     def _add_metrics_file(self) -> None:
         """Let verl's ``Tracking`` write metrics.jsonl too."""
-        backends: dict[str, Any] = self.logger.logger
-        backends.setdefault("metrics_file", MetricsFile(self._folder / METRICS))
+        add_metrics_file(self.logger, self._folder / METRICS, self.config.trainer.logger, self.progress.note)
 
     # ---- evaluation ----
 
@@ -314,17 +317,9 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         }
         return {name: str(path) for name, path in paths.items() if "://" in str(path) or Path(path).exists()}
 
-    # ---- checkpoints ----
-
-    def _save_checkpoint(self) -> None:
-        """Write our part before verl's: verl's marker file comes last, so a checkpoint that has one is complete."""
-        self.experience_runtime.save(self.global_steps)
-        super()._save_checkpoint()
-        self._saved_step = self.global_steps
-
 
 @register_trainer("comprl_sync")
-class ComplementarySync(ComplementaryTrainerMixin, PPOTrainerSync):
+class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
     """Actor rollouts and updates alternate (verl's ``sync``)."""
 
     base_mode = "sync"

@@ -28,6 +28,7 @@ SMALL = [
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",
     "trainer.save_freq=-1",
+    "trainer.max_actor_ckpt_to_keep=null",
     "trainer.logger=[console]",
     "data.train_batch_size=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",

@@ -1,0 +1,196 @@
+"""Verl's part and ours in one checkpoint, with verl's own code around stubs of the workers."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.trainer.ppo.v1 import trainer_base
+
+from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.checkpoint_folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
+
+KINDS = [ComplementarySync, ComplementaryColocateAsync]
+
+
+class Workers:
+    """Engine whose only state is a number."""
+
+    def __init__(self) -> None:
+        self.weights = 0
+        self.failure: Exception | None = None
+
+    def save_checkpoint(self, path: str, _: Any, step: int, max_ckpt_to_keep: int | None) -> None:
+        assert max_ckpt_to_keep is None, "verl would remove checkpoints"
+        Path(path).mkdir(parents=True)
+        torch.save({"weights": self.weights}, Path(path, "model_world_size_1_rank_0.pt"))
+        if self.failure is not None:
+            raise self.failure
+
+    def load_checkpoint(self, local_path: str, **_: Any) -> None:
+        self.weights = torch.load(Path(local_path, "model_world_size_1_rank_0.pt"))["weights"]
+
+
+class Experience:
+    """Manager and extractor whose only state is the step; remembers what it was asked for."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+
+    def save(self, folder: Path, step: int) -> None:
+        self._events.append("ours")
+        (folder / "comprl.json").write_text(json.dumps({"step": step}))
+
+
+class Callback:
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+
+    def on_save(self, checkpoint_dir: str, **_: Any) -> None:
+        assert flaw(Path(checkpoint_dir)) is None
+        self._events.append(Path(checkpoint_dir).name)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened, in order."""
+    events: list[str] = []
+
+    def save_queue(folder: str, metadata: Any) -> None:
+        Path(folder).mkdir()
+        Path(folder, "metadata.json").write_text(json.dumps(metadata))
+        events.append("queue")
+
+    queue = SimpleNamespace(save_checkpoint=save_queue, load_checkpoint=lambda folder: None, kv_list=lambda *_: {})
+    monkeypatch.setattr(trainer_base, "tq", queue)
+    monkeypatch.setattr("verl_comprl.trainer.groups.tq", queue)
+    return events
+
+
+def make_trainer(kind: type, run: Path, events: list[str], **settings: Any) -> Any:
+    trainer: Any = object.__new__(kind)
+    defaults = {
+        "default_local_dir": str(run),
+        "default_hdfs_dir": None,
+        "resume_mode": "auto",
+        "resume_from_path": None,
+        "del_local_ckpt_after_load": False,
+        "val_only": False,
+    }
+    trainer.config = OmegaConf.create(
+        {"trainer": defaults | settings, "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}}}
+    )
+    OmegaConf.set_struct(trainer.config, True)
+    trainer.trainer_mode, trainer.use_critic, trainer._saved_step = kind.base_mode, False, -1
+    trainer.actor_rollout_wg, trainer.checkpoint_callback = Workers(), Callback(events)
+    trainer.experience_runtime = Experience(events)
+    rows: Any = list(range(10))
+    trainer.train_dataloader = StatefulDataLoader(rows, batch_size=1)
+    trainer._resumed_from = resume_folder(trainer.config, events.append)
+    return trainer
+
+
+def save(trainer: Any, step: int) -> None:
+    trainer.global_steps = trainer.actor_rollout_wg.weights = step
+    trainer._save_checkpoint()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_has_both_parts_and_ours_is_not_older(tmp_path: Path, events: list[str], kind: type) -> None:
+    """An episode is reported before its tokens are in TransferQueue, so bank and queue are saved after it."""
+    trainer = make_trainer(kind, tmp_path / "run", events)
+    save(trainer, 3)
+    queue = ["queue"] if kind is not ComplementarySync else []
+    assert events == [*queue, "ours", "global_step_3"] and trainer._saved_step == 3
+    parts = {"actor", "data.pt", "comprl.json", "complete.json", *(["transfer_queue"] if queue else [])}
+    assert {path.name for path in (tmp_path / "run" / "global_step_3").iterdir()} == parts
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"global_step_3", MARKER}
+    assert trainer.config.trainer.default_local_dir == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_has_weights_and_place_of_the_latest_complete_one(
+    tmp_path: Path, events: list[str], kind: type
+) -> None:
+    trainer, drawn = make_trainer(kind, tmp_path, events), []
+    for step, batch in zip(range(1, 7), trainer.train_dataloader, strict=False):
+        drawn.append(batch.item())
+        if step % 2 == 0:
+            save(trainer, step)
+    (tmp_path / "global_step_6" / "comprl.json").unlink()
+    events.clear()
+    resumed = make_trainer(kind, tmp_path, events)
+    resumed._load_checkpoint()
+    assert "global_step_6 is torn: comprl.json is missing; the run continues from step 4" in events[0]
+    assert (resumed.global_steps, resumed.actor_rollout_wg.weights, resumed._saved_step) == (4, 4, 4)
+    assert next(iter(resumed.train_dataloader)).item() == drawn[4]
+    assert resumed.config.trainer.resume_mode == "auto"
+
+
+def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, events: list[str]) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events, max_actor_ckpt_to_keep=1)
+    save(trainer, 2)
+    callback, trainer.actor_rollout_wg.failure = trainer.checkpoint_callback, OSError(28, "No space left on device")
+    with pytest.raises(OSError, match="No space"):
+        save(trainer, 4)
+    assert trainer.checkpoint_callback is callback and trainer._saved_step == 2
+    assert resume_folder(trainer.config) == tmp_path / "global_step_2"
+    trainer.actor_rollout_wg.failure = None
+    save(trainer, 4)
+    assert resume_folder(trainer.config) == tmp_path / "global_step_4"
+    assert not (tmp_path / "global_step_2").exists() and not (tmp_path / ASIDE).exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [({}, [2, 4, 6]), ({"max_actor_ckpt_to_keep": 2}, [4, 6]), ({"remove_previous_ckpt_in_save": True}, [6])],
+)
+def test_as_many_are_kept_as_verls_settings_say(
+    tmp_path: Path, events: list[str], settings: dict[str, Any], left: list[int]
+) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events, **settings)
+    for step in (2, 4, 6):
+        save(trainer, step)
+    assert sorted(path.name for path in tmp_path.glob("global_step_*")) == [f"global_step_{step}" for step in left]
+
+
+def test_a_fresh_start_and_an_earlier_step_give_up_what_came_later(tmp_path: Path, events: list[str]) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events)
+    for step in (2, 4):
+        save(trainer, step)
+    path = str(tmp_path / "global_step_2")
+    evaluated = make_trainer(ComplementarySync, tmp_path, events, resume_mode="disable", val_only=True)
+    evaluated.take_back_marker()
+    assert CheckpointFolders(tmp_path).latest() == tmp_path / "global_step_4"
+    earlier = make_trainer(ComplementarySync, tmp_path, events, resume_mode="resume_path", resume_from_path=path)
+    earlier.take_back_marker()
+    earlier._load_checkpoint()
+    assert earlier.global_steps == 2 and CheckpointFolders(tmp_path).latest() == tmp_path / "global_step_2"
+    elsewhere = make_trainer(
+        ComplementarySync, tmp_path / "other", events, resume_mode="resume_path", resume_from_path=path
+    )
+    elsewhere.take_back_marker()
+    elsewhere._load_checkpoint()
+    assert (elsewhere.global_steps, elsewhere._saved_step) == (2, -1) and not (tmp_path / "other").exists()
+    fresh = make_trainer(ComplementarySync, tmp_path, events, resume_mode="disable")
+    fresh.take_back_marker()
+    fresh._load_checkpoint()
+    assert fresh.global_steps == 0 and CheckpointFolders(tmp_path).latest() is None
+
+
+def test_a_torn_checkpoint_that_is_asked_for_is_refused(tmp_path: Path, events: list[str]) -> None:
+    save(make_trainer(ComplementarySync, tmp_path, events), 2)
+    (tmp_path / "global_step_2" / "data.pt").write_bytes(b"")
+    with pytest.raises(TornCheckpoint, match=r"resume_from_path=\S*global_step_2 is torn: data.pt has 0 bytes instead"):
+        make_trainer(
+            ComplementarySync,
+            tmp_path,
+            events,
+            resume_mode="resume_path",
+            resume_from_path=str(tmp_path / "global_step_2"),
+        )

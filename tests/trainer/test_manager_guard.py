@@ -1,0 +1,107 @@
+"""When the manager is made to begin again, and when not; handle and waits are fakes, unlike in test_killed_manager."""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.manager.actor import ManagerNotOpen
+from verl_comprl.trainer import manager_guard as module
+from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard
+
+
+class Manager:
+    """Answers ``is_connected`` with the next of ``states``, the last one for ever: a truth value, or what it raises."""
+
+    def __init__(self, *states: bool | Exception) -> None:
+        self.states = list(states)
+        self.is_connected = SimpleNamespace(remote=self._next)
+
+    def _next(self) -> bool | Exception:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_for(result: Any, seconds: float, what: str) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(module, "wait_for", wait_for)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "RESTART_SECONDS", 0.5)
+
+
+def died() -> ActorDiedError:
+    return ActorDiedError()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("states", "restarts"),
+    [
+        ((True,), 0),
+        ((WaitTimeout("it", 1.0),), 0),  # a hang is not a death
+        ((False,), 1),
+        ((ActorUnavailableError("restarting", None), died(), False), 1),
+    ],
+)
+def test_it_begins_again_only_in_a_new_process(states: tuple, restarts: int) -> None:
+    begun: list[None] = []
+    guard = ManagerGuard(Manager(*states), lambda: begun.append(None))
+    guard.look()
+    assert guard.restarts == len(begun) == restarts
+
+
+def test_a_manager_that_ray_does_not_start_again_is_an_error() -> None:
+    with pytest.raises(ActorDiedError):
+        ManagerGuard(Manager(died()), lambda: None).look()
+
+
+@pytest.mark.parametrize("failure", [died(), ManagerNotOpen("not open")])
+def test_a_call_that_met_a_dead_manager_is_made_again(failure: Exception) -> None:
+    results: list[Any] = [failure, "answer"]
+    manager = Manager(False)
+    guard = ManagerGuard(manager, lambda: manager.states.__setitem__(0, True))
+    assert guard.ask(lambda: results.pop(0), 1.0, "it") == "answer"
+    assert guard.restarts == 1
+
+
+@pytest.mark.parametrize("failure", [ValueError("its own"), WaitTimeout("it", 1.0)])
+def test_other_failures_of_a_call_are_raised_as_they_are(failure: Exception) -> None:
+    guard = ManagerGuard(Manager(False), lambda: None)
+    with pytest.raises(type(failure)):
+        guard.ask(lambda: failure, 1.0, "it")
+    assert guard.restarts == 0
+
+
+def test_the_thread_lets_it_begin_again_without_being_asked() -> None:
+    manager = Manager(True, True, False, True)
+    guard = ManagerGuard(manager, lambda: None)
+    guard.start()
+    until(lambda: guard.restarts)
+    guard.stop()
+    assert guard.restarts == 1
+
+
+def test_after_failures_in_a_row_the_next_call_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise RuntimeError("the bank cannot be opened")
+
+    guard = ManagerGuard(Manager(False), fail)
+    guard.start()
+    until(lambda: not guard._thread.is_alive())
+    with pytest.raises(RuntimeError, match="the bank cannot be opened"):
+        guard.ask(lambda: "answer", 1.0, "it")
+    assert capsys.readouterr().out.count("could not begin again") == MAX_FAILURES and guard.restarts == 0

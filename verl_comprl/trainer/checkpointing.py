@@ -1,0 +1,89 @@
+"""Mixin over verl's V1 trainers that writes and loads a whole checkpoint: verl's part and ours, as one cut.
+
+Nothing is trained while it is written. The extractor's learner waits, too; episodes that go on with an asynchronous
+trainer are in verl's TransferQueue first, so that an episode whose tokens are in the checkpoint has been reported.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+
+from verl_comprl.trainer.checkpoint_folders import MODEL, CheckpointFolders
+from verl_comprl.trainer.engine_sharing import EngineSharing
+from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+
+_KEEP_ALL = {"remove_previous_ckpt_in_save": False, "max_actor_ckpt_to_keep": None, "max_critic_ckpt_to_keep": None}
+
+
+class CheckpointingTrainer(EngineSharing):
+    """Mixin over verl's trainers whose checkpoints are complete or not there."""
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config."""
+        super().__init__(config)
+        self.experience_runtime: NoExperienceRuntime = NoExperienceRuntime()
+        self._resumed_from: Path | None = None
+        self._saved_step = -1
+        """Step of the latest checkpoint in the run's folder."""
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.config.trainer.default_local_dir)
+
+    def _save_checkpoint(self) -> None:
+        """Write verl's part and ours aside, verify them and give them their name.
+
+        verl itself writes in place, and removes the checkpoint before last before the new one is complete.
+
+        Raises:
+            TornCheckpoint: If something is missing; the checkpoints that there were are kept.
+        """
+        folders, step, settings = CheckpointFolders(self._folder), self.global_steps, self.config.trainer
+        aside = folders.begin()
+        callback, self.checkpoint_callback = self.checkpoint_callback, CheckpointCallback()
+        try:
+            with self._trainer_settings(default_local_dir=str(aside), **_KEEP_ALL):
+                super()._save_checkpoint()
+        finally:
+            self.checkpoint_callback = callback
+        self.experience_runtime.save(aside / f"global_step_{step}", step)
+        keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
+        saved = folders.finish(step, (MODEL, "data.pt"), keep)
+        self._saved_step = step
+        callback.on_save(trainer=self, global_step=step, checkpoint_dir=str(saved), async_save=False)
+
+    def _load_checkpoint(self) -> None:
+        """Load verl's part of the checkpoint that was chosen; verl would take the one that its marker names."""
+        chosen = self._resumed_from
+        mode = {"resume_mode": "resume_path", "resume_from_path": str(chosen)} if chosen else {"resume_mode": "disable"}
+        with self._trainer_settings(**mode):
+            super()._load_checkpoint()
+        if self._resumes_itself:
+            self._saved_step = self.global_steps
+
+    def take_back_marker(self) -> None:
+        """Let the next start continue from here, not from later checkpoints of the part of the run that is given up."""
+        if not self.config.trainer.val_only:
+            CheckpointFolders(self._folder).take_back(self._resumed_from if self._resumes_itself else None)
+
+    @property
+    def _resumes_itself(self) -> bool:
+        """Whether the checkpoint is one of this run, and not of another folder."""
+        return self._resumed_from is not None and self._resumed_from.parent == self._folder.resolve()
+
+    @contextmanager
+    def _trainer_settings(self, **changes: Any) -> Iterator[None]:
+        """Let verl read other settings under ``trainer`` meanwhile."""
+        given = self.config
+        self.config = copy.deepcopy(given)
+        with open_dict(self.config):
+            self.config.trainer.update(changes)
+        try:
+            yield
+        finally:
+            self.config = given

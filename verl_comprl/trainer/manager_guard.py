@@ -1,0 +1,111 @@
+"""Notices that the experience manager's process has died, and lets it begin again.
+
+Ray starts the process again, so that all handles stay valid; until the bank is open again in it, calls raise
+:class:`~verl_comprl.manager.actor.ManagerNotOpen`. Rollouts go on without guidance meanwhile.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
+from verl_comprl.platform.waiting import wait_for
+
+LOOK_SECONDS = 2.0
+"""Between two looks at the manager."""
+
+RESTART_SECONDS = 120.0
+"""For Ray to start its process again."""
+
+MAX_FAILURES = 3
+"""Attempts in a row to let it begin again, after which the run is to end."""
+
+
+class ManagerGuard:
+    """Looks at the manager from a thread, and before a call that failed because it had died is made again."""
+
+    def __init__(self, manager: Any, begin_again: Callable[[], None]) -> None:
+        """Set up the thread, which :meth:`start` starts.
+
+        Args:
+            manager: Handle of the experience manager, connected.
+            begin_again: Opens the bank in a process that has just been started, and connects the extractor.
+        """
+        self._manager = manager
+        self._begin_again = begin_again
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="manager-guard", daemon=True)
+        self._error: Exception | None = None
+        self.restarts = 0
+        """How often the manager has begun again."""
+
+    def start(self) -> None:
+        """Start looking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking, after an attempt that is under way."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ask(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Return the result of a call to the manager, which is made again if its process died meanwhile.
+
+        Args:
+            call: Makes the remote call.
+            seconds: Limit of one call.
+            what: What is waited for, as it should read in an error.
+
+        Raises:
+            WaitTimeout: If it takes longer.
+            ray.exceptions.RayError: What the manager raised, or that it cannot be started again.
+            Exception: What kept it from beginning again.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            return wait_for(call(), seconds, what)
+        except (RayActorError, ManagerNotOpen):
+            self.look()
+            return wait_for(call(), seconds, what)
+
+    def look(self) -> None:
+        """Let the manager begin again if its process has died."""
+        with self._lock:
+            if self._is_there():
+                return
+            print("the experience manager's process has died; it begins again with the bank as it is", flush=True)
+            self._begin_again()
+            self.restarts += 1
+
+    def _is_there(self) -> bool:
+        deadline = time.monotonic() + RESTART_SECONDS
+        while True:
+            try:
+                connected = self._manager.is_connected.remote()
+                return wait_for(connected, MANAGER_SECONDS, "the experience manager to say whether it is there")
+            except WaitTimeout:  # it hangs, which a process of its own would not mend
+                return True
+            except RayActorError:  # Ray is starting it again
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopped.wait(LOOK_SECONDS * 2**failures):
+            try:
+                self.look()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                print(f"the experience manager could not begin again: {error!r}", flush=True)
+                if failures == MAX_FAILURES:
+                    self._error = error
+                    return
