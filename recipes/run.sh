@@ -49,6 +49,16 @@ task() {
   done
 }
 
+# needs VARIABLE COMMAND: the paper's setting wants a benchmark's own data; COMPRL_STAND_INS=1 takes what comes with us.
+needs() {
+  [ -z "$smoke" ] && [ "${COMPRL_STAND_INS:-}" != 1 ] || return 0
+  local place="${!1:-}"
+  [ -n "$place" ] || { [ "$1" = ALFWORLD_DATA ] && place="$HOME/.cache/alfworld/json_2.1.1"; } || true
+  [ -n "$place" ] && [ -e "$place" ] && return
+  printf 'run.sh: %s needs its data: %s\nCOMPRL_STAND_INS=1 trains on stand-ins, under names of their own.\n' "$recipe" "$2" >&2
+  exit 2
+}
+
 # Models for the CPU are made here, once; a recipe that has none of its own takes small ones.
 models=
 [ "$setting" = paper ] || models=minihack_small

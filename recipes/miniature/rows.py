@@ -13,8 +13,8 @@ from typing import Any
 from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
 from verl_comprl.manager.journal import JOURNAL
+from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.sweep.checked_run import FINISHED
-from verl_comprl.trainer.run_log import EVALUATIONS, METRICS
 
 Row = dict[str, Any]
 """One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed, ``seconds`` of

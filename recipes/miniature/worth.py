@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.trainer.run_log import EVALUATIONS, METRICS
+from verl_comprl.record.reader import EVALUATIONS, METRICS
 
 WINDOW = 3
 """Steps over which the curves of training are averaged: one step has 48 episodes of each half."""

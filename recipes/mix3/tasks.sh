@@ -1,4 +1,6 @@
 # Three tasks, one bank: MiniHack Room, WebShop, ALFWorld.
+needs WEBSHOP_DATA "let WEBSHOP_DATA name the folder with upstream's items_shuffle_1000.json and items_ins_v2_1000.json (docs/environments/webshop.md)"
+needs ALFWORLD_DATA "alfworld-download, or let ALFWORLD_DATA name the folder"
 task room 2048 128 minihack --variant room-ultimate --max-turns 30
-task webshop all 128 webshop --max-turns 30
+task webshop 2048 128 webshop --max-turns 30
 task alfworld 1466 134 alfworld --max-turns 40
