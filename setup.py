@@ -70,6 +70,9 @@ setup(
             "build",
             "hypothesis",
             "import-linter>=2.16",
+            # Execute the notebooks of examples.
+            "ipykernel",
+            "nbclient",
             "pre-commit",
             "pyright[nodejs]",
             "pytest",

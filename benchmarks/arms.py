@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl import sweep
-from verl_comprl.trainer.run_log import EVALUATIONS
+from verl_comprl.record.reader import EVALUATIONS
 
 ROOT = Path(__file__).parents[1]
 TRAINING_TASKS = 960

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
 from verl_comprl import train
@@ -71,6 +72,21 @@ def test_mistakes_are_printed_one_per_line_before_anything_starts(tmp_path):
     assert "comprl.extractor.batch_size=0 is not allowed; it must be a whole number greater than 0" in result.stdout
     assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["a.b=1", "--cfg", "job", "+c=-2", "~d"],
+        ["--cfg", "job", "a.b=1", "+c=-2", "~d"],
+        ["a.b=1", "+c=-2", "--cfg", "job", "~d"],
+    ],
+)
+def test_hydra_gets_its_options_before_the_overrides(given):
+    ordered = train._options_first(given)
+    assert ordered == ["--cfg", "job", "a.b=1", "+c=-2", "~d"]
+    parsed = get_args_parser().parse_args([*ordered, "hydra.run.dir=."])  # Hydra's own
+    assert parsed.cfg == "job" and parsed.overrides == ["a.b=1", "+c=-2", "~d", "hydra.run.dir=."]
 
 
 def test_an_unknown_arm_is_one_line_with_the_nearest_name(capsys):

@@ -6,9 +6,10 @@ A failed rollout is missing data, not a crash. The run continues unless a failur
 (:func:`failing_at`), so that nothing has to be guessed from exception types later.
 
 ===========  ==========================================================================================
-environment  It cannot be made (``ImportError``, ``ValueError``, ``TypeError``), or it raised, died or exceeded
-             ``comprl.environments.*_timeout`` (``EnvironmentFailure``).
-server       The actor's server did not generate; whatever verl's client raises, often a ``RayError``.
+environment  It cannot be made (``ImportError``, ``ValueError``, ``TypeError``), or it raised, died, gave a reward that
+             is not finite, or exceeded ``comprl.environments.*_timeout`` (``EnvironmentFailure``).
+server       The actor's server did not generate; whatever verl's client raises, often a ``RayError``. Or it gave
+             log-probs that are not finite (``ValueError``).
 manager      No experience manager runs in this Ray job (``ValueError``).
 rollout      Anything else: a dataset row that cannot be read, or a fault in the agent loop.
 ===========  ==========================================================================================
@@ -30,7 +31,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
   ``comprl/answers/failed`` and ``degraded``; what raised in ``comprl/failures/search_and_ask:<type>``.
 * The extractor is away for an update, or its server has died: the same answer, at once. Counted in
   ``comprl/answers/unavailable``.
-* The manager does not take a finished episode: it is not distilled, and its outcome rewards nothing. Not counted.
+* The manager does not take a finished episode: it is not distilled, and its outcome rewards nothing. Counted in
+  ``comprl/unreported``; it may still take one that it did not confirm in time.
 
 **The manager fails** at work that no rollout waits for. It counts what raised in ``comprl/failures/<what>:<type>``.
 ``StoreError`` is the store, other types are the embedder's or those of the extractor's server.
@@ -49,18 +51,31 @@ The first traceback of each kind is in ``RUN/train.log``, with all other warning
 (``manager/availability.py``). A step that the manager does not close in time is counted in
 ``comprl/collect_timeouts`` and goes on.
 
+**The manager's process dies**. Ray starts it again, and ``trainer/manager_guard.py`` opens bank and queue in it.
+Rollouts continue without guidance meanwhile.
+
+* Kept: what the bank has acknowledged, and every distillation that waited. Counts and records of calls are those of the
+  latest checkpoint.
+* Lost: rewards that waited for training; the step's calls on disk; counts since the checkpoint. An entry written since
+  then is used, and rewards nothing.
+* Counted in ``comprl/manager_restarts``; episodes that ended meanwhile in ``comprl/unreported``.
+
 **An update of the extractor fails** in a worker, in a server, or because a wait reached its limit
 (:class:`WaitTimeout`). The servers are restored (``trainer/serving.py``) and it is tried again after 5, 10, 20 …
 seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is trained no more; the
 run goes on with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``; ``RUN/train.log`` has the first
-traceback.
+traceback. If its gradient is not finite, verl's engine leaves the weights as they are, and its batch counts as trained:
+``comprl/extractor/skipped``.
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
-manager's process dies, if an update of the actor raises, or one of the extractor while
+manager cannot begin again, if an update of the actor raises, or one of the extractor while
 ``comprl.extractor.max_failures`` is 0.
 
-An agent loop worker that dies takes its running episodes with it; verl waits for their prompts.
+**A process that rollouts need dies**: an agent loop worker, a server of the actor, a reward worker. verl would wait for
+their prompts without end; the run ends within seconds, with an error that names the process and the reason that Ray
+knows (``trainer/vital_actors.py``). The next start resumes. So it is with a worker of the actor's engine, whose calls
+raise. The watchdog (``trainer/watching.py``) tells of everything that takes too long.
 
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.

@@ -117,6 +117,7 @@ def _run(config: Any, display: Any) -> int:
     from verl_comprl.config.validation import ConfigError, check_slots
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.extractor.endpoint import EndpointError
+    from verl_comprl.platform.ray_session import end_ray
     from verl_comprl.trainer.placement import PlacementError
     from verl_comprl.trainer.stopping import RunInterrupted
 
@@ -135,7 +136,7 @@ def _run(config: Any, display: Any) -> int:
         check_slots(config, ray.cluster_resources())
     except (ConfigError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         print(traceback.format_exc())  # to the log
-        ray.shutdown()
+        end_ray()
         display.fail(str(error))
         return 2
     given = copy.deepcopy(config)
@@ -160,7 +161,7 @@ def _run(config: Any, display: Any) -> int:
     finally:
         with uninterrupted():
             tq.close()
-            ray.shutdown()
+            end_ray()
     return 0
 
 
@@ -200,9 +201,16 @@ def _compose_and_run(given: list[str]) -> int:
 
     named = {argument.partition("=")[0] for argument in given}
     defaults = [default for default in _HYDRA_DEFAULTS if default.partition("=")[0] not in named]
-    sys.argv = [sys.argv[0], *given, *defaults]
+    sys.argv = [sys.argv[0], *_options_first(given), *defaults]
     entry()
     return code
+
+
+def _options_first(given: list[str]) -> list[str]:
+    """Return Hydra's options before the overrides: Hydra takes overrides in one piece only."""
+    overrides = [argument for argument in given if "=" in argument.lstrip("-") and not argument.startswith("-")]
+    overrides += [argument for argument in given if argument.startswith("~") and "=" not in argument]
+    return [*(argument for argument in given if argument not in overrides), *overrides]
 
 
 if __name__ == "__main__":

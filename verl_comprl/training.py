@@ -158,19 +158,22 @@ class Training:
             guided_fraction: Share of guided attempts; ``None`` without experience.
             on_start: Called when the models have started and the run's folder is this run's.
         """
+        from verl_comprl.trainer.watching import watching
+
         trainer = self.trainer
         finished = False
         try:
-            with display.phase("start", "starting the models, their servers and the workers"):
-                trainer.progress = display
-                trainer.init()
-                if self.agent_loops is None:
-                    self._start_agent_loops()
-                on_start()
-            if not self.config.trainer.val_only:
-                display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
-            with _stop_on_signal(trainer, display):
-                trainer.fit(self.agent_loops)
+            with watching(trainer, display.announce):
+                with display.phase("start", "starting the models, their servers and the workers"):
+                    trainer.progress = display
+                    trainer.init()
+                    if self.agent_loops is None:
+                        self._start_agent_loops()
+                    on_start()
+                if not self.config.trainer.val_only:
+                    display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
+                with _stop_on_signal(trainer, display):
+                    trainer.fit(self.agent_loops)
             finished = True
         finally:
             with uninterrupted():

@@ -66,7 +66,7 @@ def test_options_of_the_environment_are_passed_by_name(tmp_path: Path, capsys: p
     given = ["data", "minihack", "-o", "variant=room", "--split", "val", "--count", "2", "--option", "max_turns=9"]
     assert main([*given, "--output", str(output)]) == 0
     details = pq.read_table(output).to_pylist()[0]["extra_info"]
-    assert json.loads(details["environment_options"]) == {"variant": "room", "max_turns": 9}
+    assert json.loads(details["environment_options"]) == {"variant": "room", "protocol": "paper", "max_turns": 9}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_options_of_the_environment_are_passed_by_name(tmp_path: Path, capsys: p
     [
         (
             ["-o", "size=5"],
-            "environment 'minihack' has no option 'size'; its options: variant, split, count, seed, max_turns",
+            "'minihack' has no option 'size'; its options: variant, split, count, seed, protocol, max_turns",
         ),
         (["-o", "size"], "option 'size' must look like name=value"),
         (["-o", "max_turns=many"], "max_turns must be a positive integer, got 'many'"),

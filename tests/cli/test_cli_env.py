@@ -33,7 +33,7 @@ def test_the_list_has_every_environment_and_says_what_is_missing(
     assert main(["env", "list", "--json"]) == 0
     rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert list(rows) == list_environments()
-    assert rows["sokoban"]["usable"] and rows["sokoban"]["options"]["difficulty"] == "medium"
+    assert rows["sokoban"]["usable"] and rows["sokoban"]["options"]["size"] == 6
     assert not rows[unusable]["usable"] and "no_such_module" in rows[unusable]["problem"]
     assert main(["env", "list"]) == 0
     table = capsys.readouterr().out

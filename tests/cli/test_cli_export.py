@@ -178,4 +178,6 @@ def test_the_latest_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) ->
     for step in (9, 10, 100):
         (tmp_path / f"global_step_{step}" / ("actor" if step < 100 else "comprl")).mkdir(parents=True)
     assert find_checkpoint(tmp_path, None).step == 10
+    (tmp_path / "global_step_10" / "complete.json").write_text('{"files": {"data.pt": 8}}')  # torn
+    assert find_checkpoint(tmp_path, None).step == 9
     assert find_checkpoint(tmp_path, 100).step == 100

@@ -30,6 +30,15 @@ def test_runs_that_are_not_seeds_of_one_thing_are_noted(tmp_path: Path, capsys: 
 
 def test_nothing_to_draw_and_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(write_run(tmp_path / "run", {}))
+    starting = tmp_path / "starting"
+    starting.mkdir()
+    (starting / "train.log").touch()
+    assert main.main(["plot", str(starting), "--output", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"comprl plot: {starting} is not the folder of a run: it has no config.yaml yet; "
+        "the run writes it when its models have started"
+    )
     assert main.main(["plot", run, "--output", str(tmp_path / "out")]) == 1
     assert main.main(["plot", run, "--output", str(tmp_path / "out"), "--window", "0"]) == 2
     assert main.main(["plot", str(tmp_path), "--output", str(tmp_path / "out")]) == 2

@@ -29,7 +29,7 @@ def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones(shipped: 
         "comprl.xyz is unknown; allowed: arm, experience, initial_bank, guided_fraction, warmup_steps, guide_per, "
         "exploration, max_turn_tokens, invalid_action_penalty, poll_interval, drain_timeout, work_timeout, "
         "environments, search_and_ask, actor_critic, self_distillation, bank, queue, embedder, extractor, merge, "
-        "record",
+        "record, watchdog",
     ]
 
 

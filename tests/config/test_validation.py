@@ -79,6 +79,7 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.warmup_steps", -1, "comprl.warmup_steps=-1 .*of at least 0"),
         ("comprl.merge.every", -5, "comprl.merge.every=-5 .*of at least 0"),
         ("comprl.bank.scope", "tasks", "comprl.bank.scope='tasks' .*one of all, environment, task"),
+        ("extractor.actor.checkpoint.async_save", True, "extractor.actor.checkpoint.async_save=true is not allowed"),
         ("actor_rollout_ref.model.path", None, "actor_rollout_ref.model.path is missing; give a folder or the name"),
         ("extractor.model.path", "", "extractor.model.path is missing; give a folder or the name"),
         (
@@ -176,7 +177,7 @@ def row(environment: Any = "minihack", **options: Any) -> dict[str, Any]:
     [
         (row("chess"), "unknown environment 'chess'; known: .*minihack"),
         (row(variant="castle"), "castle"),
-        (row(speed=3), "environment 'minihack' has no option 'speed'; its options: variant, max_turns"),
+        (row(speed=3), "environment 'minihack' has no option 'speed'; its options: variant, protocol, max_turns"),
         (row(max_turns=0), "max_turns must be a positive integer, got 0"),
         ({"extra_info": {"index": 3}}, "rows without extra_info.environment.*; make it with `comprl data`"),
         ({"extra_info": {"environment": "minihack", "environment_options": "{"}}, "bad.parquet"),

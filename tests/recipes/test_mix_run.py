@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.trainer.run_log import METRICS
+from verl_comprl.record.reader import METRICS
 
 ROOT = Path(__file__).parents[2]
 TASKS = {"minihack/room-ultimate", "webshop", "alfworld"}

@@ -28,7 +28,7 @@ SEQUENCE = {"webshop": 16384, "alfworld": 16384}
 
 def tasks(recipe: str) -> dict[str, list[str]]:
     """What the recipe's tasks.sh says: arguments of ``comprl data`` by name."""
-    script = f'task() {{ printf "%s\\n" "$*"; }}; source {RECIPES / recipe / "tasks.sh"}'
+    script = f'needs() {{ :; }}; task() {{ printf "%s\\n" "$*"; }}; source {RECIPES / recipe / "tasks.sh"}'
     lines = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True).stdout.splitlines()
     return {name: rest for name, _, _, *rest in map(str.split, lines)}
 
@@ -36,7 +36,9 @@ def tasks(recipe: str) -> dict[str, list[str]]:
 def train_counts(recipe: str) -> list[str]:
     """How many rows of each task the recipe trains on."""
     return [
-        line.split()[2] for line in (RECIPES / recipe / "tasks.sh").read_text().splitlines() if line.startswith("task ")
+        line.split()[2]
+        for line in (RECIPES / recipe / "tasks.sh").read_text().splitlines()
+        if line.strip().startswith("task ")
     ]
 
 
@@ -73,7 +75,8 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_is_a_recipe_for_each_family_and_mix() -> None:
-    assert PAPER == ["alfworld", "frozenlake", "minihack", "mix3", "mix6", "sokoban", "swebench", "webshop"]
+    single = ["alfworld", "frozenlake", "keyroom", "maze", "minihack", "sokoban", "swebench", "webshop"]
+    assert sorted([*single, "mix3", "mix6"]) == PAPER
     assert sorted(set(NAMES) - set(PAPER)) == ["minihack_small", "smollm2"]
     assert {setting for name, setting in SETTINGS if name in PAPER} == {"paper", "cpu"}
     assert len(tasks("mix3")) == 3 and len(tasks("mix6")) == 6
@@ -181,6 +184,28 @@ def test_a_bucket_too_small_for_the_small_instruct_model_is_named(composed) -> N
     config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 32
     with pytest.raises(ConfigError, match="must be at least 108"):
         validate(config)
+
+
+VARIABLES = {"alfworld": "ALFWORLD_DATA", "webshop": "WEBSHOP_DATA", "swebench": "SWEBENCH_DATA", "mix6": "WEBSHOP"}
+
+
+@pytest.mark.parametrize(("recipe", "variable"), VARIABLES.items())
+def test_the_papers_setting_wants_the_benchmarks_data(
+    recipe: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COMPRL_RECIPES", str(tmp_path / "runs"))
+    for name in (*VARIABLES.values(), "COMPRL_STAND_INS"):
+        monkeypatch.delenv(name, raising=False)
+    done = subprocess.run(["bash", str(RECIPES / "run.sh"), recipe], capture_output=True, text=True)
+    assert done.returncode == 2 and f"run.sh: {recipe} needs its data: " in done.stderr and variable in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_papers_swe_bench_runs_in_images_with_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEBENCH_DATA", "kept.jsonl")
+    assert train_counts("swebench")[-1] == "all" and "backend=docker" in tasks("swebench")["swebench"]
+    assert {"held_out=0", "timeout=1800", "test_timeout=1800"} <= set(tasks("swebench")["swebench"])
 
 
 def test_an_unknown_recipe_or_setting_names_the_known(tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ class ScriptedManager:
 
     def __init__(self, guide: Guide | Exception, answer: Answer | Exception | None = None) -> None:
         self.calls: list[tuple[str, tuple, dict]] = []
-        self._results = {"guide": guide, "search_and_ask": answer, "report": None}
+        self.results = {"guide": guide, "search_and_ask": answer, "report": True}
 
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             await asyncio.sleep(0)
             self.calls.append((name, args, kwargs))
-            result = self._results[name]
+            result = self.results[name]
             if isinstance(result, Exception):
                 raise result
             return result

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError
@@ -12,6 +13,7 @@ from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, chan
 import env_adapters
 from env_adapters.minihack.dataset import build_rows
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
+from verl_comprl.platform.under_way import under_way
 from verl_comprl.rollout.episode import UNREAD
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -86,6 +88,21 @@ async def test_tokens_and_mask_of_an_episode_with_a_tool_call_are_exact(make_loo
     )
     assert ids == rendered[: len(ids)]
     assert tokenizer.decode(rendered[len(ids) :]) == "\n"  # what the template puts after the last turn
+
+
+async def test_a_reproducible_run_gives_every_turn_a_seed_of_its_own(make_loop, tokenizer):
+    """With verl's, which is one for all requests, the rollouts of a prompt would be copies of one another."""
+
+    async def seeds(session: int, **rollout: Any) -> list[int | None]:
+        server = ScriptedServer(tokenizer, [MOVE_TURN] * 4)
+        await play(make_loop(server, ScriptedManager(GUIDE), **rollout), **row(session))
+        return [request.get("seed") for request in server.requests]
+
+    reproducible = {"full_determinism": True, "seed": 5}
+    first, again, other = [await seeds(session, **reproducible) for session in (2, 2, 3)]
+    assert first == again and len(first) > 1 and len({*first, *other}) == len(first) + len(other)
+    assert not {*first} & {*await seeds(2, full_determinism=True, seed=6)}
+    assert {*await seeds(2)} == {None}
 
 
 async def test_a_guided_episode_reports_what_it_used(make_loop, tokenizer):
@@ -197,6 +214,14 @@ async def test_a_dead_manager_costs_the_guide_and_nothing_else(make_loop, tokeni
     output = await play(make_loop(server, ScriptedManager(failure)), **row(0))
     assert output.extra_fields["reward_extra_info"]["degraded"] == 1.0
     assert output.extra_fields["reward_extra_info"]["guided"] == 0.0
+
+
+@pytest.mark.parametrize(("answer", "unreported"), [(True, 0.0), (RayActorError(), 1.0), (TimeoutError(), 1.0)])
+async def test_an_episode_that_the_manager_did_not_take_is_counted(make_loop, tokenizer, answer, unreported):
+    manager = ScriptedManager(GUIDE)
+    manager.results["report"] = answer
+    output = await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 3), manager), **row(0))
+    assert output.extra_fields["reward_extra_info"]["unreported"] == unreported
 
 
 async def test_a_failing_tool_answers_that_it_failed(make_loop, tokenizer):
@@ -351,3 +376,27 @@ async def test_an_episode_says_where_its_seconds_and_tokens_went(make_loop, toke
     details = free.extra_fields["reward_extra_info"]
     assert details["seconds_guide"] == details["seconds_ask"] == details["tokens_experience"] == 0
     assert details["seconds_report"] >= 0.4
+
+
+async def test_a_running_episode_can_be_seen_with_the_part_that_it_is_in(make_loop, tokenizer):
+    class SeenServer(ScriptedServer):
+        async def generate(self, *arguments, **options):
+            seen.append([work.innermost for work in under_way()])
+            return await super().generate(*arguments, **options)
+
+    class SeenManager(ScriptedManager):
+        def __getattr__(self, name: str):
+            seen.append([name, *(work.innermost for work in under_way())])
+            return super().__getattr__(name)
+
+    seen: list[list[str]] = []
+    loop = make_loop(SeenServer(tokenizer, [TOOL_TURN, MOVE_TURN]), SeenManager(GUIDE, ANSWER))
+    await play(loop, **row(0, max_turns=1))
+    assert seen == [
+        ["guide", "guide"],
+        ["generate"],
+        ["search_and_ask", "ask"],
+        ["generate"],
+        ["report", "report"],
+    ]
+    assert under_way() == []

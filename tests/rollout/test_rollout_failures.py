@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import pytest
@@ -103,6 +104,25 @@ async def test_a_server_that_fails(make_loop: Any, tokenizer: Any, queue: Script
     tag = queue.sent["u_2"]
     assert (tag["boundary"], tag["type"], tag["evaluation"]) == ("server", type(failure).__name__, True)
     assert "conversation.py" in tag["traceback"]
+
+
+@pytest.mark.parametrize("log_prob", [math.nan, -math.inf])
+async def test_a_server_whose_log_probs_are_not_finite(
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, log_prob: float
+) -> None:
+    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
+    generate = server.generate
+
+    async def spoil(*arguments: Any, **keywords: Any) -> Any:
+        output: Any = await generate(*arguments, **keywords)
+        if len(server.requests) == 2:
+            output.log_probs = [log_prob, *output.log_probs[1:]]
+        return output
+
+    server.generate = spoil
+    assert await play(make_loop(server, ScriptedManager(GUIDE)), **row(2)) == []
+    tag = queue.sent["u_2"]
+    assert (tag["boundary"], tag["type"]) == ("server", "ValueError") and "not finite" in tag["text"]
 
 
 async def test_no_manager_in_this_job(

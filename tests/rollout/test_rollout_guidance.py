@@ -35,7 +35,8 @@ class HangingManager:
     def __getattr__(self, name: str) -> Any:
         async def answer() -> Any:
             await self.gate.wait()
-            return {"guide": Guide("found", "text"), "search_and_ask": Answer("answered", "text")}.get(name)
+            answers = {"guide": Guide("found", "text"), "search_and_ask": Answer("answered", "text"), "report": True}
+            return answers[name]
 
         def call(*_: Any, **__: Any) -> Any:
             self.called.append(name)
@@ -64,7 +65,7 @@ async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(limits: N
     assert {status for status, _ in first} == {"degraded"} and all(seconds >= 0.3 for _, seconds in first)
     episode: Any = object()
     started = time.perf_counter()
-    await guidance.report(episode)
+    assert not await guidance.report(episode)
     assert 0.02 <= time.perf_counter() - started < 0.3
     status, seconds = await guide(guidance)
     assert status == "degraded" and 0.02 <= seconds < 0.3
@@ -72,11 +73,12 @@ async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(limits: N
     # Reports are still sent, but not waited for.
     started = time.perf_counter()
     for _ in range(20):
-        await guidance.report(episode)
+        assert not await guidance.report(episode)
     assert time.perf_counter() - started < 0.02 and manager.called.count("report") == 21
 
     manager.gate.set()
     assert (await guide(guidance))[0] == "found"
+    assert await guidance.report(episode)
     manager.gate.clear()
     status, seconds = await guide(guidance)
     assert status == "degraded" and seconds >= 0.3, "it has answered in between"

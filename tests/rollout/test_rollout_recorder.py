@@ -8,13 +8,14 @@ from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedQueue, Scrip
 from test_rollout_agent_loop import ANSWER, GUIDE, play, row
 
 from env_adapters import make
+from verl_comprl.extractor.recorded_episodes import RecordedEpisode
 from verl_comprl.manager.messages import Answer, Guide
 from verl_comprl.rollout.episode import UNREAD
 
 KEYS = {
-    "id prompt session kind submitted task environment options seed goal slot_guided guided guide turns unfinished "
-    "final_observation input output loss_spans score outcome gts advantage invalid_actions tool_calls cut_turns error "
-    "seconds tokens weight_versions ended_at"
+    "id prompt session kind submitted task environment options seed goal instructions slot_guided guided guide "
+    "turns unfinished final_observation input output loss_spans score outcome gts advantage invalid_actions "
+    "tool_calls cut_turns error seconds tokens weight_versions ended_at"
 }
 """Those of docs/run_folder.md without what the trainer adds."""
 
@@ -198,3 +199,16 @@ async def test_a_queue_that_takes_no_records_costs_nothing_else(
         assert output.response_ids
     messages = [entry.getMessage() for entry in caplog.records]
     assert messages.count("an episode could not be recorded") == 1
+
+
+async def test_a_record_gives_the_request_that_the_manager_got(
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue
+) -> None:
+    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, "no action at all", MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    await play(make_loop(server, manager), **row(0))
+    ((report,),) = [arguments for name, arguments, _ in manager.calls if name == "report"]
+    record = {"step": 5, **queue.episodes["u_0"]}  # the trainer adds the step
+    request = RecordedEpisode.model_validate(record).request()
+    assert request == report.request.model_copy(update={"experience_ids": (), "experience_texts": ()})
+    assert request.instructions and request.turns[0].questions

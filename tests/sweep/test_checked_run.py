@@ -1,6 +1,7 @@
 """What the folder of a run has from before: when it counts as finished, goes on, or is refused."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def store(folder: Path, *overrides: str, checkpoint: int = 0, **more: Any) -> di
 
 def save(folder: Path, step: int) -> None:
     if step:
-        (folder / f"global_step_{step}").mkdir()
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
@@ -98,7 +99,7 @@ def test_a_checkpoint_counts_if_it_is_there_and_used(tmp_path: Path) -> None:
     store(tmp_path, f"{STEPS}=60", checkpoint=60)
     fresh = wanted(tmp_path, f"{STEPS}=120", resume_mode="disable")
     assert fresh.checkpoint == 0 and str(fresh.mistake).endswith("remove it, and set trainer.resume_mode=auto")
-    (tmp_path / "global_step_60").rmdir()
+    shutil.rmtree(tmp_path / "global_step_60")
     gone = wanted(tmp_path, f"{STEPS}=120")
     assert gone.checkpoint == 0 and str(gone.mistake).endswith("remove it, and set trainer.save_freq")
 

@@ -238,7 +238,7 @@ def test_seconds_are_those_of_all_parts(sweep: Callable[..., ScriptedSweep], tmp
         return record["status"], record["seconds"]
 
     def save(step: int) -> None:
-        (tmp_path / "a" / f"global_step_{step}").mkdir()
+        (tmp_path / "a" / f"global_step_{step}" / "actor").mkdir(parents=True)
         (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text(str(step))
 
     stop = RunInterrupted("stopped")
@@ -266,6 +266,6 @@ def test_seconds_of_a_part_that_was_lost_do_not_count_later(
     killed = sweep(Script())
     killed.train(killed._runs[0])  # begins again, and is killed after a checkpoint:
     (tmp_path / "a" / FINISHED).unlink()
-    (tmp_path / "a" / "global_step_5").mkdir()
+    (tmp_path / "a" / "global_step_5" / "actor").mkdir(parents=True)
     (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text("5")
     assert sweep(Script()).run()[0]["seconds"] == 10

@@ -1,11 +1,10 @@
 """Result of ``comprl evaluate`` as JSON, built from the metrics line that the trainer wrote."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience.transfer.snapshot import snapshot_checksum
-from verl_comprl.trainer.run_log import EVALUATIONS
+from verl_comprl.record import RunRecord
 
 _PREFIX = "comprl/eval/"
 _ARMS = {"_without": "without", "_with": "with"}
@@ -26,7 +25,7 @@ def result(config: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
     Raises:
         EvaluationError: If the bank's entries differ from those of the snapshot it started with.
     """
-    measured = json.loads((folder / EVALUATIONS).read_text(encoding="utf-8").splitlines()[-1])
+    *_, measured = RunRecord(folder).evaluations()
     sampling = config.actor_rollout_ref.rollout.val_kwargs
     found: dict[str, Any] = {
         "checkpoint": str(checkpoint),

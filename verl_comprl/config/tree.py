@@ -96,6 +96,16 @@ class RecordConfig(Settings):
     150 KB."""
 
 
+class WatchdogConfig(Settings):
+    """Says on the terminal and in `train.log` which part of a run waits for what (``comprl.watchdog``)."""
+
+    after: NonNegativeFloat = 600.0
+    """Seconds that any part of a run may take before it is said where it stands; 0 is off."""
+
+    factor: PositiveFloat = 3.0
+    """A part is also given this multiple of what it takes otherwise, the median of its latest sixteen times."""
+
+
 class ComprlConfig(Settings):
     """Everything verl-comprl adds to verl's config, except the extractor's model (the subtree ``extractor``)."""
 
@@ -154,6 +164,7 @@ class ComprlConfig(Settings):
     extractor: ExtractorConfig = ExtractorConfig()
     merge: MergeConfig = MergeConfig()
     record: RecordConfig = RecordConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
 
     @property
     def has_extractor_engine(self) -> bool:

@@ -123,6 +123,9 @@ def _trainer(config: DictConfig) -> Iterator[str]:
     mode = config.trainer.v1.trainer_mode
     if mode not in TRAINERS:
         yield f"trainer.v1.trainer_mode={mode!r} is not a trainer of verl-comprl; allowed: {', '.join(TRAINERS)}"
+    for model in ("actor_rollout_ref", "extractor"):
+        if (OmegaConf.select(config, f"{model}.actor.checkpoint") or {}).get("async_save"):
+            yield f"{model}.actor.checkpoint.async_save=true is not allowed: a checkpoint is verified before it counts"
 
 
 def _halves(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:

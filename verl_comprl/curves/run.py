@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from verl_comprl.config.saved import FILE
-from verl_comprl.curves.follower import LineFollower, Record
-from verl_comprl.trainer.run_log import METRICS
+from verl_comprl.record.follower import LineFollower
+from verl_comprl.record.reader import METRICS, step_metrics
 
 Series = dict[int, float]
 """Values of a metric by actor step."""
@@ -53,11 +54,7 @@ class Run:
 
     def follow(self, wanted: Callable[[str], bool]) -> LineFollower:
         """Return a follower of the run's metrics that keeps only those whose names are wanted."""
-
-        def select(record: Record) -> Record:
-            return {"step": int(record.get("step") or 0), "data": _numbers(record.get("data"), wanted)}
-
-        return LineFollower(self.folder / METRICS, select)
+        return LineFollower(self.folder / METRICS, partial(step_metrics, wanted=wanted))
 
     def series(self, names: Collection[str]) -> dict[str, Series]:
         """Return the metrics of these names that the run has.
@@ -73,12 +70,6 @@ class Run:
         return found
 
 
-def _numbers(data: Any, wanted: Callable[[str], bool]) -> dict[str, float]:
-    # NaN and infinities are null in the file.
-    items = data.items() if isinstance(data, dict) else ()
-    return {name: float(value) for name, value in items if wanted(name) and isinstance(value, int | float)}
-
-
 def open_run(folder: Path) -> Run:
     """Return the run in ``folder``.
 
@@ -91,6 +82,8 @@ def open_run(folder: Path) -> Run:
     file = folder / FILE
     if not file.is_file():
         hint = "; it contains folders of runs: give those" if next(folder.glob(f"*/{FILE}"), None) else ""
+        if (folder / "train.log").is_file():
+            hint = " yet; the run writes it when its models have started"
         raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {FILE}{hint}")
     try:
         # Not OmegaConf: it takes half a second for a file of this size, and interpolations are resolved already.

@@ -8,6 +8,9 @@ Metrics = dict[str, float]
 class Progress:
     """Receives what happens in a run; every method does nothing."""
 
+    def note(self, text: str) -> None:
+        """Something has happened that the user should know."""
+
     def activity(self, text: str) -> None:
         """Something that takes a while has started."""
 

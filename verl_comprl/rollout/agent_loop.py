@@ -25,9 +25,10 @@ from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Answer, Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.platform.garbage import relieve_garbage_collector
+from verl_comprl.platform.under_way import doing
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
-from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, UNREAD, Episode, OutputKind
+from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, TIMERS, UNREAD, Episode, OutputKind
 from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
@@ -64,9 +65,16 @@ _lengths: LRUCache[str, int] = LRUCache(4096)
 
 
 @contextmanager
+def _part(episode: Episode, name: str) -> Iterator[None]:
+    """Time a part of the episode, and let it be seen meanwhile."""
+    with doing(name), simple_timer(TIMERS.get(name, name), episode.timing):
+        yield
+
+
+@contextmanager
 def _acting(episode: Episode) -> Iterator[None]:
     """Time what the environment does, which is to blame for an error."""
-    with failing_at(Boundary.ENVIRONMENT), simple_timer("environment", episode.timing):
+    with failing_at(Boundary.ENVIRONMENT), _part(episode, "environment"):
         yield
 
 
@@ -108,15 +116,15 @@ class ComplementaryAgentLoop(AgentLoopBase):
         self, episode: Episode, sampling_params: dict[str, Any]
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
         name, options = episode.environment, episode.environment_options
-        with failing_at(Boundary.ENVIRONMENT):
+        with failing_at(Boundary.ENVIRONMENT), doing("environment"):
             async with self._environments().session(name, options) as environment:
-                with failing_at(Boundary.ROLLOUT):
+                with failing_at(Boundary.ROLLOUT), doing("between turns"):
                     outputs, conversation = await self._play(episode, environment, sampling_params)
         if self._is_to_be_distilled(episode):
             outputs.append(await self._without_experience(episode, conversation))
         if self._settings.experience and not episode.evaluation:
-            with simple_timer("report", episode.timing):
-                await guidance(self._run).report(episode.report())
+            with _part(episode, "report"):
+                episode.unreported = not await guidance(self._run).report(episode.report())
         episode.tokens.update(prompt=len(conversation.prompt_ids), generated=sum(conversation.mask))
         # The episode comes last: verl takes outcome and metrics from the last output and gives them to the others.
         outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))
@@ -160,7 +168,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         )
 
     async def _guide(self, episode: Episode) -> None:
-        with simple_timer("guide", episode.timing):
+        with _part(episode, "guide"):
             episode.guide = await guidance(self._run).guide(
                 episode.info["goal"],
                 task=episode.task,
@@ -180,7 +188,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         experience = guide.text or ""
         critic = Conversation(self, f"{episode.id}_critic", settings.max_tokens, None)
         answer: str | None = None
-        with simple_timer("critic", episode.timing):
+        with _part(episode, "critic"):
             await critic.begin(judging_messages(episode.info["goal"], observation, experience))
             with suppress(TimeoutError):
                 async with episode_clock().timeout(settings.timeout):
@@ -244,12 +252,12 @@ class ComplementaryAgentLoop(AgentLoopBase):
         """Alternate between actor and environment until the episode ends or no further turn fits."""
         fits = True
         while fits:
-            with simple_timer("generate_sequences", episode.timing):
+            with _part(episode, "generate"):
                 text = await conversation.generate(sampling_params, self._settings.max_turn_tokens)
             episode.cut_turns += conversation.last_turn_cut
             call = await self._tool_call(episode, conversation, text, environment)
             if call is not None:
-                with simple_timer("tool_calls", episode.timing):
+                with _part(episode, "ask"):
                     query, reply, answer = await self._ask(episode, call)
                 fits = await conversation.append({"role": "tool", "content": reply})
                 if query is not None:

@@ -4,6 +4,8 @@ Ids that the model generated are kept as they are and never re-encoded from text
 verl's Continuous Token builder. Only generated tokens carry loss.
 """
 
+import math
+import zlib
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
@@ -13,6 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout.chat_template import describe_tools, shows_tools, tool_response, turn_closing
 from verl_comprl.rollout.messages import Message
+from verl_comprl.untrusted import without_control_tokens
 
 
 class Conversation:
@@ -50,7 +53,8 @@ class Conversation:
         return self.ids[len(self.prompt_ids) :]
 
     async def begin(self, messages: list[Message]) -> None:
-        """Encode the messages that the episode starts with."""
+        """Encode the messages that the episode starts with, without control tokens in those of the user."""
+        messages = [self._harmless(message) for message in messages]
         self.messages = describe_tools(messages, self._described) if self._described else list(messages)
         self.prompt_ids = await self._loop.ct_build_initial_tokens(self.messages, tools=self._tools)
         self.ids = list(self.prompt_ids)
@@ -62,8 +66,10 @@ class Conversation:
             output: TokenOutput = await self._loop.server_manager.generate(
                 request_id=self._request_id,
                 prompt_ids=self.ids,
-                sampling_params={**sampling_params, "max_tokens": budget},
+                sampling_params={**sampling_params, **self._seed(), "max_tokens": budget},
             )
+            if not all(map(math.isfinite, output.log_probs or ())):  # they would make the update's gradient NaN
+                raise ValueError("the actor's server returned a log-prob that is not finite")
         await self.put(output.token_ids, output.log_probs)
         ended = output.token_ids and output.token_ids[-1] == self._loop.tokenizer.eos_token_id
         self.last_turn_cut = len(output.token_ids) >= budget and not ended
@@ -72,6 +78,13 @@ class Conversation:
         text = self._loop.tokenizer.decode(output.token_ids, skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": text})
         return text
+
+    def _seed(self) -> dict[str, int]:
+        """Return a turn's own seed where all is to be reproducible; verl would give one to all rollouts of a prompt."""
+        rollout = self._loop.rollout_config
+        if not rollout.get("full_determinism", False):
+            return {}
+        return {"seed": zlib.crc32(f"{rollout.seed} {self._request_id} {len(self.mask)}".encode())}
 
     async def put(self, token_ids: list[int], log_probs: list[float] | None) -> None:
         """Add a turn that the actor has generated, in this or in another conversation, with loss on all of it."""
@@ -83,6 +96,7 @@ class Conversation:
 
     async def append(self, message: Message) -> bool:
         """Put a context message after the last turn; ``False`` (and nothing changed) if no further turn would fit."""
+        message = self._harmless(message)
         if self._described and message["role"] == "tool":
             message = tool_response(message["content"])
         # Nothing is assigned before it is known to fit: the stream must end with generated tokens, which carry loss.
@@ -95,6 +109,12 @@ class Conversation:
             return False
         self.messages, self.ids, self.mask, self.log_probs = messages, merged.token_ids, mask, log_probs or []
         return True
+
+    def _harmless(self, message: Message) -> Message:
+        """Return a message of a user or tool, which may quote anything, without tokens that the model obeys."""
+        if message["role"] not in ("user", "tool"):  # rules of the environment, written by whoever runs it
+            return message
+        return {**message, "content": without_control_tokens(str(message["content"]), self._loop.tokenizer)}
 
     def _closed_turn(self) -> tuple[list[int], list[int], list[float]]:
         """Return the stream with what has to follow the model's last token before a context message, without loss.

@@ -9,6 +9,7 @@ import re
 from verl_comprl.experience.updates.sanitize import sanitize
 from verl_comprl.manager.messages import MAX_CHARS, Judgement
 from verl_comprl.rollout.messages import EXPERIENCE_BLOCK, OBSERVATION_BLOCK, Message
+from verl_comprl.untrusted import without_delimiters
 
 INSTRUCTIONS = """You are about to work on a task and have been given experience from earlier episodes. Judge it \
 before you begin. Reason briefly, then answer with one of:
@@ -22,6 +23,7 @@ _REFINED = re.compile(r"<experience>(.*?)</experience>", re.DOTALL)
 
 def judging_messages(goal: str, observation: str, experience: str) -> list[Message]:
     """Return the prompt that asks for a verdict on ``experience``, with goal and first observation."""
+    goal, observation, experience = map(without_delimiters, (goal, observation, experience))
     parts = [goal, OBSERVATION_BLOCK.format(observation=observation), EXPERIENCE_BLOCK.format(experience=experience)]
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": "\n\n".join(parts)}]
 

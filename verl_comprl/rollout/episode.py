@@ -92,6 +92,8 @@ class Episode:
     tool_calls: int = 0
     cut_turns: int = 0
     """Turns, calls of a tool included, that reached their limit of tokens before they ended."""
+    unreported: bool = False
+    """Whether the experience manager did not confirm that it took the finished episode."""
     reward: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
     """The environment's latest info."""
@@ -198,6 +200,7 @@ class Episode:
             "cut_off": float(self.unfinished is not None),
             "tool_calls": float(self.tool_calls),
             "degraded": float(self.guide.status == "degraded"),
+            "unreported": float(self.unreported),
             **{f"seconds_{part}": self.timing.get(timer, 0.0) for part, timer in TIMERS.items()},
             **{f"tokens_{part}": float(self.tokens[part]) for part in TOKENS},
         }

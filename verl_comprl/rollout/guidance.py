@@ -76,11 +76,14 @@ class Guidance:
         answer = await self._bounded(call, timeout)
         return Answer("degraded", UNAVAILABLE) if answer is None or answer is _LATE else answer
 
-    async def report(self, episode: EpisodeReport) -> None:
-        """Hand over a finished training episode; does not wait for a manager that has stopped answering."""
+    async def report(self, episode: EpisodeReport) -> bool:
+        """Hand over a finished training episode; does not wait for a manager that has stopped answering.
+
+        Returns:
+            Whether the manager has confirmed that it took the episode; otherwise it may still take it later.
+        """
         call = self._manager.report.remote(episode)
-        if self._timeouts < MAX_AWAITED:
-            await self._patiently(call)
+        return self._timeouts < MAX_AWAITED and bool(await self._patiently(call))
 
     async def _patiently(self, call: Any) -> Any:
         before = self._timeouts

@@ -7,6 +7,8 @@ exactly the format of training.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_comprl.untrusted import without_delimiters
+
 Message = dict[str, Any]
 
 EXPERIENCE_BLOCK = """Experience from earlier episodes (use it where it fits):
@@ -37,13 +39,13 @@ def initial_messages(
     if not prompt or prompt[-1]["role"] != "user":
         roles = [message["role"] for message in prompt]
         raise ValueError(f"a dataset prompt must end with a user message that states the task; its roles are {roles}")
-    parts = [str(prompt[-1]["content"])]
+    parts = [without_delimiters(str(prompt[-1]["content"]))]
     if experience is not None:
-        parts.append(EXPERIENCE_BLOCK.format(experience=experience))
-    parts.append(OBSERVATION_BLOCK.format(observation=observation))
+        parts.append(EXPERIENCE_BLOCK.format(experience=without_delimiters(experience)))
+    parts.append(OBSERVATION_BLOCK.format(observation=without_delimiters(observation)))
     return [dict(message) for message in prompt[:-1]] + [{"role": "user", "content": "\n\n".join(parts)}]
 
 
 def observation_message(observation: str) -> Message:
     """Return the message that carries the environment's answer to an action."""
-    return {"role": "user", "content": OBSERVATION_BLOCK.format(observation=observation)}
+    return {"role": "user", "content": OBSERVATION_BLOCK.format(observation=without_delimiters(observation))}

@@ -111,6 +111,7 @@ def _what_happened(episode: Episode, tokenizer: Any) -> dict[str, Any]:
     conversation, info = episode.conversation, episode.info
     return {
         "goal": info.get("goal", ""),
+        "instructions": episode.instructions if "raw_prompt" in episode.row else "",
         "slot_guided": episode.slot_guided,
         "guided": episode.guided,
         "guide": _guide(episode),

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
+from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, step_of
 
 FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""
@@ -17,8 +19,6 @@ UNFINISHED = "unfinished.json"
 _STEPS = "trainer.total_training_steps"
 _FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
 """Settings in which a run may differ from what it was before: of these only the number of steps matters."""
-_CHECKPOINT = "latest_checkpointed_iteration.txt"
-"""verl's file in the folder of a run, with the step of the latest checkpoint."""
 
 Record = dict[str, Any]
 """What is kept of a run: name, overrides, folder, status, seconds, error and last metrics."""
@@ -81,11 +81,10 @@ class CheckedRun:
     @property
     def checkpoint(self) -> int:
         """Step of the checkpoint from which the run would go on; 0 if it would begin."""
-        file = self.folder / _CHECKPOINT
-        if not file.exists() or not self._resumes:
-            return 0
-        step = int(file.read_text())
-        return step if (self.folder / f"global_step_{step}").is_dir() else 0
+        with suppress(TornCheckpoint):  # the run says so when it starts
+            latest = CheckpointFolders(self.folder).latest() if self._resumes else None
+            return step_of(latest) if latest else 0
+        return 0
 
     @property
     def seconds(self) -> float:

@@ -219,10 +219,11 @@ class Sweep:
 
     def close(self) -> None:
         """Stop the engines and everything else."""
-        import ray
         import transfer_queue as tq
+
+        from verl_comprl.platform.ray_session import end_ray
 
         with uninterrupted():
             self._engines = self._next = None
             tq.close()
-            ray.shutdown()
+            end_ray()

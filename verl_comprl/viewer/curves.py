@@ -40,7 +40,7 @@ def curves(metrics: Iterable[Metrics], evaluations: Iterable[Metrics]) -> list[d
         metrics: ``step`` and ``data`` per step.
         evaluations: A line per evaluation, with a ``step``.
     """
-    steps = [(line["step"], line["data"]) for line in metrics if isinstance(line.get("data"), Mapping)]
+    steps = [(line["step"], line["data"]) for line in metrics]
     evaluated = [(line["step"], line) for line in evaluations] or [
         (step, data) for step, data in steps if any(name.startswith("comprl/eval/") for name in data)
     ]
@@ -100,7 +100,7 @@ def _evaluation(evaluated: Sequence[tuple[int, Metrics]], task: str) -> dict[str
 
 def _plain(steps: Sequence[tuple[int, Metrics]], name: str) -> Points:
     name = name if name.startswith("timing_s/") else f"comprl/{name}"
-    points: Points = [(step, data[name], None, None) for step, data in steps if isinstance(data.get(name), int | float)]
+    points: Points = [(step, data[name], None, None) for step, data in steps if name in data]
     return points if any(value for _, value, _, _ in points) else []  # a part that is not used has no curve
 
 

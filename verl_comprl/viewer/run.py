@@ -42,7 +42,7 @@ class CollectedRun:
             FileNotFoundError: If the folder does not exist or holds nothing of a run.
         """
         self._record = record = RunRecord(folder)
-        metrics = [line for line in record.metrics() if "step" in line]
+        metrics = list(record.metrics())
         chosen = _chosen_steps(record, kept)
         self._entries, self._episodes = Entries(), Episodes()
         self._entries.read_events(record.events())
@@ -54,10 +54,7 @@ class CollectedRun:
                 f"{folder} is not the folder of a run: no metrics.jsonl, no episodes, no experience"
             )
         self.last_step = max([line["step"] for line in metrics] + record.steps(), default=0)
-        sizes = (
-            line["data"].get("comprl/bank/size") for line in reversed(metrics) if isinstance(line.get("data"), dict)
-        )
-        size = next((size for size in sizes if size is not None), None)
+        sizes = [line["data"]["comprl/bank/size"] for line in metrics if "comprl/bank/size" in line["data"]]
         self._summary = {
             "name": name,
             "folder": str(folder),
@@ -65,7 +62,7 @@ class CollectedRun:
             "step": self.last_step,
             "curves": curves(metrics, record.evaluations()),
             "entries": len(self._entries),
-            "present": self._entries.present if size is None else size,
+            "present": sizes[-1] if sizes else self._entries.present,
             "failures": dict(self._episodes.failures),
         }
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from verl_comprl.curves.follower import LineFollower
 from verl_comprl.curves.run import Run, open_run
 from verl_comprl.display.printable import printable
 from verl_comprl.display.progress import Metrics
 from verl_comprl.display.run_state import RunState
 from verl_comprl.display.units import duration
+from verl_comprl.record.follower import LineFollower
 
 RECENT = 10
 """Steps of the means that are shown."""

@@ -100,7 +100,7 @@ def test_occupied_folder(doctor: Any, tmp_path: Path) -> None:
             await bank.close()
 
     finding = asyncio.run(check())
-    assert finding["status"] == "failed" and f"is already open in process {os.getpid()}" in finding["message"]
+    assert finding["status"] == "failed" and f"is already open in this process, {os.getpid()}" in finding["message"]
     assert finding["remedy"] == "comprl.bank.path=OTHER_FOLDER"
 
 

@@ -97,7 +97,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "A bank that does not exist is created. Interrupted, the same command goes on where it was. The file's format: "
         "docs/distill.md.",
     )
-    distill.add_argument("--episodes", type=Path, required=True, metavar="FILE", help="one JSON object per line")
+    distill.add_argument(
+        "--episodes", type=Path, required=True, metavar="FILE", help="one JSON object per line; or a run's folder"
+    )
     _add_endpoint(distill, required=True)
     distill.add_argument("--workers", type=_positive, default=8, help="episodes at the same time (default: 8)")
     distill.add_argument(

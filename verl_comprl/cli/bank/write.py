@@ -38,6 +38,8 @@ async def _import(options: argparse.Namespace) -> int:
     async with opened(config, embedder) as bank:
         report = await bank.add_snapshot(folder, reembed=options.reembed)
         print(f"added {report.added} entries, skipped {report.skipped} and rejected {report.rejected}; now {len(bank)}")
+        if report.superseded:
+            print(f"{report.superseded} entries of the bank are older versions of imported ones; they are kept")
     return 0
 
 
@@ -53,6 +55,13 @@ async def _delete(options: argparse.Namespace) -> int:
     async def delete(bank: ExperienceBank, ids: list[str]) -> None:
         await bank.delete(ids)
 
+    if options.id and not options.where and not options.dry_run:
+        async with opened(bank_config(options)) as bank:
+            broken = [id for id in options.id if id in bank.unreadable]
+            if broken and (options.yes or _confirmed(f"delete {len(broken)} entries that cannot be read")):
+                print(f"deleted {await bank.delete(broken)} entries that could not be read")
+            if broken and len(broken) == len(options.id):
+                return 0
     return await _change(options, "delete", lambda _: True, delete)
 
 

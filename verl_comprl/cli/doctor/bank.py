@@ -75,6 +75,7 @@ async def _open(config: BankConfig, identity: dict[str, Any] | None) -> str:
 async def _server(config: BankConfig, identity: dict[str, Any] | None) -> str:
     from verl_comprl.experience.store.server_client import ServerClient, status_of
     from verl_comprl.experience.store.server_collection import ServerCollection
+    from verl_comprl.experience.store.server_lease import Lease
 
     client = ServerClient(config)
     try:
@@ -82,7 +83,7 @@ async def _server(config: BankConfig, identity: dict[str, Any] | None) -> str:
         metadata = await collection.find()
         if metadata is None:
             return f"{config.url} answers; the run makes the collection {config.collection}"
-        collection.check_lease(metadata)
+        await Lease(client, config.collection).check()
         return await _open(config, identity)
     except StoreError as error:
         if status_of(error) in (401, 403):

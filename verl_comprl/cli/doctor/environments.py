@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from env_adapters import list_environments, make
-from env_adapters.alfworld.games import GENERATED, resolve_data
+from env_adapters.alfworld.games import resolve_data
 from env_adapters.swebench.bubblewrap import start_bubblewrap
 from env_adapters.swebench.sandbox import Limits, SandboxError, SandboxLost
 from verl_comprl.cli.doctor.finding import Problem
@@ -55,11 +55,13 @@ def check_data(_: Setup) -> str:
     for variable, path in given.items():
         if not Path(path).expanduser().exists():
             raise Problem(f"{variable}={path} does not exist", f"unset {variable}, or download the data there")
-    # The others raise when they are made; ALFWorld goes on with its generated games.
-    if "ALFWORLD_DATA" in given and resolve_data(None) == GENERATED:
-        raise Problem(
-            f"ALFWORLD_DATA={given['ALFWORLD_DATA']} has no games", "alfworld-download, or unset ALFWORLD_DATA"
-        )
+    if "ALFWORLD_DATA" in given:
+        try:
+            resolve_data(None)
+        except ValueError as error:
+            raise Problem(
+                f"ALFWORLD_DATA={given['ALFWORLD_DATA']} has no games", "alfworld-download, or unset ALFWORLD_DATA"
+            ) from error
     return ", ".join(f"{name}={path}" for name, path in given.items()) or "no data of your own is named"
 
 

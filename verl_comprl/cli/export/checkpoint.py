@@ -1,12 +1,14 @@
 """Finds the checkpoint of a run and the parts that it has."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from verl_comprl.record import RunRecord
+from verl_comprl.trainer.checkpoint_folders import flaw
 
 _NAME = re.compile(r"global_step_(\d+)")
 _FOLDERS = {"actor": "actor", "extractor": "extractor", "bank": "comprl/bank"}
@@ -36,11 +38,8 @@ class Checkpoint:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The run's evaluation at this step: metrics by name, empty if there was none."""
-        from verl_comprl.trainer.run_log import EVALUATIONS
-
-        file = self.folder.parent / EVALUATIONS
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        return next((found for found in map(json.loads, reversed(lines)) if found["step"] == self.step), {})
+        measured = [found for found in RunRecord(self.folder.parent).evaluations() if found["step"] == self.step]
+        return measured[-1] if measured else {}
 
     def parts(self, names: Sequence[str]) -> dict[str, Path]:
         """Return the folders of those parts that the checkpoint has.
@@ -74,8 +73,8 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
         return Checkpoint(folder)
     found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     found = {item.step: item for item in sorted(found, key=lambda item: item.step)}
-    # Older checkpoints may have lost their models (trainer.max_actor_ckpt_to_keep) and kept their banks.
-    complete = [number for number, item in found.items() if (item.folder / "actor").is_dir()]
+    # Of older ones only the banks may have been kept (trainer.max_actor_ckpt_to_keep).
+    complete = [step for step, item in found.items() if (item.folder / "actor").is_dir() and flaw(item.folder) is None]
     wanted = step if step is not None else max(complete, default=None)
     if wanted is None or wanted not in found:
         known = f"it has {', '.join(f'global_step_{number}' for number in found)}" if found else "it has none"
