@@ -40,7 +40,7 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
     runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda: None)
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
-    runtime._guard = ManagerGuard(runtime.manager, dict)
+    runtime._guard = ManagerGuard(runtime.manager, lambda: None)
     runtime._collect_timeouts, runtime._is_open = 0, True
     runtime.extractor = SimpleNamespace(is_down=False)
     return runtime

@@ -155,7 +155,7 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
     runtime.manager = SimpleNamespace(
         collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])
     )
-    runtime._guard = ManagerGuard(runtime.manager, dict)
+    runtime._guard = ManagerGuard(runtime.manager, lambda: None)
     assert runtime.collect(3)["comprl/samples"] == 5.0 and "merge" not in waited
     runtime.collect(4)
     assert waited[-1] == "merge"
