@@ -1,6 +1,7 @@
 """Verl's part and ours in one checkpoint, with verl's own code around stubs of the workers."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from verl.trainer.ppo.v1 import trainer_base
 
 from verl_comprl.trainer.checkpoint import resume_folder
 from verl_comprl.trainer.checkpoint_folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
+from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
 
 KINDS = [ComplementarySync, ComplementaryColocateAsync]
@@ -87,6 +89,7 @@ def make_trainer(kind: type, run: Path, events: list[str], **settings: Any) -> A
     )
     OmegaConf.set_struct(trainer.config, True)
     trainer.trainer_mode, trainer.use_critic, trainer._saved_step = kind.base_mode, False, -1
+    trainer._saves_failed, trainer.total_training_steps, trainer.stop = 0, 9, StopRequest()
     trainer.actor_rollout_wg, trainer.checkpoint_callback = Workers(), Callback(events)
     trainer.experience_runtime = Experience(events)
     rows: Any = list(range(10))
@@ -132,11 +135,48 @@ def test_a_resumed_run_has_weights_and_place_of_the_latest_complete_one(
     assert resumed.config.trainer.resume_mode == "auto"
 
 
-def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, events: list[str]) -> None:
+def full_disk(trainer: Any, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one part of the next saves find no room."""
+    error = OSError(28, "No space left on device")
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    if part == "room":
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    elif part == "ours":
+        monkeypatch.setattr(trainer.experience_runtime, "save", fail)
+    else:
+        monkeypatch.setattr("verl_comprl.trainer.checkpoint_folders._write_manifest", fail)
+
+
+@pytest.mark.parametrize("part", ["room", "ours", "manifest"])
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run_unless_it_is_the_last(
+    tmp_path: Path, events: list[str], part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer = make_trainer(ComplementarySync, tmp_path, events, max_actor_ckpt_to_keep=1)
     save(trainer, 2)
-    callback, trainer.actor_rollout_wg.failure = trainer.checkpoint_callback, OSError(28, "No space left on device")
-    with pytest.raises(OSError, match="No space"):
+    callback = trainer.checkpoint_callback
+    with monkeypatch.context() as patch:
+        full_disk(trainer, part, patch)
+        save(trainer, 4)
+        assert "no checkpoint of step 4, the run goes on without it" in capsys.readouterr().out
+        assert trainer.checkpoint_callback is callback and (trainer._saved_step, trainer._saves_failed) == (2, 1)
+        assert resume_folder(trainer.config) == tmp_path / "global_step_2" and not (tmp_path / ASIDE).exists()
+        with pytest.raises(OSError, match=r"\[Errno 28\]"):
+            save(trainer, trainer.total_training_steps)
+        trainer.stop.made = True
+        with pytest.raises(OSError, match=r"\[Errno 28\]"):
+            save(trainer, 4)
+    save(trainer, 6)
+    assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_6"]
+
+
+def test_a_save_that_fails_otherwise_leaves_the_one_before(tmp_path: Path, events: list[str]) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events, max_actor_ckpt_to_keep=1)
+    save(trainer, 2)
+    callback, trainer.actor_rollout_wg.failure = trainer.checkpoint_callback, RuntimeError("a worker's")
+    with pytest.raises(RuntimeError, match="a worker's"):
         save(trainer, 4)
     assert trainer.checkpoint_callback is callback and trainer._saved_step == 2
     assert resume_folder(trainer.config) == tmp_path / "global_step_2"

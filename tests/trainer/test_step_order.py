@@ -61,7 +61,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.end_episodes, trainer.kill_episodes = events.end_episodes, dict
     trainer.watch_over = lambda *_: None
     trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()
-    trainer.stop, trainer._saved_step = StopRequest(), -1
+    trainer.stop, trainer._saved_step, trainer._saves_failed = StopRequest(), -1, 0
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
 

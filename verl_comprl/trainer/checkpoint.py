@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from ray.exceptions import RayTaskError
 
 from verl_comprl.config.reading import ConfigError, comprl_config
 from verl_comprl.config.slots import extractor_slots
@@ -56,11 +57,17 @@ def save(folder: Path, step: int, extractor: ExtractorRuntime | FrozenExtractor,
 
     Raises:
         WaitTimeout: If one takes longer. There is no checkpoint of this step then.
+        OSError: If the manager cannot write.
     """
     with holding(extractor.lock, seconds, "a running update of the extractor to end"):
         extractor.save(folder / EXTRACTOR_FOLDER)
         saving = manager.save.remote(str(folder / "comprl"))
-        wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
+        try:
+            wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
+        except RayTaskError as error:
+            if isinstance(error.cause, OSError):
+                raise error.cause from error  # with its number, which Ray's error lacks
+            raise
         state = {"extractor_weight_version": extractor.weight_version, "step": step}
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 

@@ -17,6 +17,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from verl_comprl.experience.store.folder import sync_folder, write_atomically
@@ -45,11 +46,22 @@ class CheckpointFolders:
         self._run = run.resolve()
 
     def begin(self) -> Path:
-        """Return an empty folder, in which ``global_step_N`` is to be written."""
+        """Return an empty folder, in which ``global_step_N`` is to be written.
+
+        Raises:
+            OSError: If the disk has less room than the latest checkpoint needs (ENOSPC).
+        """
         aside = self._run / ASIDE
-        shutil.rmtree(aside, ignore_errors=True)
+        self.abandon()
         aside.mkdir(parents=True)
+        free, needed = shutil.disk_usage(aside).free, self._latest_size()
+        if free < needed:
+            raise OSError(ENOSPC, f"{free:,} bytes are free, and the latest checkpoint has {needed:,}", str(self._run))
         return aside
+
+    def abandon(self) -> None:
+        """Remove what was written since :meth:`begin`."""
+        shutil.rmtree(self._run / ASIDE, ignore_errors=True)
 
     def finish(self, step: int, parts: Sequence[str], keep: int | None) -> Path:
         """Verify what was written since :meth:`begin`, give it its name and remove checkpoints that are too many.
@@ -124,6 +136,13 @@ class CheckpointFolders:
             return []
         return [step_of(path) for path in self._run.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
 
+    def _latest_size(self) -> int:
+        """Return the bytes of the latest checkpoint that lists its files; 0 if there is none."""
+        for number in sorted(self._numbered(), reverse=True):
+            with suppress(OSError, ValueError, KeyError):
+                return sum(json.loads((self._folder(number) / MANIFEST).read_bytes())["files"].values())
+        return 0
+
     def _folder(self, step: int) -> Path:
         return self._run / f"global_step_{step}"
 
@@ -151,6 +170,11 @@ class CheckpointFolders:
 def step_of(folder: Path) -> int:
     """Return N of a checkpoint ``global_step_N``."""
     return int(folder.name.rpartition("_")[2])
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether a save failed because the disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT)
 
 
 def flaw(folder: Path, *, marked: bool = True) -> str | None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, open_dict
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
-from verl_comprl.trainer.checkpoint_folders import MODEL, CheckpointFolders
+from verl_comprl.trainer.checkpoint_folders import MODEL, CheckpointFolders, is_full
 from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 
@@ -30,18 +31,43 @@ class CheckpointingTrainer(EngineSharing):
         self._resumed_from: Path | None = None
         self._saved_step = -1
         """Step of the latest checkpoint in the run's folder."""
+        self._saves_failed = 0
 
     @property
     def _folder(self) -> Path:
         return Path(self.config.trainer.default_local_dir)
 
     def _save_checkpoint(self) -> None:
-        """Write verl's part and ours aside, verify them and give them their name.
-
-        verl itself writes in place, and removes the checkpoint before last before the new one is complete.
+        """Write a checkpoint; one for which the disk has no room costs the run nothing else, unless it is the last.
 
         Raises:
+            OSError: If the disk is full, and nothing will be saved later.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
+        """
+        try:
+            self._write_checkpoint()
+        except OSError as error:
+            if not is_full(error) or self._is_last_save:
+                raise
+            CheckpointFolders(self._folder).abandon()
+            self._saves_failed += 1
+            print(f"no checkpoint of step {self.global_steps}, the run goes on without it: {error}", flush=True)
+
+    @property
+    def _is_last_save(self) -> bool:
+        return self.global_steps >= self.total_training_steps
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Train the actor, and add how many checkpoints could not be written."""
+        batch = super().step(metrics, timing_raw)
+        metrics["comprl/saves_failed"] = float(self._saves_failed)
+        return batch
+
+    def _write_checkpoint(self) -> None:
+        """Write verl's part and ours aside, verify them and give them their name.
+
+        verl itself writes in place, and removes the checkpoint before last before the new one is complete. A rank of an
+        engine that cannot write ends the run, as others may wait for it; so the room is looked at first.
         """
         folders, step, settings = CheckpointFolders(self._folder), self.global_steps, self.config.trainer
         aside = folders.begin()

@@ -106,8 +106,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         self.manager, self._loaded = start_manager(config)
         self._guard = ManagerGuard(self.manager, self._begin_again)
         self._step = 0
-        self._checkpoint: Path | None = None
-        """Our part of the latest checkpoint."""
+        self._checkpoints: list[Path] = []
+        """Our part of each checkpoint, in order; those that were removed, or never completed, do not exist."""
         self._is_open = False
         self._collect_timeouts = 0
 
@@ -147,7 +147,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         extractor = self.extractor
         self._generate = extractor.generate(actor)
         self._connect_extractor()
-        self._checkpoint = folder / "comprl" if folder else None
+        self._checkpoints = [folder / "comprl"] if folder else []
         self._guard.start()
 
     def _connect_extractor(self) -> None:
@@ -159,7 +159,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Open the bank in a manager whose process was started again, and connect the extractor."""
         loading = load_manager(self.manager, self._config)
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
-        checkpoint = self._checkpoint if self._checkpoint and self._checkpoint.exists() else None
+        checkpoint = next((path for path in reversed(self._checkpoints) if path.exists()), None)
         open_bank(self.manager, self._config, keep_content=True, killed_in=self._step, checkpoint=checkpoint)
         if isinstance(self.extractor, ExtractorRuntime) and self.extractor.serving.state is not State.SERVING:
             self._tell_manager(False)
@@ -257,7 +257,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             self._guard.look()
             save()
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
-        self._checkpoint = Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl"
+        self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")
 
     def close(self) -> None:
         """Close the bank and end the manager."""

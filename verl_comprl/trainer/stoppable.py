@@ -46,6 +46,10 @@ class StoppableTrainer(CheckpointingTrainer):
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
         self.stop.made = True
 
+    @property
+    def _is_last_save(self) -> bool:
+        return self.stop.made or super()._is_last_save
+
     def stop_between_steps(self) -> None:
         """Leave if asked to; to be called when a step begins.
 

@@ -12,6 +12,7 @@ _LATEST = {
     "comprl/extractor/given_up": "the extractor is trained no more: too many updates failed",
     "comprl/extractor/failed": "updates of the extractor failed",
     "comprl/collect_timeouts": "steps that the manager did not close in time",
+    "comprl/saves_failed": "checkpoints left out: the disk is full",
     "comprl/bank/degraded": "retrievals failed",
     "comprl/bank/counter_flush_failures": "writes of counters failed",
     "comprl/queue/dead": "distillations given up",

@@ -1,19 +1,23 @@
 """Checkpoints that this release cannot read are refused before anything of the run is opened."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayTaskError
 
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
-from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer import checkpoint, experience_runtime
 from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_slots
+from verl_comprl.trainer.checkpoint_folders import is_full
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
 
@@ -111,3 +115,21 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
     with pytest.raises(ValueError, match="release that wrote it"):
         ExperienceRuntime(OmegaConf.create()).open(folder)
     assert opened == [{"keep_content": True}]
+
+
+def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's error has none, so that a full disk would look like any failure."""
+    failure = RayTaskError("save", "its traceback", OSError(28, "No space left on device"))
+
+    def wait_for(*_: Any) -> None:
+        raise failure.as_instanceof_cause()
+
+    monkeypatch.setattr(checkpoint, "wait_for", wait_for)
+    extractor: Any = SimpleNamespace(lock=threading.Lock(), save=lambda folder: None, weight_version=1)
+    manager = SimpleNamespace(save=SimpleNamespace(remote=lambda folder: None))
+    with pytest.raises(OSError, match="No space") as raised:
+        checkpoint.save(tmp_path, 3, extractor, manager, 1.0)
+    assert is_full(raised.value) and not is_full(failure.as_instanceof_cause())
+    assert not (tmp_path / STATE_FILE).exists() and not extractor.lock.locked()
