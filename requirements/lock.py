@@ -1,0 +1,73 @@
+"""Writes cpu.lock: every pin of cpu.txt with the hashes of its files on PyPI, so that pip refuses any other file.
+
+``python requirements/lock.py`` after a pin was changed. Files for other platforms than Linux, and for other Pythons than
+those that `make setup` accepts, are left out.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
+
+FOLDER = Path(__file__).parent
+INDEX = "https://pypi.org/simple"
+INTERPRETERS = ("cp311", "cp312")
+HEADER = "# Made by requirements/lock.py from cpu.txt, which says what is in it and why; do not edit.\n"
+
+
+def pins(text: str) -> Iterator[Requirement]:
+    """Yield the requirement ``name==version`` of each line, which may have a marker."""
+    return (Requirement(wanted) for line in text.splitlines() if (wanted := line.partition("#")[0].strip()))
+
+
+def fits(filename: str, version: Version) -> bool:
+    """Return whether a file is of a version, and can be installed by a supported Python on Linux."""
+    if not filename.endswith(".whl"):
+        try:
+            return parse_sdist_filename(filename)[1] == version
+        except InvalidSdistFilename:  # an installer of another system
+            return False
+    _, of, _, tags = parse_wheel_filename(filename)
+    return of == version and any(map(_runs, tags))
+
+
+def _runs(tag: Tag) -> bool:
+    linux = tag.platform == "any" or ("linux" in tag.platform and tag.platform.endswith(("x86_64", "aarch64")))
+    python = tag.interpreter.startswith("py3") or tag.interpreter in INTERPRETERS
+    return linux and (python or tag.abi == "abi3")
+
+
+def locked(pinned: Requirement) -> str:
+    """Return a line of the lock: a requirement with the sha256 of each file of its version.
+
+    Raises:
+        ValueError: If PyPI has none.
+    """
+    (pin,) = pinned.specifier
+    version = Version(pin.version)
+    address = f"{INDEX}/{canonicalize_name(pinned.name)}/"
+    request = Request(address, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    with urlopen(request, timeout=60) as answer:
+        files: list[dict[str, Any]] = json.load(answer)["files"]
+    found = sorted({file["hashes"]["sha256"] for file in files if fits(file["filename"], version)})
+    if not found:
+        raise ValueError(f"PyPI has no file of {pinned} for Linux")
+    return " ".join([str(pinned), *(f"--hash=sha256:{digest}" for digest in found)])
+
+
+def main() -> None:
+    """Write the lock; one line for each package."""
+    with ThreadPoolExecutor(8) as threads:
+        lines = list(threads.map(locked, pins((FOLDER / "cpu.txt").read_text(encoding="utf-8"))))
+    (FOLDER / "cpu.lock").write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
