@@ -1,7 +1,7 @@
 """Writes cpu.lock: every pin of cpu.txt with the hashes of its files on PyPI, so that pip refuses any other file.
 
-``python requirements/lock.py`` after a pin was changed. Files for other platforms than Linux, and for other Pythons than
-those that `make setup` accepts, are left out.
+``python requirements/lock.py`` after a pin was changed. Left out are files for other platforms than Linux, and for
+Pythons that `make setup` refuses.
 """
 
 import json

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,10 @@ def test_wandb_offline(track: Callable[[str], Tracking], tmp_path: Path) -> None
     tracking.finish()
     assert same(shown, METRICS | {SIZE: 1})  # wandb closes a step when the next one begins
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    written = without_headers(file.read_bytes())
-    assert all(name.encode() in written for name in METRICS)
+    deadline = time.monotonic() + 30  # its own process writes
+    while not all(name.encode() in without_headers(file.read_bytes()) for name in METRICS):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "folder"])
