@@ -115,6 +115,7 @@ def _run(config: Any, display: Any) -> int:
     from verl_comprl.config.asynchrony import asynchrony_notes
     from verl_comprl.config.saved import save_config
     from verl_comprl.config.validation import ConfigError, check_slots
+    from verl_comprl.config.variants import variant_notes
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.platform.ray_session import end_ray
@@ -130,7 +131,7 @@ def _run(config: Any, display: Any) -> int:
         if detection.uses_cpu():
             for line in (detection.describe_cpu(), *detection.slow_servers(config)):
                 display.note(line)
-        for line in asynchrony_notes(config, comprl):
+        for line in (*asynchrony_notes(config, comprl), *variant_notes(config, comprl)):
             display.note(line)
         start_ray(config)
         check_slots(config, ray.cluster_resources())

@@ -4,7 +4,6 @@ Owns what is read: success on held-out instances at every evaluation, what the e
 how training went.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
 from verl_comprl.manager.journal import JOURNAL
+from verl_comprl.record.lines import decode
 from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.sweep.checked_run import FINISHED
 
@@ -58,7 +58,7 @@ def read_rows(runs: Path) -> list[Row]:
 
 def stored_rows(file: Path) -> list[Row]:
     """Return the rows that a report has written; none if there is no such file."""
-    return list(_lines(file))
+    return list(read_lines(file))
 
 
 def merge_rows(stored: Sequence[Row], new: Sequence[Row]) -> list[Row]:
@@ -78,7 +78,7 @@ def _run(row: Row) -> tuple[str, str, int]:
 def read_evaluations(file: Path) -> Windows:
     """Return success with and without experience by step; a run that goes on evaluates again where it ended before."""
     evaluations: Windows = {}
-    for record in _lines(file):
+    for record in read_lines(file):
         measured = {mode: record[key] for mode in ("with", "without") if (key := _success(mode)) in record}
         evaluations.setdefault(str(record["step"]), measured)
     return evaluations
@@ -124,7 +124,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
     """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     previous = None
-    for event in _lines(file):
+    for event in read_lines(file):
         if event["event"] not in ("written", "read"):
             continue
         key = (event["event"], event["episode"])
@@ -182,14 +182,12 @@ def _window(step: int) -> str:
 
 
 def _steps(metrics: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for record in _lines(metrics):
+    for record in read_lines(metrics):
         if "comprl/guided/rollouts" in record["data"] or "comprl/free/rollouts" in record["data"]:
             yield record["step"], record["data"]
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file, but a last line that an interruption has cut."""
-    if not file.exists():
-        return
-    for line in file.read_text(encoding="utf-8").split("\n")[:-1]:
-        yield json.loads(line)
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file, if there is one, but a last line that an interruption has cut."""
+    if file.exists():
+        yield from decode(file.read_bytes().splitlines())

@@ -1,11 +1,10 @@
 """Worth of experience in one run of the miniature: a few lines and a figure from the run's folder."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from recipes.miniature.rows import read_lines
 from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.record.reader import EVALUATIONS, METRICS
 
@@ -15,10 +14,12 @@ WINDOW = 3
 
 def worth(run: Path) -> str:
     """Return lines that compare success with experience, without it, and before training, and show an entry."""
-    evaluations = list(_lines(run / EVALUATIONS))
+    evaluations = list(read_lines(run / EVALUATIONS))
     if not evaluations:
         return "What experience was worth is not known: the run made no evaluation."
     first, last = evaluations[0], evaluations[-1]
+    if "comprl/eval/success_with" not in last:
+        return "What experience was worth is not known: the run had none."
     episodes = int(last["comprl/eval/episodes_with"])
     gain = last["comprl/eval/success_with"] - last["comprl/eval/success_without"]
     after = f"after {last['step']} steps"
@@ -42,7 +43,7 @@ def best_entry(journal: Path) -> tuple[str, str, int, int] | None:
     reads: Counter[str] = Counter()
     successes: Counter[str] = Counter()
     texts: dict[str, str] = {}
-    for event in _lines(journal):
+    for event in read_lines(journal):
         if event["event"] == "read":
             texts[event["entry"]] = event["text"]
             reads[event["entry"]] += 1
@@ -67,9 +68,9 @@ def draw(run: Path, file: Path) -> Path:
         for half, colour, mode in looks:
             steps, means = _curve(run / METRICS, f"comprl/{half}/success")
             panel.plot(steps, means, color=colour, alpha=0.6, label=f"training, {half} half")
-            evaluations = list(_lines(run / EVALUATIONS))
-            at = [record["step"] for record in evaluations]
             name = f"comprl/eval/success_{mode}"
+            evaluations = [record for record in read_lines(run / EVALUATIONS) if name in record]
+            at = [record["step"] for record in evaluations]
             success = [record[name] for record in evaluations]
             low = [record[name] - record[f"{name}_low"] for record in evaluations]
             high = [record[f"{name}_high"] - record[name] for record in evaluations]
@@ -82,7 +83,7 @@ def draw(run: Path, file: Path) -> Path:
 
 def _curve(metrics: Path, name: str) -> tuple[list[float], list[float]]:
     """Return steps and means over ``WINDOW`` steps of a metric."""
-    values = [(record["step"], record["data"][name]) for record in _lines(metrics) if name in record["data"]]
+    values = [(record["step"], record["data"][name]) for record in read_lines(metrics) if name in record["data"]]
     groups = [values[start : start + WINDOW] for start in range(0, len(values) - WINDOW + 1, WINDOW)]
     return (
         [sum(step for step, _ in group) / len(group) for group in groups],
@@ -93,8 +94,3 @@ def _curve(metrics: Path, name: str) -> tuple[list[float], list[float]]:
 def _success(record: dict[str, Any], mode: str) -> str:
     value, low, high = (record[f"comprl/eval/success_{mode}{bound}"] for bound in ("", "_low", "_high"))
     return f"{100 * value:3.0f} %  ({100 * low:.0f} to {100 * high:.0f})"
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    if file.exists():
-        yield from map(json.loads, file.read_text(encoding="utf-8").splitlines())

@@ -109,8 +109,9 @@ def test_the_actors_servers_have_room_for_the_extractors_calls_too(config: DictC
     validate(changed(config, {"actor_rollout_ref.rollout.max_num_seqs": 9}))
 
 
-def test_self_distillation_needs_a_sync_after_every_update(config: DictConfig) -> None:
-    changed(config, SEPARATE, {"comprl.self_distillation.weight": 0.1})
+@pytest.mark.parametrize("arm", [{}, {"comprl.experience": False, "comprl.self_distillation.source": "free"}])
+def test_self_distillation_needs_a_sync_after_every_update(config: DictConfig, arm: dict[str, Any]) -> None:
+    changed(config, SEPARATE, {"comprl.self_distillation.weight": 0.1}, arm)
     validate(config)
     changed(config, {"trainer.v1.separate_async.parameter_sync_step": 2, "data.train_batch_size": 2})
     with pytest.raises(ConfigError, match=r"self_distillation.weight=0.1 cannot be combined with .*sync_step=2"):

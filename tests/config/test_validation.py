@@ -269,38 +269,6 @@ def test_without_experience_nothing_is_asked_of_the_extractor(config: DictConfig
     check_slots(config, {"GPU": config.trainer.n_gpus_per_node, "CPU": 100})
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        (
-            {"comprl.extractor.utility": "relative", "comprl.guided_fraction": 1.0},
-            "utility=relative compares with the free half, but comprl.guided_fraction=1 has none",
-        ),
-        (
-            {"comprl.self_distillation.weight": 0.1, "algorithm.adv_estimator": "grpo"},
-            "comprl.self_distillation.weight needs algorithm.adv_estimator=comprl_subgroup.*it is grpo",
-        ),
-        (
-            {
-                "comprl.actor_critic.enabled": True,
-                "comprl.actor_critic.train": True,
-                "algorithm.adv_estimator": "grpo",
-            },
-            "comprl.actor_critic.train=true needs algorithm.adv_estimator=comprl_subgroup",
-        ),
-        (
-            {"comprl.self_distillation.weight": 0.1, "algorithm.rollout_correction.rollout_is": "token"},
-            "self_distillation cannot be combined with algorithm.rollout_correction.rollout_is",
-        ),
-    ],
-)
-def test_variants_that_exclude_one_another(config: DictConfig, settings: dict[str, Any], line: str) -> None:
-    for key, value in settings.items():
-        OmegaConf.update(config, key, value, force_add=True)
-    found = mistakes(config)
-    assert len(found) == 1 and re.search(line, found[0]), found
-
-
 SMOLLM2 = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536}  # 49152 · 576 · 4 bytes = 108 MiB
 
 

@@ -45,6 +45,15 @@ def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:
     assert "no evaluation" in worth(tmp_path)
 
 
+def test_an_arm_without_experience_gets_a_figure_and_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "evaluations.jsonl", [evaluation(0, without=0.12), evaluation(30, without=0.2)])
+    with (tmp_path / "evaluations.jsonl").open("a") as file:
+        file.write('{"step": 60, "comp')  # what a kill has left
+    write(tmp_path / "metrics.jsonl", [{"step": step, "data": {"comprl/free/success": 0.1}} for step in range(1, 8)])
+    assert worth(tmp_path) == "What experience was worth is not known: the run had none."
+    assert draw(tmp_path, tmp_path / "worth.png").stat().st_size > 5000
+
+
 def test_of_equally_many_successes_the_entry_with_fewer_reads_is_shown(tmp_path: Path) -> None:
     assert best_entry(a_run(tmp_path) / "experience.jsonl") == ("iron vault", "worked: first up", 2, 2)
     assert best_entry(tmp_path / "none.jsonl") is None

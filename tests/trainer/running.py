@@ -103,7 +103,7 @@ class Run:
         """Start the launcher, or a test's ``script`` around it, which gets ``self.probe`` as its first argument."""
         self.marker = uuid.uuid4().hex
         self.beside: list[subprocess.CompletedProcess[str]] = []
-        self.probe = folder / "probe.jsonl"
+        self.probe = folder / f"{Path(script).stem}.jsonl"
         self.output = folder / f"output-{self.marker}.txt"
         environment = run_environment(folder) | {MARKER: self.marker}
         command = [

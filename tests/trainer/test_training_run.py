@@ -98,7 +98,7 @@ def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent
     for model in ("actor", "extractor"):
         (start,) = probes(folder / "resumed.start", model)
         # The extractor may have been updated between the checkpoint and the probe that followed.
-        same = [line for line in probes(folder / "probe.jsonl", model) if line["version"] == start["version"]]
+        same = [line for line in probes(folder / "probed_run.jsonl", model) if line["version"] == start["version"]]
         assert same or model == "extractor"
         assert all(start["fixed"] == pytest.approx(line["fixed"], abs=1e-6) for line in same)
         assert start["fixed"] != pytest.approx(probes(folder / "resumed.jsonl", model)[-1]["fixed"], abs=1e-4)
@@ -106,7 +106,7 @@ def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent
 
 def test_servers_have_the_weights_of_their_engines_after_updates(folder, interrupted, lent):
     for model in ("actor", "extractor"):
-        lines = [line for name in ("probe.jsonl", "resumed.jsonl") for line in probes(folder / name, model)]
+        lines = [line for name in ("probed_run.jsonl", "resumed.jsonl") for line in probes(folder / name, model)]
         assert len({line["version"] for line in lines}) > 1, f"{model} was never updated"
         for line in lines:
             differences = [abs(a - b) for a, b in zip(line["server"], line["engine"], strict=True)]

@@ -148,7 +148,7 @@ def _separate(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     reward = config.reward.reward_model
     if reward.enable and not reward.enable_resource_pool:
         yield "reward.reward_model.enable_resource_pool=false cannot be used: the servers make no room for that model"
-    if comprl.experience and comprl.self_distillation.weight > 0 and updates > 1:
+    if comprl.self_distillation.weight > 0 and updates > 1:
         yield (
             f"comprl.self_distillation.weight={comprl.self_distillation.weight} cannot be combined with "
             f"trainer.v1.separate_async.parameter_sync_step={updates}: its loss is right only where old and new policy "

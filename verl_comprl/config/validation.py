@@ -28,8 +28,9 @@ from verl_comprl.config.slots import (
     training_ranks,
 )
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.config.variants import variant_mistakes
 from verl_comprl.experience.transfer.snapshot import HUB_PREFIX
-from verl_comprl.names import ADVANTAGE_ESTIMATOR, TRAINERS
+from verl_comprl.names import TRAINERS
 from verl_comprl.platform.detection import on_existing_cluster, uses_cpu
 
 
@@ -54,9 +55,10 @@ def validate(config: DictConfig) -> ComprlConfig:
         *_micro_batches(config),
         *_data(config),
         *separate_adapter_mistakes(config),
+        *variant_mistakes(config, comprl),
     ]
     if comprl.experience:
-        mistakes += [*_halves(config, comprl), *_bank(comprl), *_variants(config, comprl)]
+        mistakes += [*_halves(config, comprl), *_bank(comprl)]
         mistakes += frozen_back_end(config, comprl)
     if comprl.has_extractor_engine:
         mistakes += [*_extractor(config, comprl), *placement_mistakes(config, comprl)]
@@ -152,34 +154,6 @@ def _bank(comprl: ComprlConfig) -> Iterator[str]:
         yield f"comprl.initial_bank={initial} is no snapshot; make one with `comprl bank export`"
     if not initial and not comprl.extractor.distill:
         yield "comprl.initial_bank must name a snapshot, as comprl.extractor.distill=False leaves the bank empty"
-
-
-def _variants(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
-    """Check combinations of what is off by default."""
-    if comprl.extractor.utility == "relative" and comprl.guided_fraction == 1:
-        yield "comprl.extractor.utility=relative compares with the free half, but comprl.guided_fraction=1 has none"
-    if comprl.actor_critic.train and not comprl.actor_critic.enabled:
-        yield "comprl.actor_critic.train=true needs comprl.actor_critic.enabled=true"
-    distills = comprl.self_distillation.weight > 0
-    several = {"comprl.actor_critic.train=true": comprl.actor_critic.train, "comprl.self_distillation.weight": distills}
-    for name in (name for name, used in several.items() if used):
-        if config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
-            yield (
-                f"{name} needs algorithm.adv_estimator={ADVANTAGE_ESTIMATOR}, which tells the outputs of a rollout "
-                f"apart; it is {config.algorithm.adv_estimator}"
-            )
-    correction = config.algorithm.get("rollout_correction") or {}
-    wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
-    policy_loss = config.actor_rollout_ref.actor.policy_loss
-    # The loss does not see algorithm.rollout_correction; its own decides whether it uses the server's log-probs.
-    loss_type = (policy_loss.get("rollout_correction") or {}).get("loss_type")
-    if wrong == ["bypass_mode"] and (policy_loss.get("loss_mode"), loss_type) == ("bypass_mode", "reinforce"):
-        wrong = []
-    if distills and wrong:
-        yield (
-            f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "
-            "log-probs of a distilled episode are those with experience"
-        )
 
 
 def _models(config: DictConfig, extractor: bool) -> Iterator[str]:

@@ -1,0 +1,59 @@
+"""Checks of what is off by default, with experience and without: combinations that would not do what they say."""
+
+import math
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.names import ADVANTAGE_ESTIMATOR
+
+
+def variant_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield a line for each combination that is wrong."""
+    if comprl.experience and comprl.extractor.utility == "relative" and comprl.guided_fraction == 1:
+        yield "comprl.extractor.utility=relative compares with the free half, but comprl.guided_fraction=1 has none"
+    if comprl.actor_critic.train and not comprl.actor_critic.enabled:
+        yield "comprl.actor_critic.train=true needs comprl.actor_critic.enabled=true"
+    distillation = comprl.self_distillation
+    several = {
+        "comprl.actor_critic.train=true": comprl.experience and comprl.actor_critic.train,
+        "comprl.self_distillation.weight": distillation.weight > 0,
+    }
+    for name in (name for name, used in several.items() if used):
+        if config.algorithm.adv_estimator != ADVANTAGE_ESTIMATOR:
+            yield (
+                f"{name} needs algorithm.adv_estimator={ADVANTAGE_ESTIMATOR}, which tells the outputs of a rollout "
+                f"apart; it is {config.algorithm.adv_estimator}"
+            )
+    if not distillation.weight:
+        return
+    if not comprl.experience and distillation.source == "guided":
+        yield (
+            "comprl.self_distillation.source=guided needs comprl.experience=true: without it no episode is guided; "
+            "use source=free"
+        )
+    correction = config.algorithm.get("rollout_correction") or {}
+    wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
+    policy_loss = config.actor_rollout_ref.actor.policy_loss
+    # The loss does not see algorithm.rollout_correction; its own decides whether it uses the server's log-probs.
+    loss_type = (policy_loss.get("rollout_correction") or {}).get("loss_type")
+    if wrong == ["bypass_mode"] and (policy_loss.get("loss_mode"), loss_type) == ("bypass_mode", "reinforce"):
+        wrong = []
+    if wrong:
+        yield (
+            f"comprl.self_distillation cannot be combined with algorithm.rollout_correction.{wrong[0]}: the server's "
+            "log-probs of a distilled episode are those with experience"
+        )
+
+
+def variant_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield a line for each combination that works, but perhaps not as expected."""
+    actor, weight = config.actor_rollout_ref.actor, comprl.self_distillation.weight
+    updates = math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
+    if weight > 0 and updates > 1:
+        yield (
+            f"comprl.self_distillation.weight={weight} with {updates} optimizer steps on a batch "
+            "(data.train_batch_size, actor_rollout_ref.actor.ppo_mini_batch_size, ppo_epochs): from the second on a "
+            "clipped policy loss stops imitating the tokens that have become more likely"
+        )
