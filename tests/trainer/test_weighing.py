@@ -61,7 +61,7 @@ class Queue:
         )
 
     def kv_batch_put(self, keys: list[str], partition_id: str, fields: TensorDict) -> KVBatchMeta:
-        for name in fields.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+        for name in map(str, fields.keys()):
             values: Any = tu.get(fields, name)
             for key, value in zip(keys, values.unbind(0) if isinstance(values, torch.Tensor) else values, strict=True):
                 self.rows[key][name] = value
