@@ -1,0 +1,112 @@
+"""A thousand answers of an extractor, most of them malformed: the bank changes by what is valid alone."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from managed import Extractor, MakeRequest, Open
+
+from verl_comprl.manager.messages import EpisodeReport
+
+ANSWERS = 1000
+MARKS = ("<|im_end|>", "<|im_start|>", "<tool_call>", "[INST]", "\x00", "\x1b")
+CONTROL = f"{' '.join(MARKS)} \u202e \ud800"
+
+
+def addition(number: int) -> dict[str, Any]:
+    return {"operation": "add", "title": f"lesson {number}", "content": f"what number {number} says"}
+
+
+def wrap(value: Any) -> str:
+    return f"<answer>{json.dumps(value)}</answer>"
+
+
+def deep(number: int) -> str:
+    return "<answer>" + "[" * 5000 + str(number) + "]" * 5000 + "</answer>"
+
+
+def cut(random: random.Random, number: int) -> str:
+    text = wrap([addition(number)])
+    return text[: random.randrange(len(text) - len("</answer>") - 1)]
+
+
+def wrong_field(random: random.Random, number: int) -> str:
+    """An operation with a field that is missing, or of a type or value that is none of its own."""
+    operation = addition(number)
+    field = random.choice(["operation", "title", "content"])
+    if random.random() < 0.3:
+        del operation[field]
+    else:
+        operation[field] = random.choice([None, 3, -math.inf, math.nan, True, [], {}, ["add"], {"add": 1}, "", " \n"])
+    return wrap([operation])
+
+
+def wrong_ids(random: random.Random, number: int) -> str:
+    """An update of entries that are not listed, or of none."""
+    ids = random.choice([[], [0], [-1], [99], [1.5], ["1"], [None], "1", 1, {}, [1, 1], [10**30], [[1]], [True], None])
+    return wrap([addition(number) | {"operation": "update", "ids": ids}])
+
+
+BROKEN: list[Callable[[random.Random, int], str]] = [
+    lambda random, number: "",
+    lambda random, number: f"I would rather not say anything about {number}.",
+    lambda random, number: "<answer></answer>" * random.randrange(1, 50),
+    lambda random, number: json.dumps([addition(number)]),
+    lambda random, number: f"<think>{wrap([addition(number)])}",
+    lambda random, number: wrap(addition(number)),
+    lambda random, number: wrap(random.choice([None, 3, "add", [], {}, [[]], [None, 1, "x"], [[addition(number)]]])),
+    lambda random, number: wrap([addition(number)]).replace('"', "'"),
+    lambda random, number: wrap([addition(number)]).replace("}", ""),
+    lambda random, number: wrap(
+        [addition(number) | {"operation": random.choice(["delete", "ADD", "merge", "upvote"])}]
+    ),
+    lambda random, number: deep(number),
+    lambda random, number: "<answer>[" * 10_000,
+    lambda random, number: "".join(chr(random.randrange(1, 0x3000)) for _ in range(2000)),
+    lambda random, number: "x" * 100_000,
+    cut,
+    wrong_field,
+    wrong_ids,
+]
+"""Answers without a valid operation."""
+
+
+def good(random: random.Random, number: int, most: int) -> tuple[str, dict[str, str]]:
+    """Return an answer whose operations are partly valid, and what it adds, contents by title."""
+    operations: list[Any] = [addition(number * 10 + index) for index in range(random.randrange(1, 5))]
+    operations += [random.choice([None, [], "add", {"operation": "add"}, {"operation": "shout"}])] * random.randrange(3)
+    random.shuffle(operations)
+    valid = [operation for operation in operations if isinstance(operation, dict) and "title" in operation][:most]
+    added = {operation["title"]: operation["content"] for operation in valid}
+    valid[0]["content"] += " " + random.choice(["", CONTROL])
+    return f"so {CONTROL} </think> then {wrap(operations)} {random.choice(['', wrap('no')])}", added
+
+
+@pytest.mark.timeout(300)
+async def test_the_bank_changes_by_valid_operations_only(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    draw, most = random.Random(7), 3
+    setup = await open_manager(
+        bank={"capacity": 5000}, extractor_settings={"max_operations": most, "distillation_workers": 1}
+    )
+    setup.start()
+    expected: dict[str, str] = {}
+    for number in range(ANSWERS):
+        answer, added = good(draw, number, most) if draw.random() < 0.2 else (draw.choice(BROKEN)(draw, number), {})
+        extractor.replies["distill"] = answer
+        await setup.manager.report(EpisodeReport(make_request(f"e{number}"), guided=False))
+        assert await setup.manager.drain(20)
+        expected |= added
+        found = {entry.title: entry.content for entry in setup.bank.entries()}
+        assert found.keys() == expected.keys(), answer[:300]
+    assert all(found[title].startswith(content) for title, content in expected.items())
+    assert not [text for text in found.values() if any(mark in text for mark in MARKS)]
+    metrics = await setup.finished()
+    assert metrics["bank/size"] == len(expected) and metrics["queue/dead"] == metrics["queue/retried"] == 0
+    assert "distillations/return" not in metrics
+    assert metrics["distillations/written"] + metrics["distillations/unreadable"] == ANSWERS
+    assert len(setup.bank) == len(expected) and await setup.bank.verify() == []
