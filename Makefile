@@ -3,9 +3,9 @@
 PYTHON ?= python3
 BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
-STAMP  := .venv/.setup-$(shell cat setup.py requirements/*.* requirements/*/setup.py | sha256sum | cut -c1-16)
+STAMP  := .venv/.setup-$(shell cat setup.py requirements/cpu.* requirements/install.sh requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart smollm2 miniature check test lint docs dist clean
+.PHONY: help setup quickstart smollm2 miniature check test lint docs dist audit clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -52,7 +52,10 @@ dist: setup  ## Build wheel and source distribution into dist; TAG=v1.2.3 must b
 	@rm -rf dist && $(BIN)/python -m build --no-isolation >/dev/null
 	@ls dist
 
+audit: setup  ## List licences, a bill of materials and known vulnerabilities of .venv in outputs/audit.
+	@bash requirements/audit.sh
+
 clean:  ## Delete the environment and the tools' caches; training outputs stay.
-	rm -rf .venv build dist *.egg-info requirements/*/build requirements/*/*.egg-info
+	rm -rf .venv .venv-audit build dist *.egg-info requirements/*/build requirements/*/*.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,15 @@
 """Workflows, pins and versions of the project agree with one another."""
 
 import re
+import runpy
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import verl_comprl
 
@@ -41,3 +46,45 @@ def test_the_tools_of_the_site_are_pinned_alike() -> None:
     wanted = re.findall(r"(mkdocs[\w-]*)(?:\[python\])?==([\d.]+)", (ROOT / "setup.py").read_text())
     locked = (ROOT / "requirements/cpu.txt").read_text().splitlines()
     assert len(wanted) == 2 and {f"{name}=={version}" for name, version in wanted} <= set(locked)
+
+
+def test_the_lock_has_hashes_of_every_pin_and_no_other_package() -> None:
+    pinned = (ROOT / "requirements/cpu.txt").read_text().splitlines()
+    locked = [line for line in (ROOT / "requirements/cpu.lock").read_text().splitlines() if line[:1] != "#"]
+    wanted = [str(Requirement(line)) for line in pinned if line and line[:1] != "#"]
+    assert [line.partition(" --hash=")[0] for line in locked] == wanted
+    assert all(re.search(r"( --hash=sha256:[0-9a-f]{64})+$", line) for line in locked)
+
+
+def test_only_files_for_a_supported_python_on_linux_are_locked() -> None:
+    lock = runpy.run_path(str(ROOT / "requirements/lock.py"))
+    files = {
+        "numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl": True,
+        "numpy-2.3.5-cp312-cp312-manylinux_2_28_aarch64.whl": True,
+        "numpy-2.3.5.tar.gz": True,
+        "numpy-2.3.5-py3-none-any.whl": True,
+        "numpy-2.3.5-cp38-abi3-manylinux_2_28_x86_64.whl": True,
+        "numpy-2.3.50.tar.gz": False,
+        "numpy-2.3.4-py3-none-any.whl": False,
+        "numpy-2.3.5-cp313-cp313-manylinux_2_28_x86_64.whl": False,
+        "numpy-2.3.5-cp311-cp311-win_amd64.whl": False,
+        "numpy-2.3.5-cp311-cp311-macosx_14_0_arm64.whl": False,
+        "numpy-2.3.5.win32-py2.7.exe": False,
+    }
+    assert {name: lock["fits"](name, Version("2.3.5")) for name in files} == files
+
+
+def test_copyleft_licences_are_named_and_come_with_extras_or_other_libraries() -> None:
+    table = (ROOT / "docs/security.md").read_text()
+    ours = metadata.requires("verl-comprl") or []
+    required = {canonicalize_name(Requirement(line).name) for line in ours if "extra ==" not in line}
+    for package in metadata.distributions():
+        fields = [package.metadata["License-Expression"], package.metadata["License"]]
+        # Some give the whole text, which may mention other licences further down.
+        titles = [str(field)[:100] for field in fields] + (package.metadata.get_all("Classifier") or [])
+        licence = " ".join(titles)
+        name = canonicalize_name(package.metadata["Name"])
+        if re.search(r"\b[AL]?GPL|GENERAL PUBLIC|General Public", licence):
+            assert f"| {name} |" in table and name not in required, name
+        if re.search(r"\bMPL|Mozilla Public|Proprietary", licence):
+            assert name in table, name
