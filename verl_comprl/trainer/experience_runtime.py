@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
@@ -110,6 +110,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Our part of each checkpoint, in order; those that were removed, or never completed, do not exist."""
         self._is_open = False
         self._collect_timeouts = 0
+        self._extractor_saves_failed = 0
 
     def open(self, folder: Path | None) -> None:
         """Open the bank, which fails at once if another run has it open.
@@ -166,9 +167,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._connect_extractor()
 
     def _tell_manager(self, there: bool) -> None:
-        """Let the manager know that the extractor goes away or is back."""
+        """Let the manager know that the extractor goes away or is back; one that is late will know it."""
         call = self.manager.back if there else self.manager.away
-        with suppress(RayActorError, ManagerNotOpen):  # it is told when it begins again
+        with suppress(RayActorError, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
             wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
 
     def begin(self) -> None:
@@ -228,7 +229,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         return {}
 
     def _learned(self) -> Metrics:
-        return self._learner.metrics() if self._learner is not None else {}
+        if self._learner is None:
+            return {}
+        return self._learner.metrics() | {"comprl/extractor/saves_failed": float(self._extractor_saves_failed)}
 
     def _print_warnings(self) -> None:
         """Print what the manager warned about; the launcher redirects it to train.log."""
@@ -241,7 +244,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._learner is not None:
             self._learner.stop()
         self._guard.stop()
-        with suppress(RayError, WaitTimeout):  # the manager may be what has failed
+        with suppress(Exception):  # the manager may be what has failed, and the run's own error matters more
             self._print_warnings()
 
     def bank_checksum(self) -> str:
@@ -249,15 +252,32 @@ class ExperienceRuntime(NoExperienceRuntime):
         return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
 
     def save(self, folder: Path, step: int) -> None:
-        """Write extractor, bank, queue, buffer and counters."""
-        save = partial(checkpoint.save, folder, step, self.extractor, self.manager, self._comprl.work_timeout)
+        """Write extractor, bank, queue, buffer and counters.
+
+        An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
+        """
+        save = partial(
+            checkpoint.save,
+            folder,
+            step,
+            self.extractor,
+            self.manager,
+            self._comprl.work_timeout,
+            earlier=self._latest_with_extractor(),
+            given_up=self._learner is not None and self._learner.given_up,
+        )
         try:
-            save()
+            saved = save()
         except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
             self._guard.look()
-            save()
+            saved = save()
+        self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
         self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")
+
+    def _latest_with_extractor(self) -> Path | None:
+        folders = (path.parent for path in reversed(self._checkpoints))
+        return next((folder for folder in folders if (folder / checkpoint.EXTRACTOR_FOLDER).is_dir()), None)
 
     def close(self) -> None:
         """Close the bank and end the manager."""

@@ -22,13 +22,13 @@ from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
 AWAY_SECONDS = 1.0
-"""Before it is asked again whether a manager whose process died is back."""
+"""Before a manager that died or was late is asked again."""
 FIRST_BACKOFF = 5.0
 LONGEST_BACKOFF = 300.0
 
 
 class _ManagerAway(Exception):
-    """The experience manager's process has died, which is no failure of an update."""
+    """The experience manager's process has died, or gives no batch in time, which is no failure of an update."""
 
 
 class ExtractorLearner:
@@ -102,6 +102,11 @@ class ExtractorLearner:
             raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
 
     @property
+    def given_up(self) -> bool:
+        """Whether the extractor is trained no more, as too many updates in a row have failed."""
+        return self._given_up
+
+    @property
     def _ended(self) -> bool:
         return self._error is not None or (self._given_up and not self._extractor.is_down)
 
@@ -172,7 +177,10 @@ class ExtractorLearner:
             self._extractor.restore()
             version = self._extractor.weight_version
             taking = self._manager.next_batch.remote(version)
-            batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
+            try:
+                batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
+            except WaitTimeout as error:
+                raise _ManagerAway from error
             if batch is None:
                 return False
             started = time.perf_counter()
