@@ -163,6 +163,27 @@ def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
     assert (values(learner), len(buffer)) == ((2, 2, 0), 0)
 
 
+def test_a_manager_that_gives_no_batch_in_time_is_no_failure_of_an_update(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = True
+
+    def wait_for(result: Any, seconds: float, what: str) -> Any:
+        if late and what == "a batch from the experience manager":
+            raise WaitTimeout(what, seconds)
+        return result
+
+    monkeypatch.setattr(module, "wait_for", wait_for)
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.0)
+    learner, extractor, _ = start(0, max_failures=2, thread=False)
+    for _ in range(5):
+        learner.take_turn(0.01)
+    assert values(learner) == (0, 0, 0)
+    late = False
+    learner.take_turn(30.0)
+    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]] and values(learner) == (1, 0, 0)
+
+
 def test_learning_stops_after_failures_in_a_row_and_says_so_once(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.actor import ManagerNotOpen
 from verl_comprl.trainer import manager_guard as module
-from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard
+from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard, ManagerLost
 
 
 class Manager:
@@ -95,13 +95,16 @@ def test_the_thread_lets_it_begin_again_without_being_asked() -> None:
     assert guard.restarts == 1
 
 
-def test_after_failures_in_a_row_the_next_call_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("the bank"), WaitTimeout("the bank", 5.0)])
+def test_after_failures_in_a_row_the_next_call_says_why(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """A time-out, too, is no longer one: those cost a step."""
+
     def fail() -> None:
-        raise RuntimeError("the bank cannot be opened")
+        raise error
 
     guard = ManagerGuard(Manager(False), fail)
     guard.start()
     until(lambda: not guard._thread.is_alive())
-    with pytest.raises(RuntimeError, match="the bank cannot be opened"):
+    with pytest.raises(ManagerLost, match=r"could not begin again: .*the bank"):
         guard.ask(lambda: "answer", 1.0, "it")
     assert capsys.readouterr().out.count("could not begin again") == MAX_FAILURES and guard.restarts == 0

@@ -25,6 +25,10 @@ MAX_FAILURES = 3
 """Attempts in a row to let it begin again, after which the run is to end."""
 
 
+class ManagerLost(RuntimeError):
+    """The experience manager could not begin again, so the run is to end; a time-out would only cost a step."""
+
+
 class ManagerGuard:
     """Looks at the manager from a thread, and before a call that failed because it had died is made again."""
 
@@ -64,11 +68,12 @@ class ManagerGuard:
 
         Raises:
             WaitTimeout: If it takes longer.
+            ManagerLost: If the thread has given up.
             ray.exceptions.RayError: What the manager raised, or that it cannot be started again.
             Exception: What kept it from beginning again.
         """
         if self._error is not None:
-            raise self._error
+            raise ManagerLost(f"the experience manager could not begin again: {self._error}") from self._error
         try:
             return wait_for(call(), seconds, what)
         except (RayActorError, ManagerNotOpen):
