@@ -259,6 +259,34 @@ def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
     assert time.monotonic() - started < 5
 
 
+def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full batches wait all the time, and locks are not given in turn."""
+    learner, extractor, _ = start(0, thread=False)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def update(batch: TrainingBatch) -> dict[str, float]:
+        begun.set()
+        goes_on.wait(10)
+        time.sleep(0.01)
+        extractor.weight_version += 1
+        return {"grad_norm": 1.0}
+
+    monkeypatch.setattr(extractor, "update", update)
+    monkeypatch.setattr(module, "update_metrics", lambda batch, version: {})
+    learner._manager = SimpleNamespace(
+        next_batch=SimpleNamespace(remote=lambda version: "batch"), trained=SimpleNamespace(remote=lambda: None)
+    )
+    learner.start()
+    assert begun.wait(10)
+    with learner.holding_back():
+        goes_on.set()
+        with extractor.lock:
+            assert extractor.weight_version == 1
+            time.sleep(0.1)
+            assert extractor.weight_version == 1
+    until(lambda: extractor.weight_version > 1)
+
+
 def test_a_turn_takes_the_batches_that_wait_and_nothing_when_its_time_is_over(start: Start) -> None:
     learner, extractor, _ = start(0, thread=False)
     learner.take_turn(0.0)

@@ -4,7 +4,7 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -266,11 +266,12 @@ class ExperienceRuntime(NoExperienceRuntime):
             earlier=self._latest_with_extractor(),
             given_up=self._learner is not None and self._learner.given_up,
         )
-        try:
-            saved = save()
-        except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
-            self._guard.look()
-            saved = save()
+        with self._learner.holding_back() if self._learner is not None else nullcontext():
+            try:
+                saved = save()
+            except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
+                self._guard.look()
+                saved = save()
         self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
         self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")

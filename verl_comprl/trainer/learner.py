@@ -9,6 +9,8 @@ import math
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -21,6 +23,8 @@ from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
+HELD_SECONDS = 0.05
+"""Between two looks whether it may go on."""
 AWAY_SECONDS = 1.0
 """Before a manager that died or was late is asked again."""
 FIRST_BACKOFF = 5.0
@@ -46,6 +50,7 @@ class ExtractorLearner:
         self._manager = manager
         self._max_failures = max_failures
         self._stopped = threading.Event()
+        self._held_back = threading.Event()
         self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
         self._error: Exception | None = None
         self._last: dict[str, float] = {}
@@ -80,6 +85,18 @@ class ExtractorLearner:
         if self._thread.is_alive():
             self._thread.join()
 
+    @contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """Let the thread begin no update for a block that needs the extractor's lock.
+
+        It would take the lock again at once while full batches wait, as locks are not given in turn.
+        """
+        self._held_back.set()
+        try:
+            yield
+        finally:
+            self._held_back.clear()
+
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the last update, and totals; never waits.
 
@@ -113,7 +130,7 @@ class ExtractorLearner:
     def _run(self) -> None:
         while not self._ended and not self._stopped.is_set():
             # Waiting out of the lock: a checkpoint, and with it the actor's step, would wait.
-            self._stopped.wait(self._attempt())
+            self._stopped.wait(HELD_SECONDS if self._held_back.is_set() else self._attempt())
 
     def _attempt(self) -> float:
         """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
