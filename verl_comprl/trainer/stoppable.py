@@ -38,9 +38,9 @@ class StoppableTrainer(CheckpointingTrainer):
         managers = (self.llm_server_manager, getattr(trainer, "standalone_server_manager", None))
         servers = [server for manager in managers if manager for server in manager.server_handles]
         actors = {f"agent loop worker {number}": each for number, each in enumerate(agent_loops.agent_loop_workers)}
-        actors |= {f"server {number} of the actor": each for number, each in enumerate(servers)}
         rewards = trainer.reward_loop_manager.reward_loop_worker_handles or ()
-        self._vital.watch(actors | {f"reward worker {number}": each for number, each in enumerate(rewards)})
+        actors |= {f"reward worker {number}": each for number, each in enumerate(rewards)}
+        self._vital.watch(actors, {f"server {number} of the actor": each for number, each in enumerate(servers)})
 
     def request_stop(self) -> None:
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
