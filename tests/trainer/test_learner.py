@@ -94,7 +94,7 @@ def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield start
     for learner in started:
-        learner.stop()
+        learner.stop(10.0)
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_servers_that_cannot_be_restored_do_not_keep_a_run_from_its_end(start: S
     until(lambda: values(learner) == (1, 1, 1))
     extractor.place = "restore"
     started = time.monotonic()
-    learner.stop()
+    learner.stop(10.0)
     assert extractor.is_down and time.monotonic() - started < 5 and values(learner) == (1, 1, 1)
 
 
@@ -255,7 +255,7 @@ def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
     assert extractor.lock.acquire(timeout=5), "a checkpoint could not be written"
     extractor.lock.release()
     assert values(learner)[2] == 0
-    learner.stop()
+    learner.stop(10.0)
     assert time.monotonic() - started < 5
 
 
@@ -285,6 +285,24 @@ def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: py
             time.sleep(0.1)
             assert extractor.weight_version == 1
     until(lambda: extractor.weight_version > 1)
+
+
+def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, extractor, _ = start(0, thread=False)
+    begun, end = threading.Event(), threading.Event()
+
+    def update(batch: TrainingBatch) -> dict[str, float]:
+        begun.set()
+        end.wait(8)
+        raise RuntimeError
+
+    monkeypatch.setattr(extractor, "update", update)
+    learner.start()
+    assert begun.wait(10)
+    started = time.monotonic()
+    learner.stop(0.1)
+    assert time.monotonic() - started < 4
+    end.set()
 
 
 def test_a_turn_takes_the_batches_that_wait_and_nothing_when_its_time_is_over(start: Start) -> None:

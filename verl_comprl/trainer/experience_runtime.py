@@ -24,7 +24,6 @@ from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_vi
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.learner import ExtractorLearner
 from verl_comprl.trainer.manager_guard import ManagerGuard
-from verl_comprl.trainer.serving import State
 
 Metrics = dict[str, float]
 
@@ -162,8 +161,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
         checkpoint = next((path for path in reversed(self._checkpoints) if path.exists()), None)
         open_bank(self.manager, self._config, keep_content=True, killed_in=self._step, checkpoint=checkpoint)
-        if isinstance(self.extractor, ExtractorRuntime) and self.extractor.serving.state is not State.SERVING:
-            self._tell_manager(False)
+        if isinstance(self.extractor, ExtractorRuntime):
+            self.extractor.serving.tell_again()
         self._connect_extractor()
 
     def _tell_manager(self, there: bool) -> None:
@@ -242,8 +241,8 @@ class ExperienceRuntime(NoExperienceRuntime):
     def stop(self) -> None:
         """Let a running update finish, then stop training the extractor."""
         if self._learner is not None:
-            self._learner.stop()
-        self._guard.stop()
+            self._learner.stop(self._comprl.work_timeout)
+        self._guard.stop(self._comprl.work_timeout)
         with suppress(Exception):  # the manager may be what has failed, and the run's own error matters more
             self._print_warnings()
 
@@ -270,7 +269,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             try:
                 saved = save()
             except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
-                self._guard.look()
+                self._guard.look(self._comprl.work_timeout)
                 saved = save()
         self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.

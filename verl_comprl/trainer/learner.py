@@ -79,11 +79,11 @@ class ExtractorLearner:
             self._not_before = time.monotonic() + self._attempt()
         self._raise_error()
 
-    def stop(self) -> None:
-        """Stop the thread after the update that is running, if any; each of its waits has a limit."""
+    def stop(self, seconds: float) -> None:
+        """Stop the thread after the update that is running, if any, or leave it behind after ``seconds``."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
 
     @contextmanager
     def holding_back(self) -> Iterator[None]:

@@ -353,16 +353,14 @@ class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
         Paused, a server keeps what it is sent; the extractor's client sends aborted calls again.
         """
         if self._actor_is_extractor:
-            servers: Any = self.checkpoint_manager
-            servers.abort_replicas()
+            self.order_servers("abort_replicas")
         super().on_sample_end()
 
     def on_step_end(self) -> None:
         """Let the servers go on, with the new weights."""
         super().on_step_end()
         if self._actor_is_extractor:
-            servers: Any = self.checkpoint_manager
-            servers.resume_generation_replicas()
+            self.order_servers("resume_generation_replicas")
 
 
 @register_trainer("comprl_colocate_async")
