@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
@@ -60,6 +61,16 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 1.0
     assert asked[1:] == ["collect", "take_warnings", "merge"]
     assert undocumented(metrics) == []
+
+
+@pytest.mark.parametrize(("backend", "pausing"), [("actor", ("manager",)), ("engine", ())])
+def test_the_manager_pauses_with_the_actors_servers_if_they_answer(
+    backend: str, pausing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SimpleNamespace(has_extractor_engine=True, extractor=SimpleNamespace(backend=backend))
+    monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: settings)
+    monkeypatch.setattr(experience_runtime, "start_manager", lambda _: ("manager", None))
+    assert ExperienceRuntime(OmegaConf.create()).pausing == pausing
 
 
 @pytest.mark.parametrize("there", [True, False])

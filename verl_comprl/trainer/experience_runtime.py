@@ -34,6 +34,9 @@ CLOSE_SECONDS = 300.0
 class NoExperienceRuntime:
     """The runtime of an arm without experience: every method does nothing."""
 
+    pausing: tuple[Any, ...] = ()
+    """Processes whose answers to episodes pause with the actor's servers."""
+
     def open(self, folder: Path | None) -> None:
         """Open the bank.
 
@@ -103,6 +106,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._frozen = None if self._comprl.has_extractor_engine else make_frozen_extractor(config)
         self._learner: ExtractorLearner | None = None
         self.manager, self._loaded = start_manager(config)
+        self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
         self._guard = ManagerGuard(self.manager, self._begin_again)
         self._step = 0
         self._checkpoints: list[Path] = []
