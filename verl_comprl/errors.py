@@ -68,15 +68,18 @@ run goes on with what it has. Counted in ``comprl/extractor/failed`` and ``given
 traceback. If its gradient is not finite, verl's engine leaves the weights as they are, and its batch counts as trained:
 ``comprl/extractor/skipped``.
 
+**The extractor's engine dies or hangs**. Its updates fail as above. A checkpoint gets the extractor of the one before
+it (``trainer/checkpoint.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.
+
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
-manager cannot begin again, if an update of the actor raises, or one of the extractor while
+manager cannot begin again (``ManagerLost``), if an update of the actor raises, or one of the extractor while
 ``comprl.extractor.max_failures`` is 0.
 
-**A process that rollouts need dies**: an agent loop worker, a server of the actor, a reward worker. verl would wait for
-their prompts without end; the run ends within seconds, with an error that names the process and the reason that Ray
-knows (``trainer/vital_actors.py``). The next start resumes. So it is with a worker of the actor's engine, whose calls
-raise. The watchdog (``trainer/watching.py``) tells of everything that takes too long.
+**A process that rollouts need dies**: an agent loop worker, a server of the actor or its engine, a reward worker. verl
+would wait for their prompts without end; the run ends within seconds, with an error that names the process and the
+reason that Ray knows (``trainer/vital_actors.py``). The next start resumes. So it is with a worker of the actor's
+engine, whose calls raise. The watchdog (``trainer/watching.py``) tells of everything that takes too long.
 
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.
