@@ -21,7 +21,11 @@ from verl_comprl.trainer.trainer import ComplementarySync
 @pytest.fixture
 def hang() -> Iterator[Callable[..., None]]:
     end = threading.Event()
-    yield lambda *_, **__: end.wait(8)
+
+    def hang(*_: Any, **__: Any) -> None:
+        end.wait(8)
+
+    yield hang
     end.set()
 
 
