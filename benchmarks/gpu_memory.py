@@ -66,6 +66,8 @@ class Pool:
     """Of a GPU's memory that a server takes; 0: no server."""
     stays: bool = False
     """The server is awake while the engine trains."""
+    neighbour: float = 0.0
+    """Share of the other model's server that is awake on these GPUs meanwhile."""
     tensor_parallel: int = 1
     copies: int = 1
     """Of the logits; a temperature other than 1 makes a copy and a gradient more."""
@@ -93,12 +95,12 @@ class Pool:
         return self.tokens * self.sizes.vocabulary * 2 / GIB
 
     def training(self) -> float:
-        """GiB at the peak of an update with the longest sequences, with a server that stays."""
+        """GiB at the peak of an update with the longest sequences, with the servers that stay."""
         if not self.tokens:
             return 0.0
         activations = self.tokens * self.sizes.hidden * (self.sizes.layers + LAYER_WIDTH) * 2 / GIB
         engine = self._state(4, 12) + self.copies * self.logits() + activations + RESERVE
-        return engine + (self.server if self.stays else 0.0)
+        return engine + (self.server if self.stays else 0.0) + self.neighbour * CARD
 
     def idle_engine(self) -> float:
         """GiB that the engine keeps while the server generates."""
@@ -122,15 +124,19 @@ class Pool:
         what = "" if self.share and self.tokens else (", trained" if self.tokens else ", served")
         server = f"{self.server:.0f}{' (stays)' if self.stays else ''}" if self.share else "-"
         idle = f"{self.idle_engine():.0f}" if self.share and self.tokens else "-"
-        training = f"{self.training():.0f} (logits {self.copies} * {self.logits():.1f})" if self.tokens else "-"
+        parts = f"logits {self.copies} * {self.logits():.1f}"
+        parts += f", the other server {self.neighbour * CARD:.0f}" if self.neighbour else ""
+        training = f"{self.training():.0f} ({parts})" if self.tokens else "-"
         cache = f"{self.cached_tokens()} k" if self.share else "-"
         return f"| `{layout}` | {self.gpus} | {self.model}, {name}{what} | {server} | {idle} | {training} | {cache} |"
 
 
 def pools(config: DictConfig) -> list[Pool]:
     """Return where the two models of a composed config are trained and served."""
-    actor, trainer = config.actor_rollout_ref, config.trainer
-    trained = _pool("actor", actor, trainer.nnodes * trainer.n_gpus_per_node)
+    actor, trainer, comprl = config.actor_rollout_ref, config.trainer, comprl_config(config)
+    # The extractor's server is awake until its own model is trained; the actor's one sleeps during both updates.
+    neighbour = config.extractor.rollout.gpu_memory_utilization if comprl.extractor.placement == "shared" else 0.0
+    trained = _pool("actor", actor, trainer.nnodes * trainer.n_gpus_per_node, neighbour)
     placed = [trained]
     if not actor.hybrid_engine:
         standalone = actor.rollout.nnodes * actor.rollout.n_gpus_per_node
@@ -138,10 +144,10 @@ def pools(config: DictConfig) -> list[Pool]:
             Pool(**{**vars(trained), "share": 0.0, "stays": False}),
             Pool(**{**vars(trained), "gpus": standalone, "tokens": 0}),
         ]
-    return [*placed, _pool("extractor", config.extractor, math.prod(extractor_slots(config, comprl_config(config))))]
+    return [*placed, _pool("extractor", config.extractor, math.prod(extractor_slots(config, comprl)))]
 
 
-def _pool(role: str, model: Any, gpus: int) -> Pool:
+def _pool(role: str, model: Any, gpus: int, neighbour: float = 0.0) -> Pool:
     engine = model.actor.fsdp_config
     return Pool(
         model=role,
@@ -150,6 +156,7 @@ def _pool(role: str, model: Any, gpus: int) -> Pool:
         tokens=model.actor.ppo_max_token_len_per_gpu,
         share=model.rollout.gpu_memory_utilization,
         stays=not model.rollout.free_cache_engine,
+        neighbour=neighbour,
         tensor_parallel=model.rollout.tensor_model_parallel_size,
         copies=1 if model.rollout.temperature == 1 else 3,
         adapter=model.model.lora_rank > 0,

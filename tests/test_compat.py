@@ -48,13 +48,14 @@ def test_every_missing_symbol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_behaviour_that_we_stand_on() -> None:
     """The names are there; these are what they must do."""
-    from verl.checkpoint_engine.base import CheckpointEngineRegistry
+    from verl.checkpoint_engine.base import CheckpointEngineManager, CheckpointEngineRegistry
     from verl.trainer.ppo.v1 import trainer_base
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
     from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
     from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
     for trainer in (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync):
         assert issubclass(trainer, PPOTrainer)
@@ -68,5 +69,30 @@ def test_behaviour_that_we_stand_on() -> None:
     # A checkpoint is written before the end of a step, whose rows are cleared after it.
     assert fit.index("self._save_checkpoint()") < fit.index("self.on_step_end()") < fit.index("tq.kv_clear(")
     assert "self.parameter_sync_step" in step
+    # What the checkpoints and stops of the asynchronous trainers stand on.
+    assert "self._restored_tq_prompt_count = 0" in inspect.getsource(PPOTrainer.__init__)
+    assert "self.standalone_checkpoint_manager = CheckpointEngineManager(" in inspect.getsource(PPOTrainerSeparateAsync)
+    assert "reject_request" in inspect.signature(CheckpointEngineManager.abort_replicas).parameters
+    # Our limit is set on this context, and only sockets of it must have it.
+    assert "zmq.Context.instance()" in inspect.getsource(BucketedWeightSender)
     registry: Any = CheckpointEngineRegistry
     assert callable(registry.register) and callable(registry.new)
+
+
+def test_every_private_method_of_verl_that_our_trainers_override_is_checked() -> None:
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    from verl_comprl.trainer.trainer import (
+        ComplementaryColocateAsync,
+        ComplementarySeparateAsync,
+        ComplementarySync,
+    )
+
+    kinds = {*ComplementarySync.__mro__, *ComplementaryColocateAsync.__mro__, *ComplementarySeparateAsync.__mro__}
+    ours = {name for kind in kinds if kind.__module__.startswith("verl_comprl.") for name in vars(kind)}
+    methods = {name for name, value in vars(PPOTrainer).items() if inspect.isfunction(value)}
+    overridden = {name for name in ours & methods if name.startswith("_") and not name.endswith("__")}
+    assert {
+        f"verl.trainer.ppo.v1.trainer_base:PPOTrainer.{name}" for name in overridden
+    } <= compat.REQUIRED_SYMBOLS.keys()
+    assert {"_load_checkpoint", "_save_checkpoint", "_setup"} <= overridden

@@ -196,10 +196,23 @@ class Training:
 
 @contextmanager
 def _stop_on_signal(trainer: Any, display: Any):
-    """First Ctrl-C or SIGTERM: finish an update that is running and write a checkpoint. Second: stop immediately."""
+    """First Ctrl-C or SIGTERM: finish an update that is running and write a checkpoint. Second: stop immediately.
+
+    The kernel tells of the launcher's death with SIGTERM as well (``launch/node.py``). Where that follows the first
+    signal, as torchrun kills a launcher that takes long, it is not the user's second one.
+    """
+    parent = os.getppid()
+
+    def stop_at_once(number: int, frame: FrameType | None) -> None:
+        nonlocal parent
+        if os.getppid() == parent:
+            signal.default_int_handler(number, frame)
+        parent = os.getppid()
 
     def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
+        nonlocal parent
+        parent = os.getppid()
+        signal.signal(number, stop_at_once)
         display.announce(
             "stopping as soon as there is a checkpoint of what has been trained; press Ctrl-C again to stop without one"
         )

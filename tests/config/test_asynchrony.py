@@ -99,6 +99,15 @@ def test_mistakes(config: DictConfig, mode: dict[str, Any], changes: dict[str, A
         validate(config)
 
 
+def test_the_extractors_servers_pause_for_its_updates_with_the_synchronous_trainer_too(config: DictConfig) -> None:
+    """16 that distil, 4 that merge, and half of 8 rollouts ask."""
+    validate(changed(config, {"extractor.rollout.max_num_seqs": 24}))
+    changed(config, {"extractor.rollout.max_num_seqs": 23})
+    with pytest.raises(ConfigError, match=r"extractor\.rollout\.max_num_seqs=23 is less than the 24 requests"):
+        validate(config)
+    validate(changed(config, {"comprl.extractor.train": False}))
+
+
 def test_the_actors_servers_have_room_for_the_extractors_calls_too(config: DictConfig) -> None:
     """Two batches of 8 rollouts on four servers; with the actor as the extractor also 16 that distil, 4 that merge."""
     changed(config, COLOCATE, {"actor_rollout_ref.rollout.max_num_seqs": 4, "trainer.n_gpus_per_node": 8})

@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
 from managed import RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
 from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience import TaskUsage
 from verl_comprl.manager.messages import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport
+from verl_comprl.platform import pauses
 
 
 async def test_an_entry_that_answers_rested_on_is_counted_apart_and_listed_after_the_guide(
@@ -80,6 +82,25 @@ async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(
     batch = await setup.manager.next_batch()
     assert batch is not None and {record.kind for record in batch.records} == {"answer"}
     assert batch.rewards == [1.0, 1.0, 1.0, -1.0] and batch.advantages == [0.0, 0.0, 0.0, -2.0]
+
+
+async def test_an_answer_is_not_late_because_the_servers_paused(
+    open_manager: Open, extractor: Extractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the actor, which may be the extractor."""
+    clock = pauses.PausableClock()
+    monkeypatch.setattr(pauses, "_clock", clock)
+    setup = await open_manager(search_and_ask=SearchAndAskConfig(timeout=0.5))
+    setup.start()
+    await setup.seed("open the door")
+    extractor.gate.clear()
+    asking = asyncio.create_task(setup.manager.search_and_ask("open the door", *WHERE))
+    await asyncio.sleep(0.05)
+    clock.pause(True)
+    await asyncio.sleep(0.8)
+    extractor.gate.set()
+    clock.pause(False)
+    assert (await asking).status == "answered"
 
 
 async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extractor) -> None:

@@ -12,7 +12,10 @@ from verl_comprl.platform.launchers import node_count, strip_launcher_variables
 
 def test_others_launchers_variables_are_stripped_and_nothing_else():
     kept = {"PATH": "/bin", "RANKING": "x", "WORLD": "x", "NCCL_DEBUG": "INFO", "TORCH_HOME": "/t", "HOME": "/root"}
+    kept |= dict.fromkeys(("LOCAL_SCRATCH", "ROLE_ARN", "GROUP_NAME", "MASTER_KEY", "LOCAL_RANKS"), "the user's")
     gone = ("SLURM_JOB_ID", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+    gone += ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME")
+    gone += tuple(f"{group}_{name}" for group in ("LOCAL", "GROUP", "ROLE") for name in ("RANK", "WORLD_SIZE"))
     environment = kept | dict.fromkeys(gone, "1")
     strip_launcher_variables(environment)
     assert environment == kept

@@ -1,7 +1,10 @@
 """The SLURM script and the KubeRay manifest, without either."""
 
 import os
+import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import yaml
@@ -11,17 +14,48 @@ from verl_comprl.config.reading import unknown_overrides
 CLUSTER = Path(__file__).parents[2] / "recipes/cluster"
 
 
-def test_slurm_starts_one_torchrun_per_node_with_the_same_arguments(tmp_path: Path) -> None:
-    for name, body in {"scontrol": "echo node07; echo node08", "srun": 'printf "%s\\n" "$@"'}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+def submit(folder: Path, srun: str) -> subprocess.Popen[str]:
+    """Start the script with stand-ins for SLURM's programs; ``srun`` is the body of one of them."""
+    for name, body in {"scontrol": "echo node07; echo node08", "srun": srun}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
     job = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[07-08]"}
-    environment = os.environ | job | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = os.environ | job | {"PATH": f"{folder}:{os.environ['PATH']}"}
     command = ["bash", str(CLUSTER / "slurm.sh"), "trainer.nnodes=1", "comprl.merge.every=3"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_slurm_starts_one_torchrun_per_node_with_the_same_arguments(tmp_path: Path) -> None:
+    job = submit(tmp_path, 'printf "%s\\n" "$@"')
+    done = job.communicate(timeout=60)[0].splitlines()
+    assert job.returncode == 0
     given = done[done.index("torchrun") + 1 :]
     assert given[given.index("--rdzv-endpoint") + 1] == "node07:24711" and given[given.index("--nnodes") + 1] == "2"
     assert given[given.index("-m") :] == ["-m", "verl_comprl.launch", "trainer.nnodes=1", "comprl.merge.every=3"]
+
+
+def test_slurms_signal_reaches_the_training_and_not_torchrun(tmp_path: Path) -> None:
+    """By torchrun a time limit would begin. The script waits for the checkpoint, and ends with the run's code."""
+    torchrun = f"""
+trap 'touch {tmp_path}/torchrun_was_told' TERM
+touch {tmp_path}/up
+while [ ! -e {tmp_path}/told ]; do sleep 0.05; done
+sleep 0.5
+touch {tmp_path}/checkpoint
+exit 9"""
+    told = f'printf "%s\\n" "$@" > {tmp_path}/words; mv {tmp_path}/words {tmp_path}/told'
+    job = submit(tmp_path, f'if [ "$1" = --overlap ]; then {told}; else {torchrun}\nfi')
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(timeout=30) == 9
+    assert (tmp_path / "checkpoint").exists() and not (tmp_path / "torchrun_was_told").exists()
+    words = (tmp_path / "told").read_text().splitlines()
+    assert words[words.index("--nodelist") + 1] == "node07" and words[words.index("pkill") + 1] == "-TERM"
+    driver = "/usr/bin/python -m verl_comprl.train trainer.nnodes=1"  # and neither launcher nor the command itself
+    assert re.search(words[-1], driver)
+    assert not re.search(words[-1], driver.replace("train ", "launch ")) and not re.search(words[-1], " ".join(words))
 
 
 def test_the_manifest_has_as_many_gpus_as_its_run_needs() -> None:

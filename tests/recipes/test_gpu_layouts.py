@@ -129,10 +129,11 @@ def test_batches_divide_and_servers_take_every_request_at_once(composed, layout:
 def test_memory_adds_up(composed, layout: str) -> None:
     actor, *_, extractor = found = pools(composed(layout, "minihack/paper"))
     if layout in ONE_GPU:
-        # Both servers are awake during rollouts, and the other model's one may be during an update.
+        # Both servers are awake during rollouts, and the extractor's one during the actor's update.
         assert actor.server + extractor.server + actor.idle_engine() + extractor.idle_engine() < LIMIT
-        assert actor.training() + extractor.server < LIMIT
-        assert extractor.training() + actor.server < LIMIT
+        assert actor.training() > extractor.server + actor.copies * actor.logits()
+        assert not actor.stays and not extractor.stays
+        assert extractor.training() + actor.server < LIMIT  # though that one sleeps
     for pool in found:
         assert pool.generating() < LIMIT and pool.training() < LIMIT, pool
         # At least two of the longest sequences fit into a server.

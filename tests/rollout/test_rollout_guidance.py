@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
+from verl_comprl.platform import pauses
 from verl_comprl.rollout import guidance as guidance_module
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 
@@ -55,6 +56,21 @@ async def guide(guidance: Guidance) -> tuple[str, float]:
     started = time.perf_counter()
     found = await guidance.guide("q", task="t", environment="e", prompt="", read_only=False)
     return found.status, time.perf_counter() - started
+
+
+async def test_a_question_waits_while_the_actors_servers_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be what answers it (``comprl.extractor.backend=actor``)."""
+    clock = pauses.PausableClock()
+    monkeypatch.setattr(pauses, "_clock", clock)
+    manager = HangingManager()
+    asked = Guidance(manager).ask("q", task="t", environment="e", read_only=False, timeout=0.5)
+    asking = asyncio.create_task(asked)
+    await asyncio.sleep(0.05)
+    clock.pause(True)
+    await asyncio.sleep(0.8)
+    manager.gate.set()
+    clock.pause(False)
+    assert (await asking).status == "answered"
 
 
 async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(limits: None) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
-from verl_comprl.rollout import pauses
-from verl_comprl.rollout.pauses import PausableClock, pause_episodes
+from verl_comprl.platform import pauses
+from verl_comprl.platform.pauses import PausableClock, pause_episodes
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync
 
 
@@ -89,13 +89,14 @@ def test_the_trainer_stops_the_clocks_of_all_its_workers(monkeypatch: pytest.Mon
     kind: Any = ComplementaryColocateAsync
     trainer = object.__new__(kind)
     trainer.agent_loop_manager = SimpleNamespace(agent_loop_workers=[worker(), worker()])
+    trainer.experience_runtime = SimpleNamespace(pausing=(worker(),))  # the manager, if the actor answers questions
     trainer.checkpoint_manager, trainer.curr_step_profile = Servers(), False
     trainer.timing_raw, trainer.global_steps, trainer.stop = {}, 1, SimpleNamespace(made=False)
     trainer.on_sample_end()
     trainer.on_step_end()
     assert events == [
-        *(["clock True"] * 2),
+        *(["clock True"] * 3),
         *("abort_replicas", "sleep_replicas", "update_weights", "resume_generation_replicas"),
-        *(["clock False"] * 2),
+        *(["clock False"] * 3),
     ]
     pause_episodes([], True)

@@ -127,7 +127,9 @@ def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number
         raise failure.as_instanceof_cause()
 
     monkeypatch.setattr(checkpoint, "wait_for", wait_for)
-    extractor: Any = SimpleNamespace(lock=threading.Lock(), save=lambda folder: None, weight_version=1)
+    extractor: Any = SimpleNamespace(
+        lock=threading.Lock(), save=lambda folder: None, weight_version=1, update_is_late=False
+    )
     manager = SimpleNamespace(save=SimpleNamespace(remote=lambda folder: None))
     with pytest.raises(OSError, match="No space") as raised:
         checkpoint.save(tmp_path, 3, extractor, manager, 1.0)

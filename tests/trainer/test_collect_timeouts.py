@@ -4,12 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
-from verl_comprl.trainer.manager_guard import ManagerGuard
+from verl_comprl.trainer.manager_guard import ManagerGuard, ManagerLost
 
 
 @pytest.fixture
@@ -37,11 +38,11 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=1), drain_timeout=5.0, work_timeout=60.0)
-    runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda: None)
+    runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda seconds: None)
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
     runtime._guard = ManagerGuard(runtime.manager, lambda: None)
-    runtime._collect_timeouts, runtime._is_open = 0, True
+    runtime._collect_timeouts, runtime._extractor_saves_failed, runtime._is_open = 0, 0, True
     runtime.extractor = SimpleNamespace(is_down=False)
     return runtime
 
@@ -51,7 +52,8 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
 ) -> None:
     late.add("collect")
     counts = {"comprl/collect_timeouts": 1.0, "comprl/manager_restarts": 0.0}
-    assert runtime.collect(1) == counts | {"comprl/extractor/updates": 2.0}
+    learned = {"comprl/extractor/updates": 2.0, "comprl/extractor/saves_failed": 0.0}
+    assert runtime.collect(1) == counts | learned
     assert asked == ["collect"], "a manager that hangs is asked nothing more in this step"
     assert "waited 30 s for the experience manager to close the step" in capsys.readouterr().out
     late.clear()
@@ -61,10 +63,39 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     assert undocumented(metrics) == []
 
 
+@pytest.mark.parametrize(("backend", "pausing"), [("actor", ("manager",)), ("engine", ())])
+def test_the_manager_pauses_with_the_actors_servers_if_they_answer(
+    backend: str, pausing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SimpleNamespace(has_extractor_engine=True, extractor=SimpleNamespace(backend=backend))
+    monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: settings)
+    monkeypatch.setattr(experience_runtime, "start_manager", lambda _: ("manager", None))
+    assert ExperienceRuntime(OmegaConf.create()).pausing == pausing
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_telling_a_late_manager_does_not_fail(runtime: Any, asked: list[str], late: set[str], there: bool) -> None:
+    """It would abort the update of which the manager is told."""
+    name = "back" if there else "away"
+    setattr(runtime.manager, name, SimpleNamespace(remote=lambda: name))
+    late.add(name)
+    runtime._tell_manager(there)
+    assert asked == [name]
+
+
+@pytest.mark.parametrize("error", [WaitTimeout("the experience manager to start again", 60.0), RuntimeError("torn")])
+def test_a_manager_that_is_lost_ends_the_run_with_its_error(runtime: Any, error: Exception) -> None:
+    runtime._guard._error = error
+    with pytest.raises(ManagerLost) as raised:
+        runtime.collect(1)
+    assert raised.value.__cause__ is error
+    runtime.stop()  # in fit's finally: another error there would hide this one
+
+
 @pytest.mark.parametrize("name", ["drain", "take_warnings", "metrics"])
 def test_the_end_of_a_run_survives_it(runtime: ExperienceRuntime, late: set[str], name: str) -> None:
     late.add(name)
-    assert runtime.finish() == {"comprl/extractor/updates": 2.0}
+    assert runtime.finish() == {"comprl/extractor/updates": 2.0, "comprl/extractor/saves_failed": 0.0}
     runtime.stop()
 
 

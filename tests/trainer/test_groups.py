@@ -91,7 +91,9 @@ def test_an_evaluation_takes_groups_as_they_are(queue: Queue) -> None:
     assert batch.keys == []
 
 
-def test_a_run_in_which_everything_fails_ends(queue: Queue) -> None:
+@pytest.mark.parametrize("status", ["finished", "failure"])
+def test_a_run_in_which_everything_fails_ends(queue: Queue, status: str) -> None:
+    """With verl's status "failure" too, which is that of groups whose reward function raises."""
     submitted = 2
 
     def refill(count: int) -> None:
@@ -99,10 +101,12 @@ def test_a_run_in_which_everything_fails_ends(queue: Queue) -> None:
         for _ in range(count):
             submitted += 1
             # One with rows in between, which begins the count again.
-            queue.prompt(f"p{submitted}", "finished", *([0] if submitted == 4 else []))
+            good = submitted == 4
+            queue.prompt(f"p{submitted}", "finished" if good else status, *([0] if good else []))
+            assert submitted < 100, "it goes on for ever"
 
     for number in (1, 2):
-        queue.prompt(f"p{number}", "finished")
+        queue.prompt(f"p{number}", status)
     with pytest.raises(RuntimeError, match="all rollouts of 4 prompts in a row have failed"):
         make_buffer(refill, limit=4).sample(global_steps=1, partition_id="train", batch_size=2)
     # p1 to p3, then p4 with rows; p5 to p7 fill up for those which came with it, and the fourth ends the run.

@@ -94,7 +94,7 @@ def start(make_record: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield start
     for learner in started:
-        learner.stop()
+        learner.stop(10.0)
 
 
 @pytest.fixture
@@ -163,6 +163,27 @@ def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
     assert (values(learner), len(buffer)) == ((2, 2, 0), 0)
 
 
+def test_a_manager_that_gives_no_batch_in_time_is_no_failure_of_an_update(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = True
+
+    def wait_for(result: Any, seconds: float, what: str) -> Any:
+        if late and what == "a batch from the experience manager":
+            raise WaitTimeout(what, seconds)
+        return result
+
+    monkeypatch.setattr(module, "wait_for", wait_for)
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.0)
+    learner, extractor, _ = start(0, max_failures=2, thread=False)
+    for _ in range(5):
+        learner.take_turn(0.01)
+    assert values(learner) == (0, 0, 0)
+    late = False
+    learner.take_turn(30.0)
+    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]] and values(learner) == (1, 0, 0)
+
+
 def test_learning_stops_after_failures_in_a_row_and_says_so_once(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,7 +214,7 @@ def test_servers_that_cannot_be_restored_do_not_keep_a_run_from_its_end(start: S
     until(lambda: values(learner) == (1, 1, 1))
     extractor.place = "restore"
     started = time.monotonic()
-    learner.stop()
+    learner.stop(10.0)
     assert extractor.is_down and time.monotonic() - started < 5 and values(learner) == (1, 1, 1)
 
 
@@ -234,8 +255,54 @@ def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
     assert extractor.lock.acquire(timeout=5), "a checkpoint could not be written"
     extractor.lock.release()
     assert values(learner)[2] == 0
-    learner.stop()
+    learner.stop(10.0)
     assert time.monotonic() - started < 5
+
+
+def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full batches wait all the time, and locks are not given in turn."""
+    learner, extractor, _ = start(0, thread=False)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def update(batch: TrainingBatch) -> dict[str, float]:
+        begun.set()
+        goes_on.wait(10)
+        time.sleep(0.01)
+        extractor.weight_version += 1
+        return {"grad_norm": 1.0}
+
+    monkeypatch.setattr(extractor, "update", update)
+    monkeypatch.setattr(module, "update_metrics", lambda batch, version: {})
+    learner._manager = SimpleNamespace(
+        next_batch=SimpleNamespace(remote=lambda version: "batch"), trained=SimpleNamespace(remote=lambda: None)
+    )
+    learner.start()
+    assert begun.wait(10)
+    with learner.holding_back():
+        goes_on.set()
+        with extractor.lock:
+            assert extractor.weight_version == 1
+            time.sleep(0.1)
+            assert extractor.weight_version == 1
+    until(lambda: extractor.weight_version > 1)
+
+
+def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, extractor, _ = start(0, thread=False)
+    begun, end = threading.Event(), threading.Event()
+
+    def update(batch: TrainingBatch) -> dict[str, float]:
+        begun.set()
+        end.wait(8)
+        raise RuntimeError
+
+    monkeypatch.setattr(extractor, "update", update)
+    learner.start()
+    assert begun.wait(10)
+    started = time.monotonic()
+    learner.stop(0.1)
+    assert time.monotonic() - started < 4
+    end.set()
 
 
 def test_a_turn_takes_the_batches_that_wait_and_nothing_when_its_time_is_over(start: Start) -> None:

@@ -1,5 +1,6 @@
 """When the manager is made to begin again, and when not; handle and waits are fakes, unlike in test_killed_manager."""
 
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.actor import ManagerNotOpen
 from verl_comprl.trainer import manager_guard as module
-from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard
+from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard, ManagerLost
 
 
 class Manager:
@@ -60,13 +61,13 @@ def until(condition: Callable[[], object]) -> None:
 def test_it_begins_again_only_in_a_new_process(states: tuple, restarts: int) -> None:
     begun: list[None] = []
     guard = ManagerGuard(Manager(*states), lambda: begun.append(None))
-    guard.look()
+    guard.look(1.0)
     assert guard.restarts == len(begun) == restarts
 
 
 def test_a_manager_that_ray_does_not_start_again_is_an_error() -> None:
     with pytest.raises(ActorDiedError):
-        ManagerGuard(Manager(died()), lambda: None).look()
+        ManagerGuard(Manager(died()), lambda: None).look(1.0)
 
 
 @pytest.mark.parametrize("failure", [died(), ManagerNotOpen("not open")])
@@ -76,6 +77,25 @@ def test_a_call_that_met_a_dead_manager_is_made_again(failure: Exception) -> Non
     guard = ManagerGuard(manager, lambda: manager.states.__setitem__(0, True))
     assert guard.ask(lambda: results.pop(0), 1.0, "it") == "answer"
     assert guard.restarts == 1
+
+
+def test_a_call_waits_only_so_long_for_a_manager_that_begins_again() -> None:
+    """The actor's step makes such calls; the guard's thread may take some of ``comprl.work_timeout``."""
+    begun, end = threading.Event(), threading.Event()
+
+    def begin_again() -> None:
+        begun.set()
+        end.wait(8)
+
+    guard = ManagerGuard(Manager(False), begin_again)
+    guard.start()
+    assert begun.wait(10)
+    started = time.monotonic()
+    with pytest.raises(WaitTimeout, match=r"waited 0\.1 s for the experience manager to begin again"):
+        guard.ask(died, 0.1, "it")
+    guard.stop(0.1)
+    assert time.monotonic() - started < 4
+    end.set()
 
 
 @pytest.mark.parametrize("failure", [ValueError("its own"), WaitTimeout("it", 1.0)])
@@ -91,17 +111,20 @@ def test_the_thread_lets_it_begin_again_without_being_asked() -> None:
     guard = ManagerGuard(manager, lambda: None)
     guard.start()
     until(lambda: guard.restarts)
-    guard.stop()
+    guard.stop(10.0)
     assert guard.restarts == 1
 
 
-def test_after_failures_in_a_row_the_next_call_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("the bank"), WaitTimeout("the bank", 5.0)])
+def test_after_failures_in_a_row_the_next_call_says_why(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """A time-out, too, is no longer one: those cost a step."""
+
     def fail() -> None:
-        raise RuntimeError("the bank cannot be opened")
+        raise error
 
     guard = ManagerGuard(Manager(False), fail)
     guard.start()
     until(lambda: not guard._thread.is_alive())
-    with pytest.raises(RuntimeError, match="the bank cannot be opened"):
+    with pytest.raises(ManagerLost, match=r"could not begin again: .*the bank"):
         guard.ask(lambda: "answer", 1.0, "it")
     assert capsys.readouterr().out.count("could not begin again") == MAX_FAILURES and guard.restarts == 0

@@ -214,3 +214,65 @@ def test_verls_manager_of_servers_gets_the_calls(servers: Servers, monkeypatch: 
     serving = Serving(control, shares_memory=True)
     train(serving, servers)
     assert servers.events == ["abort False", "sleep", "train", "sync 3", "resume"]
+
+
+def test_a_manager_that_begins_again_is_told_that_the_extractor_is_away(make: Make, servers: Servers) -> None:
+    serving = make(True)
+    serving.tell_again()
+    assert servers.events == []
+    serving.pause()
+    servers.events.clear()
+    serving.tell_again()
+    assert servers.events == ["away"]
+
+
+def test_what_is_told_last_is_the_state_although_two_threads_tell(make: Make, servers: Servers) -> None:
+    serving = make(True)
+    serving.pause()
+    servers.events.clear()
+    telling, goes_on = threading.Event(), threading.Event()
+
+    def tell(there: bool) -> None:
+        if not there:  # the guard's thread has seen that the extractor is away, and takes its time
+            telling.set()
+            goes_on.wait(5)
+        servers.note("back" if there else "away")
+
+    serving.tell = tell
+    guard = threading.Thread(target=serving.tell_again)
+    learner = threading.Thread(target=lambda: serving.publish(3, 5))
+    guard.start()
+    assert telling.wait(5)
+    learner.start()
+    learner.join(0.3)
+    goes_on.set()
+    for thread in (guard, learner):
+        thread.join(5)
+    told = [event for event in servers.events if event in ("away", "back")]
+    assert told == ["away", "back"] and serving.state is State.SERVING
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transfer_begins_when_a_late_one_has_ended(make: Make, servers: Servers, fails: bool) -> None:
+    serving = make(False)
+    running, at_a_time, end = 0, 0, threading.Event()
+
+    def update_weights(version: int) -> None:
+        nonlocal running, at_a_time
+        running += 1
+        at_a_time = max(at_a_time, running)
+        end.wait(5)
+        running -= 1
+        servers.note("sync", str(version))
+        if fails and version == 3:
+            raise RuntimeError("torn")
+
+    servers.update_weights = update_weights
+    for waited in ("the extractor's weights to reach its servers", "an earlier transfer"):
+        with pytest.raises(WaitTimeout, match=waited):
+            serving.publish(3, 0.05)
+        assert serving.state is State.DOWN
+    end.set()
+    serving.publish(4, 5)
+    assert [event for event in servers.events if event.startswith("sync")] == ["sync 3", "sync 4"]
+    assert at_a_time == 1 and serving.state is State.SERVING and serving.version == 4

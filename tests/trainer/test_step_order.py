@@ -152,6 +152,7 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=2))
     runtime._learner, runtime._collect_timeouts = SimpleNamespace(metrics=dict), 0
+    runtime._extractor_saves_failed = 0
     runtime.manager = SimpleNamespace(
         collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])
     )

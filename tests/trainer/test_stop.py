@@ -45,7 +45,7 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     trainer._saved_step, trainer._first_step, trainer.local_trigger_step = -1, 1, updates - 1
     trainer._left_over, trainer.current_mode = 0, None
     trainer._save_checkpoint = lambda: events.append(f"save {trainer.global_steps}")
-    trainer.end_episodes = lambda: events.append("end episodes")
+    trainer.end_episodes = lambda free_memory=False: events.append("end episodes")
     trainer.prepare_step = trainer.take_back_prompts = dict
     trainer.experience_runtime = SimpleNamespace(collect=lambda step: events.append(f"collect {step}") or {})
     return trainer
@@ -230,16 +230,17 @@ def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
     assert events == ["save 4"] and time.monotonic() - started < 4
 
 
+@pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("kind", [ComplementarySync, ComplementarySeparateAsync])
 def test_a_stop_frees_the_servers_memory_for_the_checkpoint(
-    tmp_path: Path, events: list[str], kind: type, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, events: list[str], kind: type, running: bool
 ) -> None:
-    """Also if they answer the extractor's calls: nobody waits for these after a stop."""
+    """Also if they answer the extractor's calls: nobody waits for these after a stop; and between two steps."""
     trainer = make_trainer(kind, tmp_path, events)
     del trainer.end_episodes
     extractor = SimpleNamespace(backend="actor")
     trainer.comprl = SimpleNamespace(experience=True, has_extractor_engine=False, extractor=extractor)
-    trainer.kill_episodes = lambda: True
+    trainer.kill_episodes = lambda: running
     servers = SimpleNamespace(
         abort_replicas=lambda reject_request: events.append("abort"), sleep_replicas=lambda: events.append("sleep")
     )

@@ -30,6 +30,7 @@ def test_the_actors_servers_forget_requests_of_killed_agent_loops(monkeypatch: p
         monkeypatch.setattr(PPOTrainer, name, lambda self: None)
     trainer.engines = SimpleNamespace(has_actor=True, lend_actor=lambda _: None)
     trainer.config = OmegaConf.create({"actor_rollout_ref": {}})
+    monkeypatch.setattr(engine_sharing, "comprl_config", lambda _: SimpleNamespace(work_timeout=5.0))
     trainer.checkpoint_manager = trainer.actor_rollout_wg = events
     trainer.llm_server_manager = "servers"
     monkeypatch.setattr(engine_sharing, "forget_requests", lambda *given: events.append(f"forget {given}"))

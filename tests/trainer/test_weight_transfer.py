@@ -12,7 +12,7 @@ def test_a_transfer_without_a_receiver_gives_up(tmp_path: Path) -> None:
     program = f"""
 import asyncio, torch, zmq
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
-from verl_comprl.trainer.extractor_server import limit_transfers
+from verl_comprl.platform.weight_transfers import limit_transfers
 limit_transfers(0.2)
 for _ in range(2):  # the address is free again
     sender = BucketedWeightSender("ipc://{tmp_path}/socket", bucket_size_mb=1, use_shm=True)

@@ -29,8 +29,12 @@ def settling(config: DictConfig, comprl: ComprlConfig) -> Settling:
 
 
 def asynchrony_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
-    """Yield a line for each setting that cannot work with the asynchronous trainer of the run, if it has one."""
+    """Yield a line for each setting that cannot work with the asynchronous trainer of the run, if it has one.
+
+    The extractor's track is asynchronous with every trainer.
+    """
     mode = _mode(config)
+    yield from _room_for_extractor(config, comprl, mode)
     if mode is None:
         return
     sampler = config.trainer.v1.sampler
@@ -103,8 +107,7 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
     """
     rollout = config.actor_rollout_ref.rollout
     *_, slots = actor_servers(config).values()
-    batch = config.data.train_batch_size
-    in_flight = (batch + math.floor(_batches_ahead(config, mode) * batch)) * rollout.n
+    in_flight = _rollouts_in_flight(config, mode)
     working = comprl.extractor.distillation_workers + comprl.merge.workers
     served_too = working if comprl.experience and comprl.extractor.backend == "actor" else 0
     needed = math.ceil((in_flight + served_too) / max(1, slots // replica_slots(rollout)))
@@ -116,9 +119,22 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
             f"num_warmup_batches) * data.train_batch_size * actor_rollout_ref.rollout.n{more}); weight syncs would "
             "wait for those that queue"
         )
-    if not comprl.has_extractor_engine:
+
+
+def _rollouts_in_flight(config: DictConfig, mode: str | None) -> int:
+    batch = config.data.train_batch_size
+    ahead = math.floor(_batches_ahead(config, mode) * batch) if mode else 0
+    return (batch + ahead) * config.actor_rollout_ref.rollout.n
+
+
+def _room_for_extractor(config: DictConfig, comprl: ComprlConfig, mode: str | None) -> Iterator[str]:
+    """Check the same of the extractor's servers, which pause for each of its updates."""
+    if not (comprl.has_extractor_engine and comprl.extractor.train):
         return
-    asking = round(in_flight * comprl.guided_fraction) if comprl.search_and_ask.max_calls else 0
+    working = comprl.extractor.distillation_workers + comprl.merge.workers
+    asking = 0
+    if comprl.search_and_ask.max_calls:
+        asking = round(_rollouts_in_flight(config, mode) * comprl.guided_fraction)
     (slots,) = extractor_servers(config, comprl).values()
     needed = math.ceil((working + asking) / max(1, slots // replica_slots(config.extractor.rollout)))
     if config.extractor.rollout.max_num_seqs < needed:

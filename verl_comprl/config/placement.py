@@ -36,7 +36,7 @@ def _shared(config: DictConfig) -> Iterator[str]:
         if not rollout.free_cache_engine:
             yield (
                 f"{name}.rollout.free_cache_engine=False, but with comprl.extractor.placement=shared its server must "
-                "give its memory back while a model is trained; use true"
+                "give its memory back while its model is trained; use true"
             )
     share = actor.gpu_memory_utilization + extractor.gpu_memory_utilization
     if share > _LARGEST_SHARE:

@@ -149,10 +149,10 @@ class ComprlConfig(Settings):
     """Seconds that the end of a run waits for the rest of the distillation queue."""
 
     work_timeout: PositiveFloat = 3600.0
-    """Seconds that the run waits at most for one long piece of work: an update of the extractor, copying its weights to
-    its servers, one of its generations in the background, saving or loading it, opening, saving or restoring the bank.
-    What takes longer counts as failed. Generous, since nothing but a hanging process should reach it; a very large
-    model may need more."""
+    """Seconds that the run waits at most for one long piece of work: the start of the extractor, an update of it,
+    copying its weights to its servers, one of its generations in the background, saving or loading it, opening, saving
+    or restoring the bank. What takes longer counts as failed. Generous, since nothing but a hanging process should
+    reach it; a very large model may need more."""
 
     environments: EnvironmentsConfig = EnvironmentsConfig()
     search_and_ask: SearchAndAskConfig = SearchAndAskConfig()

@@ -10,7 +10,6 @@ import json
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.merging import MergePass
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.manager.metrics import Totals, manager_metrics
+from verl_comprl.platform.pauses import episode_clock
 
 logger = logging.getLogger(__name__)
 
@@ -153,9 +153,9 @@ class ExperienceManager:
     async def search_and_ask(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Answer:
         """Answer an actor's question from the best entry for it; never raises."""
         try:
-            async with asyncio.timeout(self._config.search_and_ask.timeout):
-                ask = partial(self._answer, query, task, environment, read_only)
-                answer = await self.availability.unless_away(ask) or Answer("unavailable", UNAVAILABLE)
+            async with episode_clock().timeout(self._config.search_and_ask.timeout):
+                found = await self.availability.unless_away(lambda: self._answer(query, task, environment, read_only))
+                answer = found or Answer("unavailable", UNAVAILABLE)
         except Exception as error:
             self._fail("search_and_ask", error)
             answer = Answer("failed", UNAVAILABLE)

@@ -7,8 +7,12 @@ that find SLURM's or MPI's variables start as one of its tasks.
 
 from collections.abc import Mapping, MutableMapping
 
-_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_", "TORCH_NCCL_ASYNC_", "MASTER_", "SLURM_", "PMI_", "OMPI_")
-_NAMES = ("RANK", "WORLD_SIZE")
+_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_", "SLURM_", "PMI_", "OMPI_")
+# Not as prefixes: LOCAL_SCRATCH, ROLE_ARN and the like are the user's.
+_NAMES = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+}
 
 
 def strip_launcher_variables(environment: MutableMapping[str, str]) -> None:

@@ -25,6 +25,7 @@ from verl_comprl.experience.schema import Turn
 from verl_comprl.manager.messages import Answer, Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.platform.garbage import relieve_garbage_collector
+from verl_comprl.platform.pauses import episode_clock
 from verl_comprl.platform.under_way import doing
 from verl_comprl.rollout.conversation import Conversation
 from verl_comprl.rollout.critic import judging_messages, read_judgement
@@ -32,7 +33,6 @@ from verl_comprl.rollout.episode import EVALUATION_KEY, OUTPUT_KEY, TASK_KEY, TI
 from verl_comprl.rollout.failures import FailureReporter
 from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
-from verl_comprl.rollout.pauses import episode_clock
 from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 

@@ -13,6 +13,7 @@ from ray.exceptions import RayError
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.names import manager_name
+from verl_comprl.platform.pauses import episode_clock
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +72,12 @@ class Guidance:
         return await self._patiently(call) or Guide("degraded")
 
     async def ask(self, query: str, *, task: str, environment: str, read_only: bool, timeout: float) -> Answer:
-        """Answer a question within ``timeout`` seconds; a short text says so if there is no answer."""
+        """Answer a question within ``timeout`` seconds; a short text says so if there is no answer.
+
+        Seconds in which the actor's servers pause do not count: they may be what answers.
+        """
         call = self._manager.search_and_ask.remote(query, task, environment, read_only=read_only)
-        answer = await self._bounded(call, timeout)
+        answer = await self._bounded(call, episode_clock().timeout(timeout))
         return Answer("degraded", UNAVAILABLE) if answer is None or answer is _LATE else answer
 
     async def report(self, episode: EpisodeReport) -> bool:
@@ -87,7 +91,7 @@ class Guidance:
 
     async def _patiently(self, call: Any) -> Any:
         before = self._timeouts
-        answer = await self._bounded(call, LATER_SECONDS if before else FIRST_SECONDS)
+        answer = await self._bounded(call, asyncio.timeout(LATER_SECONDS if before else FIRST_SECONDS))
         if answer is _LATE:
             # Calls that started together count once: a thousand episodes begin at the same time.
             self._timeouts = max(self._timeouts, before + 1)
@@ -95,9 +99,9 @@ class Guidance:
         self._timeouts = 0
         return answer
 
-    async def _bounded(self, call: Any, timeout: float) -> Any:
+    async def _bounded(self, call: Any, limit: asyncio.Timeout) -> Any:
         try:
-            async with asyncio.timeout(timeout):
+            async with limit:
                 return await call
         except RayError as error:  # what the manager raises itself arrives as a RayTaskError, which is one too
             self._complain(error)

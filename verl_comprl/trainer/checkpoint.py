@@ -2,15 +2,18 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from verl_comprl.config.reading import ConfigError, comprl_config
 from verl_comprl.config.slots import extractor_slots
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, flaw
@@ -45,7 +48,16 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
     return CheckpointFolders(Path(config.trainer.default_local_dir)).latest(tell)
 
 
-def save(folder: Path, step: int, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float) -> None:
+def save(
+    folder: Path,
+    step: int,
+    extractor: ExtractorRuntime | FrozenExtractor,
+    manager: Any,
+    seconds: float,
+    *,
+    earlier: Path | None = None,
+    given_up: bool = False,
+) -> bool:
     """Write our state for ``step``; the learner pauses meanwhile, so weights and training counts match.
 
     Args:
@@ -54,13 +66,27 @@ def save(folder: Path, step: int, extractor: ExtractorRuntime | FrozenExtractor,
         extractor: Engine and optimizer.
         manager: Handle of the experience manager.
         seconds: Limit of each of: waiting for a running update, saving the extractor, saving the bank.
+        earlier: An earlier checkpoint, whose extractor is taken where a process of its engine has died or hangs.
+        given_up: Whether the extractor is trained no more, so that it is taken whatever keeps the engine from saving.
+
+    Returns:
+        Whether the extractor is the present one.
 
     Raises:
         WaitTimeout: If one takes longer. There is no checkpoint of this step then.
         OSError: If the manager cannot write.
     """
-    with holding(extractor.lock, seconds, "a running update of the extractor to end"):
-        extractor.save(folder / EXTRACTOR_FOLDER)
+    with ExitStack() as held:
+        try:
+            held.enter_context(holding(extractor.lock, seconds, "a running update of the extractor to end"))
+            if extractor.update_is_late and earlier is not None:  # the engine cannot save before it has ended
+                raise WaitTimeout("a late update of the extractor to end", 0)
+            extractor.save(folder / EXTRACTOR_FOLDER)
+            version, is_present = extractor.weight_version, True
+        except Exception as error:
+            if earlier is None or not (given_up or isinstance(error, RayActorError | WaitTimeout)):
+                raise
+            version, is_present = _take_extractor(earlier, folder, error), False
         saving = manager.save.remote(str(folder / "comprl"))
         try:
             wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
@@ -68,8 +94,19 @@ def save(folder: Path, step: int, extractor: ExtractorRuntime | FrozenExtractor,
             if isinstance(error.cause, OSError):
                 raise error.cause from error  # with its number, which Ray's error lacks
             raise
-        state = {"extractor_weight_version": extractor.weight_version, "step": step}
+        state = {"extractor_weight_version": version, "step": step}
         (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+    return is_present
+
+
+def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
+    """Copy the extractor of an earlier checkpoint, whose version is returned: the rest of the run is to be saved."""
+    why = f"{type(error).__name__}: {error}"
+    print(f"the extractor cannot be saved, so the checkpoint gets that of {earlier.name}: {why}", flush=True)
+    shutil.rmtree(folder / EXTRACTOR_FOLDER, ignore_errors=True)  # what it may have written
+    # No links: a worker that hangs now may write later, into the files of both.
+    shutil.copytree(earlier / EXTRACTOR_FOLDER, folder / EXTRACTOR_FOLDER)
+    return json.loads((earlier / STATE_FILE).read_text(encoding="utf-8"))["extractor_weight_version"]
 
 
 def check_slots(folder: Path, config: DictConfig) -> None:

@@ -1,5 +1,6 @@
 """Mixin over verl's V1 trainers that takes its engines from :class:`Engines`, which several runs may share."""
 
+from functools import partial
 from typing import Any
 
 import ray
@@ -7,9 +8,12 @@ from omegaconf import DictConfig
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from verl_comprl.config.reading import comprl_config
+from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.load_balancer import forget_requests
+from verl_comprl.trainer.serving import SERVER_SECONDS
 
 _ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
 
@@ -44,16 +48,28 @@ class EngineSharing(PPOTrainer):
         self.engines.lend_actor(self)
         self._took_over = True
         # Nobody waits for what the servers still generate for the run before.
+        self.order_servers("abort_replicas")
+        self.order_servers("sleep_replicas")
         servers: Any = self.checkpoint_manager
-        servers.abort_replicas()
-        servers.sleep_replicas()
         forget_requests(self.llm_server_manager, servers.replicas)
-        self.actor_rollout_wg.restart(self.config.actor_rollout_ref)
+        restart = partial(self.actor_rollout_wg.restart, self.config.actor_rollout_ref)
+        call_within(restart, comprl_config(self.config).work_timeout, "the actor's workers to begin another run")
         self._load_checkpoint()
 
     def on_init_end(self) -> None:
         """Copy the weights to the servers, and let them generate again if they were taken over, which pauses them."""
         super().on_init_end()
         if self._took_over:
-            servers: Any = self.checkpoint_manager
-            servers.resume_generation_replicas()
+            self.order_servers("resume_generation_replicas")
+
+    def order_servers(self, name: str) -> None:
+        """Give an order to all servers of the actor; verl itself would wait for a server that hangs without a limit.
+
+        Args:
+            name: A method of verl's ``CheckpointEngineManager``.
+
+        Raises:
+            WaitTimeout: If a server hangs.
+            ray.exceptions.RayError: If one has died.
+        """
+        call_within(getattr(self.checkpoint_manager, name), SERVER_SECONDS, f"the actor's servers ({name})")

@@ -14,6 +14,7 @@ from verl.utils.memory_utils import aggressive_empty_cache
 
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
+from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
 
 _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
 
@@ -23,7 +24,8 @@ class EngineWorker(DetachActorWorker):
 
     @register(dispatch_mode=_ALL_RANKS)
     def init_model(self) -> None:
-        """Build engine and server adapter, as verl does."""
+        """Build engine and server adapter, as verl does; a server that dies must not block this process for ever."""
+        limit_transfers(TRANSFER_SECONDS)
         self._random_state = BaseCheckpointManager.get_rng_state()
         super().init_model()
 

@@ -4,14 +4,14 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
@@ -24,7 +24,6 @@ from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_vi
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.learner import ExtractorLearner
 from verl_comprl.trainer.manager_guard import ManagerGuard
-from verl_comprl.trainer.serving import State
 
 Metrics = dict[str, float]
 
@@ -34,6 +33,9 @@ CLOSE_SECONDS = 300.0
 
 class NoExperienceRuntime:
     """The runtime of an arm without experience: every method does nothing."""
+
+    pausing: tuple[Any, ...] = ()
+    """Processes whose answers to episodes pause with the actor's servers."""
 
     def open(self, folder: Path | None) -> None:
         """Open the bank.
@@ -104,12 +106,14 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._frozen = None if self._comprl.has_extractor_engine else make_frozen_extractor(config)
         self._learner: ExtractorLearner | None = None
         self.manager, self._loaded = start_manager(config)
+        self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
         self._guard = ManagerGuard(self.manager, self._begin_again)
         self._step = 0
         self._checkpoints: list[Path] = []
         """Our part of each checkpoint, in order; those that were removed, or never completed, do not exist."""
         self._is_open = False
         self._collect_timeouts = 0
+        self._extractor_saves_failed = 0
 
     def open(self, folder: Path | None) -> None:
         """Open the bank, which fails at once if another run has it open.
@@ -161,14 +165,14 @@ class ExperienceRuntime(NoExperienceRuntime):
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
         checkpoint = next((path for path in reversed(self._checkpoints) if path.exists()), None)
         open_bank(self.manager, self._config, keep_content=True, killed_in=self._step, checkpoint=checkpoint)
-        if isinstance(self.extractor, ExtractorRuntime) and self.extractor.serving.state is not State.SERVING:
-            self._tell_manager(False)
+        if isinstance(self.extractor, ExtractorRuntime):
+            self.extractor.serving.tell_again()
         self._connect_extractor()
 
     def _tell_manager(self, there: bool) -> None:
-        """Let the manager know that the extractor goes away or is back."""
+        """Let the manager know that the extractor goes away or is back; one that is late will know it."""
         call = self.manager.back if there else self.manager.away
-        with suppress(RayActorError, ManagerNotOpen):  # it is told when it begins again
+        with suppress(RayActorError, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
             wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
 
     def begin(self) -> None:
@@ -228,7 +232,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         return {}
 
     def _learned(self) -> Metrics:
-        return self._learner.metrics() if self._learner is not None else {}
+        if self._learner is None:
+            return {}
+        return self._learner.metrics() | {"comprl/extractor/saves_failed": float(self._extractor_saves_failed)}
 
     def _print_warnings(self) -> None:
         """Print what the manager warned about; the launcher redirects it to train.log."""
@@ -239,9 +245,9 @@ class ExperienceRuntime(NoExperienceRuntime):
     def stop(self) -> None:
         """Let a running update finish, then stop training the extractor."""
         if self._learner is not None:
-            self._learner.stop()
-        self._guard.stop()
-        with suppress(RayError, WaitTimeout):  # the manager may be what has failed
+            self._learner.stop(self._comprl.work_timeout)
+        self._guard.stop(self._comprl.work_timeout)
+        with suppress(Exception):  # the manager may be what has failed, and the run's own error matters more
             self._print_warnings()
 
     def bank_checksum(self) -> str:
@@ -249,15 +255,33 @@ class ExperienceRuntime(NoExperienceRuntime):
         return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
 
     def save(self, folder: Path, step: int) -> None:
-        """Write extractor, bank, queue, buffer and counters."""
-        save = partial(checkpoint.save, folder, step, self.extractor, self.manager, self._comprl.work_timeout)
-        try:
-            save()
-        except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
-            self._guard.look()
-            save()
+        """Write extractor, bank, queue, buffer and counters.
+
+        An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
+        """
+        save = partial(
+            checkpoint.save,
+            folder,
+            step,
+            self.extractor,
+            self.manager,
+            self._comprl.work_timeout,
+            earlier=self._latest_with_extractor(),
+            given_up=self._learner is not None and self._learner.given_up,
+        )
+        with self._learner.holding_back() if self._learner is not None else nullcontext():
+            try:
+                saved = save()
+            except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
+                self._guard.look(self._comprl.work_timeout)
+                saved = save()
+        self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
         self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")
+
+    def _latest_with_extractor(self) -> Path | None:
+        folders = (path.parent for path in reversed(self._checkpoints))
+        return next((folder for folder in folders if (folder / checkpoint.EXTRACTOR_FOLDER).is_dir()), None)
 
     def close(self) -> None:
         """Close the bank and end the manager."""

@@ -270,6 +270,11 @@ class ExtractorRuntime:
         """Copy the engine's weights to the servers and let them generate."""
         self.serving.publish(self.weight_version, self._work_timeout)
 
+    @property
+    def update_is_late(self) -> bool:
+        """Whether an update that took longer than its limit goes on; to be asked by the one who holds the lock."""
+        return self._updating is not None and not self._updating.done()
+
     def save(self, folder: Path) -> None:
         """Write engine and optimizer state."""
         self._work(partial(self.workers.save_checkpoint, str(folder), None, self.weight_version), "save")

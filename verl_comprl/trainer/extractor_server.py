@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import ray
-import zmq
 from verl.single_controller.ray import RayWorkerGroup
 from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.utils import ensure_async_iterator
@@ -17,22 +16,10 @@ from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
+from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
 
 # A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
 # ranks only, so both models would use the same.
-
-TRANSFER_SECONDS = 300
-"""Limit of handing one bucket of weights to the server."""
-
-
-def limit_transfers(seconds: float) -> None:
-    """Let verl's sender of weights give up after ``seconds`` without a receiver.
-
-    It blocks in its process otherwise, if the server dies during a transfer: the engine could not be saved any more.
-    """
-    context = zmq.Context.instance()  # of verl's sender, in this process; these are defaults of new sockets
-    for option in (zmq.SNDTIMEO, zmq.RCVTIMEO):
-        context.setsockopt(option, int(seconds * 1000))
 
 
 class ExtractorServerAdapter(ServerAdapter):

@@ -20,7 +20,7 @@ def refill_groups_without_rows(buffer: Any, limit: int) -> None:
 
     Args:
         buffer: verl's ``ReplayBufferAsync``.
-        limit: Groups without rows after which the run ends, if none with rows has come in between.
+        limit: Groups without rows, or failed ones, after which the run ends, if no other has come in between.
 
     Raises:
         RuntimeError: While sampling, when the limit is reached: new prompts would fail for ever.
@@ -41,7 +41,7 @@ def refill_groups_without_rows(buffer: Any, limit: int) -> None:
             in_a_row.clear()
         with_rows.clear()
         with_rows.update(finished)
-        in_a_row.update(empty)
+        in_a_row.update(empty | failed)
         if len(in_a_row) >= limit:
             raise RuntimeError(f"all rollouts of {len(in_a_row)} prompts in a row have failed")
         return stale, filtered, failed | empty, counts

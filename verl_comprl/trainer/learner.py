@@ -9,6 +9,8 @@ import math
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -21,14 +23,16 @@ from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
+HELD_SECONDS = 0.05
+"""Between two looks whether it may go on."""
 AWAY_SECONDS = 1.0
-"""Before it is asked again whether a manager whose process died is back."""
+"""Before a manager that died or was late is asked again."""
 FIRST_BACKOFF = 5.0
 LONGEST_BACKOFF = 300.0
 
 
 class _ManagerAway(Exception):
-    """The experience manager's process has died, which is no failure of an update."""
+    """The experience manager's process has died, or gives no batch in time, which is no failure of an update."""
 
 
 class ExtractorLearner:
@@ -46,6 +50,7 @@ class ExtractorLearner:
         self._manager = manager
         self._max_failures = max_failures
         self._stopped = threading.Event()
+        self._held_back = threading.Event()
         self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
         self._error: Exception | None = None
         self._last: dict[str, float] = {}
@@ -74,11 +79,23 @@ class ExtractorLearner:
             self._not_before = time.monotonic() + self._attempt()
         self._raise_error()
 
-    def stop(self) -> None:
-        """Stop the thread after the update that is running, if any; each of its waits has a limit."""
+    def stop(self, seconds: float) -> None:
+        """Stop the thread after the update that is running, if any, or leave it behind after ``seconds``."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
+
+    @contextmanager
+    def holding_back(self) -> Iterator[None]:
+        """Let the thread begin no update for a block that needs the extractor's lock.
+
+        It would take the lock again at once while full batches wait, as locks are not given in turn.
+        """
+        self._held_back.set()
+        try:
+            yield
+        finally:
+            self._held_back.clear()
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the last update, and totals; never waits.
@@ -102,13 +119,18 @@ class ExtractorLearner:
             raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
 
     @property
+    def given_up(self) -> bool:
+        """Whether the extractor is trained no more, as too many updates in a row have failed."""
+        return self._given_up
+
+    @property
     def _ended(self) -> bool:
         return self._error is not None or (self._given_up and not self._extractor.is_down)
 
     def _run(self) -> None:
         while not self._ended and not self._stopped.is_set():
             # Waiting out of the lock: a checkpoint, and with it the actor's step, would wait.
-            self._stopped.wait(self._attempt())
+            self._stopped.wait(HELD_SECONDS if self._held_back.is_set() else self._attempt())
 
     def _attempt(self) -> float:
         """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
@@ -172,7 +194,10 @@ class ExtractorLearner:
             self._extractor.restore()
             version = self._extractor.weight_version
             taking = self._manager.next_batch.remote(version)
-            batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
+            try:
+                batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
+            except WaitTimeout as error:
+                raise _ManagerAway from error
             if batch is None:
                 return False
             started = time.perf_counter()

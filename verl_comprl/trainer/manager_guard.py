@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
-from verl_comprl.platform.waiting import wait_for
+from verl_comprl.platform.waiting import holding, wait_for
 
 LOOK_SECONDS = 2.0
 """Between two looks at the manager."""
@@ -23,6 +23,10 @@ RESTART_SECONDS = 120.0
 
 MAX_FAILURES = 3
 """Attempts in a row to let it begin again, after which the run is to end."""
+
+
+class ManagerLost(RuntimeError):
+    """The experience manager could not begin again, so the run is to end; a time-out would only cost a step."""
 
 
 class ManagerGuard:
@@ -48,11 +52,11 @@ class ManagerGuard:
         """Start looking."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop looking, after an attempt that is under way."""
+    def stop(self, seconds: float) -> None:
+        """Stop looking, after an attempt that is under way, or after ``seconds``."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
 
     def ask(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
         """Return the result of a call to the manager, which is made again if its process died meanwhile.
@@ -64,20 +68,29 @@ class ManagerGuard:
 
         Raises:
             WaitTimeout: If it takes longer.
+            ManagerLost: If the thread has given up.
             ray.exceptions.RayError: What the manager raised, or that it cannot be started again.
             Exception: What kept it from beginning again.
         """
         if self._error is not None:
-            raise self._error
+            raise ManagerLost(f"the experience manager could not begin again: {self._error}") from self._error
         try:
             return wait_for(call(), seconds, what)
         except (RayActorError, ManagerNotOpen):
-            self.look()
+            self.look(seconds)
             return wait_for(call(), seconds, what)
 
-    def look(self) -> None:
-        """Let the manager begin again if its process has died."""
-        with self._lock:
+    def look(self, seconds: float) -> None:
+        """Let the manager begin again if its process has died.
+
+        Args:
+            seconds: How long to wait for another thread that lets it begin again.
+
+        Raises:
+            WaitTimeout: If that takes longer, or a part of beginning again does.
+            Exception: What keeps it from beginning again.
+        """
+        with holding(self._lock, seconds, "the experience manager to begin again"):
             if self._is_there():
                 return
             print("the experience manager's process has died; it begins again with the bank as it is", flush=True)
@@ -101,7 +114,7 @@ class ManagerGuard:
         failures = 0
         while not self._stopped.wait(LOOK_SECONDS * 2**failures):
             try:
-                self.look()
+                self.look(threading.TIMEOUT_MAX)  # nobody waits for this thread
                 failures = 0
             except Exception as error:
                 failures += 1

@@ -4,7 +4,7 @@ from typing import Any
 
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from verl_comprl.rollout.pauses import pause_episodes
+from verl_comprl.platform.pauses import pause_episodes
 
 
 class PausedEpisodes(PPOTrainer):
@@ -21,5 +21,5 @@ class PausedEpisodes(PPOTrainer):
         self._pause(False)
 
     def _pause(self, paused: bool) -> None:
-        loops: Any = self.agent_loop_manager
-        pause_episodes(loops.agent_loop_workers, paused)
+        trainer: Any = self  # verl's class has no types
+        pause_episodes([*trainer.agent_loop_manager.agent_loop_workers, *trainer.experience_runtime.pausing], paused)

@@ -4,17 +4,20 @@ Owns the order away → abort → sleep → (update) → sync → resume → bac
 is told first that the extractor goes away and last that it is back, so that no rollout asks a server that sleeps.
 
 Locks, in this order: the extractor's lock, which is held around all of this and while a checkpoint is written; then the
-manager's commit lock, inside its own process. The manager never calls the driver, and nothing is held across a remote
+one around telling the manager, which a manager that begins again is told under, too; then the manager's commit lock,
+inside its own process. The manager never calls the driver, and nothing is held across a remote
 call without a limit, so no two of them can wait for each other.
 """
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
-from verl_comprl.platform.waiting import call_within, wait_for
+from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 
 SERVER_SECONDS = 300.0
 """Limit of abort, sleep and resume. verl's abort alone may wait a minute for requests that have just been admitted."""
@@ -52,6 +55,10 @@ class Serving:
         """Servers that have died."""
         self.tell: Callable[[bool], None] = lambda there: None
         """Called when the extractor goes away (False) and when it is back (True)."""
+        self._telling = threading.Lock()
+        """Held from a change of state until it has been told, which has a limit of its own."""
+        self._copying: Future[Any] | None = None
+        """The latest transfer of weights; one that took longer than its limit goes on in the workers."""
 
     @property
     def replicas(self) -> list[Any]:
@@ -102,19 +109,37 @@ class Serving:
             ray.exceptions.RayError: If the worker, or the last server, has died.
         """
         try:
+            self._wait_for_late_transfer(seconds)
             self._leave_out_the_dead()
             # Weights must not change under a running generation: its log-probs would belong to no version.
             if not self._quiet:
                 self._abort()
-            call_within(
-                lambda: self._control.update_weights(version), seconds, "the extractor's weights to reach its servers"
-            )
+            what = "the extractor's weights to reach its servers"
+            self._copying = begin(lambda: self._control.update_weights(version), what)
+            result_within(self._copying, seconds, what)
             self._quiet, self.version = False, version
             self._order("resume_generation_replicas")
         except Exception:
             self._enter(State.DOWN)
             raise
         self._enter(State.SERVING)
+
+    def tell_again(self) -> None:
+        """Tell one who takes the extractor for present, since it has just begun, if it is not."""
+        with self._telling:  # told after a change of state that comes next, it would be away for good
+            if self.state is not State.SERVING:
+                self.tell(False)
+
+    def _wait_for_late_transfer(self, seconds: float) -> None:
+        """Two transfers at a time would mix, as they use the same sockets. One that failed is made again anyway."""
+        late = self._copying
+        if late is None:
+            return
+        try:
+            result_within(late, seconds, "an earlier transfer of the extractor's weights to end")
+        except Exception:
+            if not late.done():
+                raise
 
     def _leave_out_the_dead(self) -> None:
         """Go on with the servers that are left; one that has died would fail every order to all of them.
@@ -149,6 +174,7 @@ class Serving:
         call_within(getattr(self._control, name), SERVER_SECONDS, f"the extractor's servers ({name})")
 
     def _enter(self, state: State) -> None:
-        before, self.state = self.state, state
-        if (before is State.SERVING) != (state is State.SERVING):
-            self.tell(state is State.SERVING)
+        with self._telling:
+            before, self.state = self.state, state
+            if (before is State.SERVING) != (state is State.SERVING):
+                self.tell(state is State.SERVING)

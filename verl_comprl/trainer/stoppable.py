@@ -38,9 +38,9 @@ class StoppableTrainer(CheckpointingTrainer):
         managers = (self.llm_server_manager, getattr(trainer, "standalone_server_manager", None))
         servers = [server for manager in managers if manager for server in manager.server_handles]
         actors = {f"agent loop worker {number}": each for number, each in enumerate(agent_loops.agent_loop_workers)}
-        actors |= {f"server {number} of the actor": each for number, each in enumerate(servers)}
         rewards = trainer.reward_loop_manager.reward_loop_worker_handles or ()
-        self._vital.watch(actors | {f"reward worker {number}": each for number, each in enumerate(rewards)})
+        actors |= {f"reward worker {number}": each for number, each in enumerate(rewards)}
+        self._vital.watch(actors, {f"server {number} of the actor": each for number, each in enumerate(servers)})
 
     def request_stop(self) -> None:
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
@@ -96,20 +96,24 @@ class StoppableTrainer(CheckpointingTrainer):
 
     def _interrupt(self) -> NoReturn:
         """Write a checkpoint of the last step, unless there is one or none was trained, and leave."""
-        self.end_episodes()
         step = self.global_steps
-        if step and self._saved_step != step:
+        is_to_be_saved = bool(step) and self._saved_step != step
+        self.end_episodes(free_memory=is_to_be_saved)
+        if is_to_be_saved:
             self._save_checkpoint()
         if not step:
             raise RunInterrupted("stopped before a step was trained; there is no checkpoint")
         raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")
 
-    def end_episodes(self) -> None:
+    def end_episodes(self, *, free_memory: bool = False) -> None:
         """End what was submitted ahead, or a stop has left behind, so that the bank can be closed.
 
         Servers that cannot be paused keep the memory they have, and nothing else.
+
+        Args:
+            free_memory: Pause the servers though no episode runs, since the engine needs their memory for a checkpoint.
         """
-        if not self.kill_episodes():
+        if not self.kill_episodes() and not free_memory:
             return
         try:
             call_within(self.pause_servers, SERVER_SECONDS, "the actor's servers to pause")

@@ -6,8 +6,8 @@ evaluation, checkpoints, and its end. The extractor is trained in the background
 
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
+from verl_comprl.platform.waiting import begin, call_within, result_within
 from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import check_slots, resume_folder
@@ -51,6 +52,8 @@ from verl_comprl.trainer.run_log import add_metrics_file, append_record
 from verl_comprl.trainer.same_order import SameOrder
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.task_sampler import share_equally
+
+_STARTING = "the extractor to start"
 
 
 class ComplementaryTrainerMixin(StoppableTrainer):
@@ -93,13 +96,15 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         reserve(slot_groups(self.config))
         if self._shares_slots:  # the servers of both measure the memory that is left
             super()._setup()
-            self.experience_runtime.start(self.engines, self.resource_pool_manager.resource_pool_dict[ACTOR_POOL])
+            pool = self.resource_pool_manager.resource_pool_dict[ACTOR_POOL]
+            start = partial(self.experience_runtime.start, self.engines, pool)
+            call_within(start, self.comprl.work_timeout, _STARTING)
         else:
-            # The two models start concurrently: most of a start is waiting for processes.
-            with ThreadPoolExecutor(1, thread_name_prefix="extractor-start") as background:
-                starting = background.submit(self.experience_runtime.start, self.engines)
-                super()._setup()
-                starting.result()
+            # The two models start concurrently: most of a start is waiting for processes. Not in an executor, whose end
+            # waits for its threads: an error of the actor, or Ctrl-C, would wait for the extractor.
+            starting = begin(partial(self.experience_runtime.start, self.engines), _STARTING)
+            super()._setup()
+            result_within(starting, self.comprl.work_timeout, _STARTING)
 
     def on_init_end(self) -> None:
         """Copy the actor's weights to its servers, then connect the extractor, which may be one of them."""
@@ -348,16 +353,14 @@ class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
         Paused, a server keeps what it is sent; the extractor's client sends aborted calls again.
         """
         if self._actor_is_extractor:
-            servers: Any = self.checkpoint_manager
-            servers.abort_replicas()
+            self.order_servers("abort_replicas")
         super().on_sample_end()
 
     def on_step_end(self) -> None:
         """Let the servers go on, with the new weights."""
         super().on_step_end()
         if self._actor_is_extractor:
-            servers: Any = self.checkpoint_manager
-            servers.resume_generation_replicas()
+            self.order_servers("resume_generation_replicas")
 
 
 @register_trainer("comprl_colocate_async")

@@ -11,6 +11,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
+from verl_comprl.manager.server_calls import is_dead, raise_if_dead
+
 LOOK_SECONDS = 2.0
 """Between two looks."""
 
@@ -25,12 +27,18 @@ class VitalActors:
     def __init__(self) -> None:
         """Begin with none."""
         self._actors: Mapping[str, Any] = {}
+        self._servers: Mapping[str, Any] = {}
         self._asked: dict[Any, str] = {}
         self._next_look = 0.0
 
-    def watch(self, actors: Mapping[str, Any]) -> None:
-        """Look at these actors from now on, handles by name, and at no others."""
-        self._actors, self._asked = actors, {}
+    def watch(self, actors: Mapping[str, Any], servers: Mapping[str, Any] | None = None) -> None:
+        """Look at these actors from now on, and at no others.
+
+        Args:
+            actors: Handles by name.
+            servers: Those of vLLM servers, whose actor answers also when the process of its engine has died.
+        """
+        self._actors, self._servers, self._asked = actors, servers or {}, {}
 
     def check(self) -> None:
         """Look, if it is time again.
@@ -46,6 +54,9 @@ class VitalActors:
         for name, actor in self._actors.items():
             if name not in waiting:
                 self._asked[actor.__ray_ready__.remote()] = name
+        for name, server in self._servers.items():
+            if name not in waiting:
+                self._asked[server.__ray_call__.remote(raise_if_dead)] = name
         if not self._asked:
             return
         answered, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
@@ -53,7 +64,7 @@ class VitalActors:
             name = self._asked.pop(reference)
             try:
                 ray.get(reference)
-            except RayActorError as error:
-                raise ProcessLost(f"{name} has died, so the rollouts cannot be completed: {error}") from error
-            except RayError:  # it has answered, if only to complain
-                continue
+            except RayError as error:
+                if isinstance(error, RayActorError) or is_dead(error):
+                    raise ProcessLost(f"{name} has died, so the rollouts cannot be completed: {error}") from error
+                continue  # it has answered, if only to complain

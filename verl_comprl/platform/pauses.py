@@ -1,6 +1,7 @@
-"""Time limits of episodes that stand still while the actor's servers pause for training.
+"""Time limits that stand still while the actor's servers pause for training: of episodes, and of what answers them.
 
-With verl's ``colocate_async`` episodes go on across training steps. Without this, a slow step would end them.
+With verl's ``colocate_async`` episodes go on across training steps. Without this, a slow step would end them, and
+their questions where the actor is the extractor.
 """
 
 import asyncio
@@ -59,15 +60,15 @@ def episode_clock() -> PausableClock:
     return _clock
 
 
-def pause_episodes(workers: Sequence[Any], paused: bool) -> None:
-    """Stop the clocks of verl's agent loop workers, or let them go on; does not wait for that.
+def pause_episodes(processes: Sequence[Any], paused: bool) -> None:
+    """Stop the clocks of processes that play episodes or answer them, or let them go on; does not wait for that.
 
     Args:
-        workers: Their Ray actors.
+        processes: Their Ray actors.
         paused: Whether the servers pause.
     """
-    for worker in workers:
-        worker.__ray_call__.remote(_pause, paused)
+    for process in processes:
+        process.__ray_call__.remote(_pause, paused)
 
 
 def _pause(_: Any, paused: bool) -> None:

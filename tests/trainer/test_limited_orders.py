@@ -1,0 +1,91 @@
+"""Orders to the actor's servers and workers that hang: each of ours has a limit."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zmq
+from omegaconf import OmegaConf
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.trainer import engine_sharing
+from verl_comprl.trainer.engine_worker import EngineWorker
+from verl_comprl.trainer.trainer import ComplementarySync
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[..., None]]:
+    end = threading.Event()
+
+    def hang(*_: Any, **__: Any) -> None:
+        end.wait(8)
+
+    yield hang
+    end.set()
+
+
+@pytest.fixture
+def trainer(hang: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A run on engines of another one, with the actor as the extractor, whose servers hang."""
+    trainer: Any = object.__new__(ComplementarySync)
+    settings = SimpleNamespace(backend="actor")
+    trainer.comprl = SimpleNamespace(experience=True, extractor=settings, work_timeout=0.1)
+    trainer.config = OmegaConf.create({"actor_rollout_ref": {}})
+    names = ("abort_replicas", "sleep_replicas", "resume_generation_replicas")
+    trainer.checkpoint_manager = SimpleNamespace(replicas=[], **dict.fromkeys(names, hang))
+    trainer.actor_rollout_wg = SimpleNamespace(restart=hang)
+    trainer.engines, trainer.llm_server_manager = SimpleNamespace(has_actor=True, lend_actor=lambda _: None), None
+    trainer.stop, trainer._saved_step, trainer.global_steps, trainer._took_over = (
+        SimpleNamespace(made=False),
+        1,
+        1,
+        True,
+    )
+    trainer._init_tokenizer = trainer._init_dataloader = trainer._init_dump_executor = dict
+    monkeypatch.setattr(PPOTrainer, "on_init_end", lambda self: None)
+    for kind in ComplementarySync.__mro__[1:]:  # what verl does at these places
+        if kind.__module__.startswith("verl.") and "on_sample_end" in vars(kind):
+            monkeypatch.setattr(kind, "on_sample_end", lambda self: None)
+            monkeypatch.setattr(kind, "on_step_end", lambda self: None)
+    monkeypatch.setattr(engine_sharing, "SERVER_SECONDS", 0.1)
+    monkeypatch.setattr(engine_sharing, "comprl_config", lambda _: trainer.comprl)
+    monkeypatch.setattr(engine_sharing, "forget_requests", lambda *_: None)
+    return trainer
+
+
+def limited(call: Callable[[], Any], what: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(WaitTimeout, match=what):
+        call()
+    assert time.monotonic() - started < 4
+
+
+def test_servers_that_answer_the_extractor_pause_and_go_on_within_a_limit(trainer: Any) -> None:
+    limited(trainer.on_sample_end, "abort_replicas")
+    limited(trainer.on_step_end, "resume_generation_replicas")
+
+
+def test_a_run_takes_engines_over_within_a_limit(trainer: Any) -> None:
+    setup = engine_sharing.EngineSharing._setup
+    limited(lambda: setup(trainer), "abort_replicas")
+    trainer.checkpoint_manager.abort_replicas = dict
+    limited(lambda: setup(trainer), "sleep_replicas")
+    trainer.checkpoint_manager.sleep_replicas = dict
+    limited(lambda: setup(trainer), "the actor's workers to begin another run")
+    limited(lambda: engine_sharing.EngineSharing.on_init_end(trainer), "resume_generation_replicas")
+
+
+def test_a_transfer_of_the_actors_weights_has_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server may die meanwhile; ``test_weight_transfer`` shows verl's sender give up."""
+    monkeypatch.setattr(DetachActorWorker, "init_model", lambda self: None)
+    context = zmq.Context.instance()
+    monkeypatch.setattr(context, "sockopts", {})
+    worker: Any = object.__new__(EngineWorker)
+    worker.init_model()
+    with context.socket(zmq.REQ) as socket:
+        assert socket.getsockopt(zmq.RCVTIMEO) == socket.getsockopt(zmq.SNDTIMEO) == 300_000
