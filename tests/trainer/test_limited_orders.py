@@ -23,7 +23,7 @@ def hang() -> Iterator[Callable[..., None]]:
     end = threading.Event()
 
     def hang(*_: Any, **__: Any) -> None:
-        end.wait(8)
+        end.wait(60)
 
     yield hang
     end.set()
@@ -62,7 +62,7 @@ def limited(call: Callable[[], Any], what: str) -> None:
     started = time.monotonic()
     with pytest.raises(WaitTimeout, match=what):
         call()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 def test_servers_that_answer_the_extractor_pause_and_go_on_within_a_limit(trainer: Any) -> None:

@@ -32,6 +32,8 @@ STEPS = 3
 class Events(list[str]):
     """What happened, in order. Every method that is asked of it is written down with its last argument."""
 
+    pausing = ()
+
     def __getattr__(self, name: str) -> Any:
         def note(*arguments: Any) -> dict[str, float]:
             self.append(" ".join([name, *map(str, arguments[-1:])]))
