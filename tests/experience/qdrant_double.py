@@ -8,12 +8,12 @@ import asyncio
 import json
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import qdrant_edge as edge
+from edge_types import condition_of, filter_of, is_uuid, record_of, vector_of
 from local_server import LocalServer
 from pydantic import ValidationError
 from qdrant_client.http import models
@@ -303,7 +303,7 @@ class QdrantDouble:
         if not body["points"]:
             raise Refused(400, "Bad request: Empty update request")
         for point in body["points"]:
-            if isinstance(point["id"], str) and not _is_uuid(point["id"]):
+            if isinstance(point["id"], str) and not is_uuid(point["id"]):
                 raise Refused(
                     400,
                     f"Format error in JSON body: value {point['id']} is not a valid point ID, "
@@ -328,7 +328,7 @@ class QdrantDouble:
             return mode != "update_only"
         if mode == "insert_only" or not condition:
             return mode != "insert_only"
-        must = [edge.HasIdCondition({id}), *(_condition(c) for c in condition["must"])]
+        must = [edge.HasIdCondition({id}), *(condition_of(c) for c in condition["must"])]
         return bool(shard.scroll(edge.ScrollRequest(limit=1, filter=edge.Filter(must=must)))[0])
 
     def _count(self, name: str, _: Any) -> Any:
@@ -341,20 +341,20 @@ class QdrantDouble:
     def _batch(self, name: str, body: Any) -> Any:
         for operation in body["operations"]:
             change = operation["set_payload"]
-            where = _filter(change["filter"]) or edge.Filter()
+            where = filter_of(change["filter"]) or edge.Filter()
             self._shard(name).update(edge.UpdateOperation.set_payload_by_filter(where, change["payload"]))
         return [self._done() for _ in body["operations"]]
 
     def _retrieve(self, name: str, body: Any) -> Any:
         with_payload, with_vector = bool(body.get("with_payload")), bool(body.get("with_vector"))
-        return [_record(r) for r in self._shard(name).retrieve(body["ids"], with_payload, with_vector)]
+        return [record_of(r) for r in self._shard(name).retrieve(body["ids"], with_payload, with_vector)]
 
     def _scroll(self, name: str, body: Any) -> Any:
         limit = body.get("limit") or 10
         self._within(name, "max_query_limit", limit, "limit")
         request = edge.ScrollRequest(offset=body.get("offset"), limit=limit, with_payload=True)
         records, offset = self._shard(name).scroll(request)
-        return {"points": [_record(r) for r in records], "next_page_offset": None if offset is None else str(offset)}
+        return {"points": [record_of(r) for r in records], "next_page_offset": None if offset is None else str(offset)}
 
     def _query(self, name: str, body: Any) -> Any:
         self._within(name, "search_max_batchsize", len(body["searches"]), "search batch size")
@@ -365,47 +365,9 @@ class QdrantDouble:
             for request in (
                 edge.QueryRequest(
                     limit=search["limit"],
-                    query=edge.Query.Nearest(_vector(search["query"])),
-                    filter=_filter(search.get("filter")),
+                    query=edge.Query.Nearest(vector_of(search["query"])),
+                    filter=filter_of(search.get("filter")),
                 )
                 for search in body["searches"]
             )
         ]
-
-
-def _vector(query: Any) -> list[float]:
-    return query["nearest"] if isinstance(query, dict) else query
-
-
-def _is_uuid(id: str) -> bool:
-    try:
-        uuid.UUID(id)
-    except ValueError:
-        return False
-    return True
-
-
-def _record(record: Any) -> dict[str, Any]:
-    vector = None if record.vector is None else [float(value) for value in record.vector]
-    return {
-        "id": record.id if isinstance(record.id, int) else str(record.id),
-        "payload": record.payload,
-        "vector": vector,
-    }
-
-
-def _filter(body: Any) -> edge.Filter | None:
-    if not body:
-        return None
-    return edge.Filter(
-        must=[_condition(condition) for condition in body.get("must") or []],
-        must_not=[_condition(condition) for condition in body.get("must_not") or []],
-    )
-
-
-def _condition(body: Any) -> Any:
-    if "has_id" in body:
-        return edge.HasIdCondition(set(body["has_id"]))
-    if body.get("match"):
-        return edge.FieldCondition(body["key"], match=edge.MatchValue(body["match"]["value"]))
-    return edge.FieldCondition(body["key"], range=edge.RangeFloat(lte=body["range"]["lte"]))

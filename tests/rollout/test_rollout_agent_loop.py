@@ -25,13 +25,8 @@ ANSWER = Answer("answered", "Walk east.", "record-2")
 def row(session_id: int, *, evaluation: bool = False, max_turns: int = 3, **changes):
     built = build_rows("room-ultimate", "train", 1, max_turns=max_turns)[0]
     built["raw_prompt"] = built.pop("prompt")
-    return built | {
-        "uid": "u",
-        "session_id": session_id,
-        "global_steps": 5,
-        "comprl_evaluation": evaluation,
-        **changes,
-    }
+    columns = {"uid": "u", "session_id": session_id, "global_steps": 5, "comprl_evaluation": evaluation}
+    return built | columns | changes
 
 
 async def play(loop, **columns):
