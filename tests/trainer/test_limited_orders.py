@@ -10,7 +10,6 @@ import pytest
 import zmq
 from omegaconf import OmegaConf
 from verl.experimental.separation.engine_workers import DetachActorWorker
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer import engine_sharing
@@ -40,18 +39,13 @@ def trainer(hang: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Any:
     trainer.checkpoint_manager = SimpleNamespace(replicas=[], **dict.fromkeys(names, hang))
     trainer.actor_rollout_wg = SimpleNamespace(restart=hang)
     trainer.engines, trainer.llm_server_manager = SimpleNamespace(has_actor=True, lend_actor=lambda _: None), None
-    trainer.stop, trainer._saved_step, trainer.global_steps, trainer._took_over = (
-        SimpleNamespace(made=False),
-        1,
-        1,
-        True,
-    )
+    trainer.stop, trainer._took_over = SimpleNamespace(made=False), True
+    trainer._saved_step = trainer.global_steps = 1
     trainer._init_tokenizer = trainer._init_dataloader = trainer._init_dump_executor = dict
-    monkeypatch.setattr(PPOTrainer, "on_init_end", lambda self: None)
     for kind in ComplementarySync.__mro__[1:]:  # what verl does at these places
-        if kind.__module__.startswith("verl.") and "on_sample_end" in vars(kind):
-            monkeypatch.setattr(kind, "on_sample_end", lambda self: None)
-            monkeypatch.setattr(kind, "on_step_end", lambda self: None)
+        if kind.__module__.startswith("verl."):
+            for name in {"on_init_end", "on_sample_end", "on_step_end"} & vars(kind).keys():
+                monkeypatch.setattr(kind, name, lambda self: None)
     monkeypatch.setattr(engine_sharing, "SERVER_SECONDS", 0.1)
     monkeypatch.setattr(engine_sharing, "comprl_config", lambda _: trainer.comprl)
     monkeypatch.setattr(engine_sharing, "forget_requests", lambda *_: None)
