@@ -142,7 +142,7 @@ def read_training(metrics: Path) -> Windows:
 
 
 def read_health(metrics: Path) -> Windows:
-    """Return reward and share of ``unreadable`` answers of the extractor, and the actor's turns that did not end."""
+    """Return measures of the metrics: reward, unreadable answers, uses per entry, and turns that did not end."""
     answers: dict[str, list[float]] = {}
     before = [0.0, 0.0]
     for step, data in _steps(metrics):
@@ -152,7 +152,12 @@ def read_health(metrics: Path) -> Windows:
         sums = answers.setdefault(_window(step), [0.0, 0.0])
         answers[_window(step)] = [total + new - old for total, new, old in zip(sums, now, before, strict=True)]
         before = now
-    means = _means(metrics, {"extractor_reward": "comprl/extractor/reward", "endless_turns": "comprl/free/cut_turns"})
+    names = {
+        "extractor_reward": "comprl/extractor/reward",
+        "uses_per_entry": "comprl/bank/uses_per_entry",
+        "endless_turns": "comprl/free/cut_turns",
+    }
+    means = _means(metrics, names)
     return merged(means, {last: {"unreadable": bad / total} for last, (bad, total) in answers.items() if total})
 
 

@@ -47,6 +47,7 @@ SHARES = {
     "read_rule": "entries read whose title names the episode's rule",
     "read_right": "entries read that have the whole code",
     "extractor_reward": "reward of the extractor in the last update of a step",
+    "uses_per_entry": "guided episodes per entry written, since the start of the run",
     "unreadable": "answers of the extractor that could not be parsed",
     "endless_turns": "turns of a free episode that did not end within their tokens",
 }

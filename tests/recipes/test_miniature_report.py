@@ -104,11 +104,12 @@ def test_training_is_read_by_window(tmp_path: Path) -> None:
     first = step | {f"comprl/distillations/{kind}": count for kind, count in counts}
     later = step | {"comprl/distillations/written": 10.0, "comprl/distillations/return": 5.0}
     later |= {"comprl/distillations/unreadable": 3.0, "comprl/extractor/reward": 0.5}
+    later["comprl/bank/uses_per_entry"] = 0.75
     lines = [(0, {"comprl/eval/success_with": 1.0}), (15, first | {"comprl/extractor/reward": -0.5}), (16, later)]
     file.write_text("".join(json.dumps({"step": number, "data": data}) + "\n" for number, data in lines))
     found = read_health(file)
     assert found["15"] == {"extractor_reward": -0.5, "unreadable": 1 / 8}
-    assert found["30"] == {"extractor_reward": 0.5, "unreadable": 2 / 10}
+    assert found["30"] == {"extractor_reward": 0.5, "uses_per_entry": 0.75, "unreadable": 2 / 10}
     assert merged({"15": {"right": 0.1}}, found)["15"] == {"right": 0.1} | found["15"]
     assert read_health(tmp_path / "none.jsonl") == {}
 
