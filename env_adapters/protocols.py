@@ -1,4 +1,4 @@
-"""Protocols: how an episode is played and counted, so that numbers can be compared with those of others.
+"""Protocols: ways to play and count an episode, so that numbers can be compared with those of others.
 
 Owns what a protocol can set in every family: the form of an answer, whether the allowed actions are shown with every
 observation, and what an invalid action and a success give. Each family has a table of its protocols, which also hold

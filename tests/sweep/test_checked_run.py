@@ -1,4 +1,4 @@
-"""What the folder of a run has from before: when it counts as finished, goes on, or is refused."""
+"""A run whose folder has something from before counts as finished, goes on, or is refused."""
 
 import json
 import shutil

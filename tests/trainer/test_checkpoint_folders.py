@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are complete, which one a start takes, and which are removed."""
+"""Checkpoints of a run that are complete, that a start takes, and that are removed."""
 
 import json
 import os

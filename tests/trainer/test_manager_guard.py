@@ -1,4 +1,4 @@
-"""When the manager is made to begin again, and when not; handle and waits are fakes, unlike in test_killed_manager."""
+"""A manager is made to begin again only in a new process; handle and waits are fakes, unlike in test_killed_manager."""
 
 import threading
 import time

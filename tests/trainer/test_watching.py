@@ -1,4 +1,4 @@
-"""What a watched trainer says while a phase hangs; the other processes are in test_stopped_server.py."""
+"""A watched trainer names a phase that hangs; the other processes are in test_stopped_server.py."""
 
 import re
 import sys

@@ -139,7 +139,7 @@ class CheckpointFolders:
     def _latest_size(self) -> int:
         """Return the bytes of the latest checkpoint that lists its files; 0 if there is none."""
         for number in sorted(self._numbered(), reverse=True):
-            with suppress(OSError, ValueError, KeyError):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # as in flaw()
                 return sum(json.loads((self._folder(number) / MANIFEST).read_bytes())["files"].values())
         return 0
 

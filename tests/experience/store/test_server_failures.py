@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,6 @@ from verl_comprl.experience.store.server_collection import ServerCollection
 
 IDENTITY = {"model": "fake", "dimension": 8}
 CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
-
-
-@pytest.fixture
-def double() -> Iterator[QdrantDouble]:
-    server = QdrantDouble().start()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def config(double: QdrantDouble) -> BankConfig:
-    # Patient: a busy machine may keep the double from answering for seconds, and only test_timeouts is about that.
-    return BankConfig(url=double.url, collection=f"run-{uuid.uuid4().hex[:8]}", max_wait_ms=0, timeout_seconds=60)
 
 
 @pytest_asyncio.fixture

@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,18 +16,6 @@ from verl_comprl.experience.store.server import ServerStore
 IDENTITY = {"model": "fake", "dimension": 8}
 CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
 LEASE = "verl_comprl.experience.store.server_lease"
-
-
-@pytest.fixture
-def double() -> Iterator[QdrantDouble]:
-    server = QdrantDouble().start()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def config(double: QdrantDouble) -> BankConfig:
-    return BankConfig(url=double.url, collection=f"run-{uuid.uuid4().hex[:8]}", max_wait_ms=0, timeout_seconds=60)
 
 
 def entries(count: int) -> list[Experience]:
