@@ -24,7 +24,8 @@ MODELS = ROOT / "recipes/miniature/models"
 PROMPTS_PER_FAMILY = 4
 ROLLOUTS = 8
 """Rollouts of a prompt: verl_comprl's default."""
-ENTRIES_PER_RULE = 12
+ENTRIES_PER_RULE = 24
+"""With 12, rules that were solved filled the bank within six steps, and others were lost (docs/miniature.md)."""
 RULES_PER_FAMILY = 8
 
 
