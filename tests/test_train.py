@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
 from verl_comprl import train
+from verl_comprl.experience import BankConfig
 
 
 def test_torchruns_variables_do_not_reach_the_workers(monkeypatch):
@@ -51,6 +53,21 @@ def test_an_unexpected_error_is_printed_once_in_full(tmp_path, monkeypatch, caps
     assert "in fail" in shown.out and str(tmp_path / "train.log") in shown.out and shown.err == ""
     log = (tmp_path / "train.log").read_text()
     assert log.startswith("what verl prints\nTraceback") and log.count(repr(error).partition("(")[0]) == 1
+
+
+def test_a_bank_s_server_is_looked_for_before_ray_starts(tmp_path, monkeypatch, capsys):
+    bank = BankConfig(url="http://127.0.0.1:9", collection="run", attempts=1)
+    monkeypatch.setattr(train, "check_config", lambda config: SimpleNamespace(experience=True, bank=bank))
+    monkeypatch.setattr(train, "start_ray", lambda config: pytest.fail("Ray was started"))
+    monkeypatch.setattr(train.detection, "uses_cpu", lambda: False)
+    for name in ("asynchrony.asynchrony_notes", "variants.variant_notes"):
+        monkeypatch.setattr(f"verl_comprl.config.{name}", lambda config, comprl: ())
+    for name in ("compat.check_symbols", "plugin.verify", "platform.ray_session.end_ray"):
+        monkeypatch.setattr(f"verl_comprl.{name}", lambda: None)
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}, "ray_kwargs": {"ray_init": {}}})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert train.run(config) == 2
+    assert capsys.readouterr().out.startswith("error: experience bank run on http://127.0.0.1:9: ConnectError")
 
 
 def test_help_is_one_screen(capsys):

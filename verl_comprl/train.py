@@ -5,6 +5,7 @@ process and stops at the end what it has started. Under torchrun on one node the
 return immediately, since verl starts its own workers; for several nodes there is ``verl_comprl.launch``.
 """
 
+import asyncio
 import copy
 import os
 import signal
@@ -29,6 +30,9 @@ Trains an actor and an experience extractor; settings are Hydra overrides. Neede
   data.train_files=FILE data.val_files=FILE   tasks, made with comprl data
   actor_rollout_ref.model.path=MODEL          the actor: a folder, or a name on the Hugging Face hub
   extractor.model.path=MODEL                  the extractor
+  data.train_batch_size=N                     prompts per step: fewer than there are tasks
+  actor_rollout_ref.actor.use_dynamic_bsz=true extractor.actor.use_dynamic_bsz=true
+                                              or micro-batches of your own sizes
 
 Every key of verl's ppo_trainer config can be set; what this package adds is under comprl and extractor, and arm=NAME
 chooses a variant of the method (arm=baseline is plain GRPO).
@@ -117,6 +121,7 @@ def _run(config: Any, display: Any) -> int:
     from verl_comprl.config.validation import ConfigError, check_slots
     from verl_comprl.config.variants import variant_notes
     from verl_comprl.experience import SnapshotError, StoreError
+    from verl_comprl.experience.store import check_server
     from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.platform.ray_session import end_ray
     from verl_comprl.trainer.placement import PlacementError
@@ -133,9 +138,11 @@ def _run(config: Any, display: Any) -> int:
                 display.note(line)
         for line in (*asynchrony_notes(config, comprl), *variant_notes(config, comprl)):
             display.note(line)
+        if comprl.experience and comprl.bank.url and not detection.on_existing_cluster(config.ray_kwargs.ray_init):
+            asyncio.run(check_server(comprl.bank))  # the manager finds out only when Ray has started
         start_ray(config)
         check_slots(config, ray.cluster_resources())
-    except (ConfigError, RuntimeError, AssertionError, ValueError, HydraException) as error:
+    except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         print(traceback.format_exc())  # to the log
         end_ray()
         display.fail(str(error))

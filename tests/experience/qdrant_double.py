@@ -58,6 +58,8 @@ class QdrantDouble:
         self.faults = Faults()
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[Any] = []
+        self.parameters: list[tuple[str, dict[str, str]]] = []
+        """Path and query parameters of each request."""
         self.in_flight = self.most_in_flight = 0
         self.keys: set[str | None] = set()
         self.collections: dict[str, dict[str, Any]] = {}
@@ -129,6 +131,7 @@ class QdrantDouble:
     def _handler(self, work: Callable[[str, Any], Any], model: Any) -> Callable[[Request], Any]:
         async def handle(request: Request) -> Response:
             self.requests.append((request.method, request.url.path))
+            self.parameters.append((request.url.path, dict(request.query_params)))
             self.keys.add(request.headers.get("api-key"))
             self.in_flight += 1
             self.most_in_flight = max(self.in_flight, self.most_in_flight)
@@ -360,6 +363,8 @@ class QdrantDouble:
         self._within(name, "search_max_batchsize", len(body["searches"]), "search batch size")
         for search in body["searches"]:
             self._within(name, "max_query_limit", search["limit"], "limit")
+            for condition in (search.get("filter") or {}).get("must_not") or ():
+                self._within(name, "condition_max_size", len(condition.get("has_id", ())), "condition limit")
         return [
             {"points": [{"id": str(p.id), "version": 0, "score": p.score} for p in self._shard(name).query(request)]}
             for request in (

@@ -2,11 +2,14 @@
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_embedder import FakeEmbedder
 
 from verl_comprl.experience import Add, Discard, Update
+from verl_comprl.experience.store.embedded import EmbeddedStore
 
 
 async def test_duplicates_from_check_then_insert_across_a_model_call(
@@ -121,3 +124,34 @@ async def test_counts_while_every_vector_is_replaced(open_bank: Any, apply: Any)
     await bank.flush()
     assert counts > 1 and {entry.uses for entry in bank.entries()} == {counts}
     assert {entry.uses for entry in await bank._ledger.store.load()} == {counts} and await bank.verify() == []
+
+
+@pytest.mark.parametrize("change", ["restore", "reembed"])
+async def test_queries_go_on_while_everything_is_replaced(
+    open_bank: Any, apply: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    bank = await open_bank()
+    (lamp,) = (await apply(bank, Add(title="lamp", content="light it"))).new_ids
+    await bank.save(tmp_path / "snapshot")
+    (door,) = (await apply(bank, Add(title="door", content="open it"), call_id="second")).new_ids
+    upsert, begun, may_end = EmbeddedStore._upsert, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> None:
+        begun.set()
+        await may_end.wait()
+        await upsert(*arguments)
+
+    monkeypatch.setattr(EmbeddedStore, "_upsert", slow)
+    work = bank.restore(tmp_path / "snapshot") if change == "restore" else bank.reembed(FakeEmbedder("other"))
+    replacement = asyncio.create_task(work)
+    await begun.wait()
+    async with asyncio.timeout(10):
+        answer = await bank.retrieve("door")
+    assert answer.entry is not None and answer.entry.id == door and not replacement.done()
+    bank.record_outcome([door], success=True)
+    may_end.set()
+    await replacement
+    answer = await bank.retrieve("door", read_only=True)
+    assert answer.entry is not None and answer.entry.id == (lamp if change == "restore" else door)
+    await bank.flush()
+    assert await bank.verify() == [] and [path.name for path in (tmp_path / "bank").glob("shard-*")] == ["shard-1"]

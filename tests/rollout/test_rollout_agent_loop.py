@@ -114,7 +114,7 @@ async def test_a_guided_episode_reports_what_it_used(make_loop, tokenizer):
     assert report.request.id == "u_1"
     details = output.extra_fields["reward_extra_info"]
     assert details["guided"] == details["slot_guided"] == details["tool_calls"] == 1.0
-    assert details["actions"] == len(report.request.turns)
+    assert details["actions"] == len(report.request.turns) and details["task_number"] > 0
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
         3,
         3 + len(server.generated) - 1,

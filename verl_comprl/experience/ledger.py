@@ -6,8 +6,8 @@ Owns the locks, the order of writes and the periodic writing of counters. What t
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -137,19 +137,23 @@ class Ledger:
             self.version += 1
 
     async def replace_all(self, entries: Sequence[Experience], vectors: np.ndarray) -> None:
-        """Replace all entries, or none if the store fails."""
-        async with self._visible.write():
-            await self.store.replace_all(entries, vectors)
-            self.table.replace_all(entries)
-            self.version += 1
+        """Replace all entries, or none if the store fails; readers have the old ones until the new ones are stored."""
+        await self.store.replace_all(entries, vectors, switching=self._switching(entries))
 
     async def replace_vectors(self, vectors: Mapping[str, np.ndarray], embedding: dict[str, Any]) -> None:
         """Give every entry a new vector, or none if the store fails; counting continues meanwhile."""
+        entries = list(self.table.by_id.values())
+        rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])
+        # Counters that move during this call are still marked as unwritten and follow with the next flush.
+        await self.store.replace_all(entries, rows, embedding, switching=self._switching())
+
+    @asynccontextmanager
+    async def _switching(self, entries: Sequence[Experience] | None = None) -> AsyncIterator[None]:
+        """Block readers while the store goes over to other content, and put its entries into memory."""
         async with self._visible.write():
-            entries = list(self.table.by_id.values())
-            rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])
-            # Counters that move during this call are still marked as unwritten and follow with the next flush.
-            await self.store.replace_all(entries, rows, embedding)
+            yield
+            if entries is not None:
+                self.table.replace_all(entries)
             self.version += 1
 
     async def write_counters(self) -> None:

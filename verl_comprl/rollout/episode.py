@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -192,6 +193,7 @@ class Episode:
         return {
             "guided": float(self.guided),
             "slot_guided": float(self.slot_guided),
+            "task_number": float(zlib.crc32(str(self.info.get("task_id", self.seed)).encode())),
             "success": float(self.info["success"]),
             "score": float(self.info["score"]),
             "actions": float(len(self.turns)),

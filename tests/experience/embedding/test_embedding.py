@@ -13,9 +13,10 @@ def test_embedding_difference_names_what_differs() -> None:
 
 
 @pytest.mark.slow
-async def test_builtin_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_builtin_model(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     embedder = SentenceTransformerEmbedder("builtin", device="cpu")
+    assert capfd.readouterr().err == ""  # no progress bar in what a command prints
     assert embedder.dimension == 384
     assert embedder.identity["model"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert embedder.identity["max_tokens"] == 256

@@ -20,6 +20,7 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_double import QdrantDouble
 
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, derive_id
+from verl_comprl.experience.store import check_server
 from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_collection import ServerCollection
@@ -196,8 +197,14 @@ async def test_errors_are_not_turned_into_no_memories(double: QdrantDouble, conf
     await bank.close()
 
 
-async def test_an_unreachable_server(double: QdrantDouble, config: BankConfig) -> None:
+async def test_an_unreachable_server(
+    double: QdrantDouble, config: BankConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_server(config)
     double.stop()
+    with pytest.raises(StoreError, match=f"{config.collection} on {config.url}: ConnectError"):
+        await check_server(config)
+    assert not [record for record in caplog.records if record.name.startswith("stamina")]
     with pytest.raises(StoreError, match=f"{config.collection} on {config.url}: ConnectError"):
         await ServerStore.open(config, embedding=IDENTITY)
     double.start()
@@ -293,7 +300,7 @@ async def test_the_api_key_comes_from_the_environment(
     assert double.keys == {"secret"}
 
 
-@pytest.mark.parametrize("stage", ["create_next", "_upsert", "switch_to"])
+@pytest.mark.parametrize("stage", ["create_next", "_upsert", "point_to"])
 async def test_an_interrupted_replacement_leaves_the_old_content(
     double: QdrantDouble, config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

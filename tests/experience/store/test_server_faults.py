@@ -12,6 +12,7 @@ from qdrant_double import QdrantDouble
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, derive_id
 from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
+from verl_comprl.experience.store.server_collection import ServerCollection
 
 IDENTITY = {"model": "fake", "dimension": 8}
 CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
@@ -82,6 +83,44 @@ async def test_a_lost_answer_about_the_alias_loses_no_entry(double: QdrantDouble
     again = await opened(config)
     assert {entry.content for entry in await again.load()} == {"c0", "c1", "c3"}
     await again.close()
+
+
+async def test_an_alias_that_moved_unseen_is_moved_back(double: QdrantDouble, config: BankConfig) -> None:
+    """The replacement has failed, as far as memory knows: what is added later must not vanish at the next opening."""
+    store = await opened(config)
+    await store.upsert(entries(3), vectors(3))
+    double.faults.only, double.faults.lost_answers = "/aliases", 99  # reading it back fails too
+    with pytest.raises(StoreError, match="502"):
+        await store.replace_all(entries(2), vectors(2))
+    double.faults.lost_answers = 0
+    await store.upsert(entries(4)[3:], vectors(4)[3:])
+    await store.close()
+    again = await opened(config)
+    assert {entry.content for entry in await again.load()} == {"c0", "c1", "c2", "c3"}
+    await again.close()
+
+
+async def test_queries_go_on_while_a_server_copies_the_bank(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = await ExperienceBank.open(config, FakeEmbedder())
+    await bank.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)
+    copying, may_end, point_to = asyncio.Event(), asyncio.Event(), ServerCollection.point_to
+
+    async def slow(self: ServerCollection, name: str) -> None:
+        copying.set()
+        await may_end.wait()
+        await point_to(self, name)
+
+    monkeypatch.setattr(ServerCollection, "point_to", slow)
+    replacement = asyncio.create_task(bank.reembed(FakeEmbedder()))
+    await copying.wait()
+    async with asyncio.timeout(30):
+        assert (await bank.retrieve("lamp")).status == "found"
+    may_end.set()
+    await replacement
+    assert (await bank.retrieve("lamp")).status == "found"
+    await bank.close()
 
 
 async def test_a_failing_clean_up_does_not_undo_a_replacement(double: QdrantDouble, config: BankConfig) -> None:
@@ -187,13 +226,31 @@ async def test_a_missing_key_is_named(double: QdrantDouble, config: BankConfig, 
         await opened(config)
 
 
-async def test_a_full_disk_is_named_and_not_retried(double: QdrantDouble, config: BankConfig) -> None:
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (500, "Service internal error: No space left on device: WAL buffer size exceeds available disk space"),
+        (507, "provoked"),
+    ],
+)
+async def test_a_full_disk_is_named_and_not_retried(
+    double: QdrantDouble, config: BankConfig, status: int, text: str
+) -> None:
     store = await opened(config)
-    double.faults.text = "Service internal error: No space left on device: WAL buffer size exceeds available disk space"
-    double.faults.only, double.faults.responses = ".v1/points", [(500, {})]
+    double.faults.text = text
+    double.faults.only, double.faults.responses = ".v1/points", [(status, {})]
     with pytest.raises(StoreError, match="the server's disk is full"):
         await store.upsert(entries(1), vectors(1))
     assert await store.count() == 0
+    await store.close()
+
+
+async def test_retry_after_may_be_a_date(double: QdrantDouble, config: BankConfig) -> None:
+    store = await opened(config)
+    date = {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    double.faults.only, double.faults.responses = ".v1/points", [(429, date)] * 2
+    await store.upsert(entries(1), vectors(1))
+    assert await store.count() == 1 and not double.faults.responses
     await store.close()
 
 
@@ -208,6 +265,41 @@ async def test_strict_mode_is_fitted(double: QdrantDouble, config: BankConfig) -
     found = await store.search([SearchRequest(row, 300) for row in vectors(20)])
     assert [len(hits) for hits in found] == [70] * 20
     await store.close()
+
+
+async def test_more_ids_are_left_out_than_a_condition_may_name(double: QdrantDouble, config: BankConfig) -> None:
+    await (await opened(config)).close()
+    double.collections[f"{config.collection}.v1"]["strict"] = {"enabled": True, "condition_max_size": 3}
+    store = await opened(config)
+    await store.upsert(entries(30), vectors(30))
+    nearest = [derive_id("e", int(n)) for n in np.argsort(-(vectors(30) @ vectors(1)[0]))]
+    for left_out in (3, 7):
+        (hits,) = await store.search([SearchRequest(vectors(1)[0], 5, exclude=frozenset(nearest[:left_out]))])
+        assert [hit.id for hit in hits] == nearest[left_out : left_out + 5]
+    await store.close()
+
+
+async def test_the_server_is_told_how_long_a_write_or_a_search_may_take(
+    double: QdrantDouble, config: BankConfig
+) -> None:
+    store = await opened(config)
+    await store.upsert(entries(2), vectors(2))
+    await store.update(entries(2))
+    await store.search([SearchRequest(vectors(1)[0], 1)])
+    await store.delete([derive_id("e", 0)])
+    points = f"/collections/{config.collection}.v1/points"
+    sent = {path.removeprefix(points): found for path, found in double.parameters if path.startswith(points)}
+    assert {path: found["timeout"] for path, found in sent.items()} == dict.fromkeys(
+        ("", "/batch", "/query/batch", "/delete"), "60"
+    )
+    await store.close()
+
+
+async def test_the_lease_is_read_from_most_nodes(double: QdrantDouble, config: BankConfig) -> None:
+    await (await opened(config)).close()
+    lease = [found for path, found in double.parameters if path == f"/collections/{config.collection}.lease/points"]
+    assert {found.get("consistency") or found.get("ordering") for found in lease} >= {"majority", "strong"}
+    assert all(found.get("consistency") == "majority" for found in lease if "wait" not in found)
 
 
 async def test_long_entries_are_split_over_requests_by_their_size(double: QdrantDouble, config: BankConfig) -> None:

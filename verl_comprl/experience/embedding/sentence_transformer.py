@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ class SentenceTransformerEmbedder:
             name, source = os.path.basename(os.path.abspath(model_name_or_path)), model_name_or_path
         else:
             name = source = model_name_or_path
-        self._model = SentenceTransformer(source, device=device, model_kwargs={"use_safetensors": True})
+        with _no_progress_bar() if os.path.isdir(source) else nullcontext():  # a download is worth showing
+            self._model = SentenceTransformer(source, device=device, model_kwargs={"use_safetensors": True})
         for kind, prompt in (("query", query_prompt), ("document", document_prompt)):
             if prompt is not None:
                 self._model.prompts[kind] = prompt
@@ -78,6 +80,20 @@ class SentenceTransformerEmbedder:
         texts = [without_control_tokens(text, self._model.tokenizer) for text in texts]
         vectors = encode(texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep transformers' bar of weights out of what a command prints."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _builtin_folder() -> str:

@@ -24,3 +24,18 @@ async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, rea
 
         return await ServerStore.open(config, embedding=identity, read_only=read_only)
     return await EmbeddedStore.open(config.path, embedding=identity, create=not read_only)
+
+
+async def check_server(config: BankConfig) -> None:
+    """Ask the server of a bank for something that opening needs.
+
+    Raises:
+        StoreError: If it cannot be reached, or refuses.
+    """
+    from verl_comprl.experience.store.server_client import ServerClient
+
+    client = ServerClient(config)
+    try:
+        await client.call(lambda client: client.get_aliases())
+    finally:
+        await client.close()

@@ -6,6 +6,7 @@ and the order of writes are in ``ledger``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,14 +136,22 @@ class ExperienceStore(ABC):
 
     @abstractmethod
     async def replace_all(
-        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
+        self,
+        entries: Sequence[Experience],
+        vectors: np.ndarray,
+        embedding: dict[str, Any] | None = None,
+        *,
+        switching: AbstractAsyncContextManager[None] | None = None,
     ) -> None:
         """Replace all entries by these; after a crash the store holds either the old or the new content.
+
+        Searches find the old content until the new one is complete.
 
         Args:
             entries: The new content.
             vectors: Shape ``(len(entries), dimension)``; another dimension than before needs another ``embedding``.
             embedding: Identity of the embedder that made the vectors, with its ``dimension``; None if it is the same.
+            switching: Open while searches go over to the new content, which waits for nothing.
         """
 
     @abstractmethod

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -158,7 +159,12 @@ class EmbeddedStore(ExperienceStore):
         return stack_rows(ids, found, self.dimension)
 
     async def replace_all(
-        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
+        self,
+        entries: Sequence[Experience],
+        vectors: np.ndarray,
+        embedding: dict[str, Any] | None = None,
+        *,
+        switching: AbstractAsyncContextManager[None] | None = None,
     ) -> None:
         identity = self.embedding if embedding is None else as_json(embedding)
         check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
@@ -168,10 +174,16 @@ class EmbeddedStore(ExperienceStore):
             await self._upsert(fresh, entries, vectors)
             await self._write(fresh.flush)
         except BaseException:
-            await self._write(fresh.close)
-            shutil.rmtree(self._shard_path(number), ignore_errors=True)
+            await self._write(lambda: self._discard(number, fresh))
             raise
-        await self._write(lambda: self._switch(number, fresh, identity))
+        # bank.json names the live shard, so the atomic write of this file decides: a crash before it leaves the old
+        # shard live, a crash after it the new one, and `_open_shard` removes the other.
+        await self._write(lambda: self._write_identity(number, identity))
+        async with switching or nullcontext():
+            old, old_number = self._shard, self._shard_number
+            self._shard, self._shard_number, self._params = fresh, number, None
+            self.embedding, self.dimension = identity, identity["dimension"]
+        await self._write(lambda: self._discard(old_number, old))
 
     async def flush(self) -> None:
         await self._write(self._shard.flush)
@@ -262,26 +274,26 @@ class EmbeddedStore(ExperienceStore):
             if stored.get("creating"):  # a crash in the first opening
                 shutil.rmtree(self._shard_path(self._shard_number), ignore_errors=True)
                 self._create_shard(self._shard_number, self.dimension).close()
-                self._write_identity(self._shard_number)
+                self._write_identity(self._shard_number, self.embedding)
             self._shard = edge.EdgeShard.load(str(self._shard_path(self._shard_number)))
             _ensure_indexes(self._shard)
             if stored["schema_version"] != SCHEMA_VERSION:  # its entries are read, and rewritten when they change
-                self._write_identity(self._shard_number)
+                self._write_identity(self._shard_number, self.embedding)
         elif self._wanted is not None:
             self.embedding = as_json(self._wanted)
             self.dimension = self.embedding["dimension"]
             # The file says whose folder this is before anything else is written, and that the shard is not complete.
             check_adoptable(self._folder)
-            self._write_identity(0, creating=True)
+            self._write_identity(0, self.embedding, creating=True)
             self._shard = self._create_shard(0, self.dimension)
-            self._write_identity(0)
+            self._write_identity(0, self.embedding)
         for path in self._folder.glob("shard-*"):
             number = path.name.removeprefix("shard-")
             if number.isdecimal() and int(number) != self._shard_number:  # left behind by a crash in a replacement
                 shutil.rmtree(path)
 
-    def _write_identity(self, number: int, *, creating: bool = False) -> None:
-        identity = {"schema_version": SCHEMA_VERSION, "embedding": self.embedding, "shard": number}
+    def _write_identity(self, number: int, embedding: dict[str, Any], *, creating: bool = False) -> None:
+        identity = {"schema_version": SCHEMA_VERSION, "embedding": embedding, "shard": number}
         identity |= {"creating": True} if creating else {}
         write_atomically(self._folder / "bank.json", json.dumps(identity, indent=1).encode())
 
@@ -297,19 +309,9 @@ class EmbeddedStore(ExperienceStore):
         _ensure_indexes(shard)
         return shard
 
-    def _switch(self, number: int, fresh: edge.EdgeShard, embedding: dict[str, Any]) -> None:
-        old, old_number, old_embedding = self._shard, self._shard_number, self.embedding
-        self.embedding = embedding
-        # bank.json names the live shard, so the atomic write of this file is the switch: a crash before it leaves the
-        # old shard live, a crash after it the new one, and `_open_shard` removes the other.
-        try:
-            self._write_identity(number)
-        except BaseException:
-            self.embedding = old_embedding
-            raise
-        self._shard, self._shard_number, self.dimension = fresh, number, embedding["dimension"]
-        old.close()
-        shutil.rmtree(self._shard_path(old_number))
+    def _discard(self, number: int, shard: edge.EdgeShard) -> None:
+        shard.close()
+        shutil.rmtree(self._shard_path(number), ignore_errors=True)
 
     def _close_shard(self) -> None:
         self._shard.flush()

@@ -7,6 +7,7 @@ Owns entries and searches. How calls are made is in ``server_client``, the colle
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -122,28 +123,36 @@ class ServerStore(ExperienceStore):
         vectors = check_vectors(
             np.stack([request.vector for request in requests]), count=len(requests), dimension=self.dimension
         )
+        # Where a condition may not name that many ids, as many more hits are asked for, and left out here.
+        most = self._limits.condition_max_size
+        extra = [len(r.exclude) if most is not None and len(r.exclude) > most else 0 for r in requests]
         queries = [
             models.QueryRequest(
                 query=vector.tolist(),
-                limit=min(request.limit, self._limits.max_query_limit or request.limit),
-                filter=_filter(request),
+                limit=min(request.limit + more, self._limits.max_query_limit or request.limit + more),
+                filter=_filter(replace(request, exclude=frozenset()) if more else request),
                 # At the same cost as with the server's index up to some 100,000 entries, which would miss some.
                 params=models.SearchParams(exact=self._limits.search_allow_exact is not False),
                 with_payload=False,
             )
-            for request, vector in zip(requests, vectors, strict=True)
+            for request, vector, more in zip(requests, vectors, extra, strict=True)
         ]
         size = self._limits.search_max_batchsize or len(queries)
         responses = [
             response
             for start in range(0, len(queries), size)
             for response in await self._located(
-                lambda client, start=start: client.query_batch_points(self._name, queries[start : start + size])
+                lambda client, start=start: client.query_batch_points(
+                    self._name, queries[start : start + size], timeout=self._client.whole_seconds
+                )
             )
         ]
         return [
-            sorted((Hit(str(p.id), p.score) for p in response.points), key=lambda hit: (-hit.score, hit.id))
-            for response in responses
+            sorted(
+                (Hit(str(p.id), p.score) for p in response.points if str(p.id) not in request.exclude),
+                key=lambda hit: (-hit.score, hit.id),
+            )[: request.limit]
+            for request, response in zip(requests, responses, strict=True)
         ]
 
     async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()) -> None:
@@ -164,7 +173,9 @@ class ServerStore(ExperienceStore):
                 for entry in entries[start : start + _WRITE_BATCH]
             ]
             results = await self._client.call(
-                lambda client, operations=operations: client.batch_update_points(self._name, operations, wait=True)
+                lambda client, operations=operations: client.batch_update_points(
+                    self._name, operations, wait=True, timeout=self._client.whole_seconds
+                )
             )
             for result in results:
                 self._check(result)
@@ -174,7 +185,12 @@ class ServerStore(ExperienceStore):
         if ids:  # readers wait for this one, so it is tried once; the whole change can be repeated
             self._check(
                 await self._client.call_briefly(
-                    lambda client: client.delete(self._name, models.PointIdsList(points=list(ids)), wait=True)
+                    lambda client: client.delete(
+                        self._name,
+                        models.PointIdsList(points=list(ids)),
+                        wait=True,
+                        timeout=self._client.whole_seconds,
+                    )
                 )
             )
 
@@ -189,7 +205,12 @@ class ServerStore(ExperienceStore):
         return stack_rows(ids, found, self.dimension)
 
     async def replace_all(
-        self, entries: Sequence[Experience], vectors: np.ndarray, embedding: dict[str, Any] | None = None
+        self,
+        entries: Sequence[Experience],
+        vectors: np.ndarray,
+        embedding: dict[str, Any] | None = None,
+        *,
+        switching: contextlib.AbstractAsyncContextManager[None] | None = None,
     ) -> None:
         identity = self.embedding if embedding is None else as_json(embedding)
         vectors = check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
@@ -205,8 +226,11 @@ class ServerStore(ExperienceStore):
             with contextlib.suppress(StoreError):  # the next replacement deletes what cannot be deleted now
                 await self._collection.drop(name)
             raise
-        await self._collection.switch_to(name)
-        self.embedding, self.dimension = identity, identity["dimension"]
+        await self._collection.point_to(name)
+        async with switching or contextlib.nullcontext():
+            self._collection.physical = name
+            self.embedding, self.dimension = identity, identity["dimension"]
+        await self._collection.clear_away()
 
     async def flush(self) -> None:
         # The server itself makes every acknowledged write durable.
@@ -265,7 +289,13 @@ class ServerStore(ExperienceStore):
                 for row in batch
             ]
             await self._start_writing()
-            self._check(await self._client.call(lambda client, points=points: client.upsert(name, points, wait=True)))
+            self._check(
+                await self._client.call(
+                    lambda client, points=points: client.upsert(
+                        name, points, wait=True, timeout=self._client.whole_seconds
+                    )
+                )
+            )
 
     def _batches(self, payloads: Sequence[dict[str, Any]]) -> Iterator[list[int]]:
         """Split rows into requests that the server accepts."""
@@ -286,6 +316,7 @@ class ServerStore(ExperienceStore):
         if self._read_only:
             raise StoreError(f"{self._client.name} was opened read-only")
         await self._lease.renew()
+        await self._collection.settle()
 
     def _check(self, result: models.UpdateResult) -> None:
         if result.status != models.UpdateStatus.COMPLETED:

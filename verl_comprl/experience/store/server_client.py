@@ -4,19 +4,23 @@ Owns how a call is made. The calls themselves are in ``server`` and ``server_col
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 import stamina
 from qdrant_client import AsyncQdrantClient
-from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.store.errors import StoreError
 
 T = TypeVar("T")
+
+# Retries are usual, and what fails in the end is raised; stamina would print a line for each.
+logging.getLogger("stamina").setLevel(logging.ERROR)
 
 _NO_SPACE = "No space left on device"
 _LONGEST_WAIT = 10.0
@@ -34,10 +38,13 @@ class ServerClient:
             client: Used instead of a client of ``config.url``: the contract suite passes one in local mode.
         """
         self.name = f"experience bank {config.collection} on {config.url}"
+        self.whole_seconds = max(1, round(config.timeout_seconds))
+        """Time limit of a request as the client and the server take it. Writes and searches send it: without it a
+        server goes on with them when nobody waits any more."""
         self._client = client or AsyncQdrantClient(
             url=config.url,
             api_key=os.environ.get("QDRANT_API_KEY"),
-            timeout=max(1, round(config.timeout_seconds)),  # the client takes whole seconds
+            timeout=self.whole_seconds,
             prefer_grpc=False,
             check_compatibility=False,  # would be a blocking call
             pool_size=config.max_in_flight,
@@ -120,7 +127,8 @@ def status_of(error: BaseException | None) -> int | None:
     """Return the HTTP status of a client's error, or of the one that caused a ``StoreError``; None without one."""
     if isinstance(error, StoreError):
         error = error.__cause__
-    if isinstance(error, ResourceExhaustedResponse):
+    # The client reads no date in `Retry-After` (proxies send one), and raises its own base class then.
+    if isinstance(error, ResourceExhaustedResponse) or type(error) is QdrantException:
         return 429
     return error.status_code if isinstance(error, UnexpectedResponse) else None
 
@@ -130,7 +138,7 @@ def _should_retry(error: Exception) -> bool | float:
     if isinstance(error, ResourceExhaustedResponse):
         return float(error.retry_after_s) if error.retry_after_s <= _LONGEST_WAIT else False
     status = status_of(error)
-    if _NO_SPACE in str(error):
+    if _NO_SPACE in str(error) or status == 507:
         return False
     return status in (408, 429) or status >= 500 if status else isinstance(error, ResponseHandlingException)
 
@@ -139,7 +147,7 @@ def _explained(error: Exception) -> str:
     status = status_of(error)
     if status in (401, 403):
         return f"{status}, the API key is missing or wrong: set the environment variable QDRANT_API_KEY"
-    if _NO_SPACE in str(error):
+    if _NO_SPACE in str(error) or status == 507:
         return "the server's disk is full (No space left on device); searches go on, make room there"
     return _one_line(error)
 

@@ -34,6 +34,7 @@ class ServerCollection:
         self.physical = ""
         self.limits = models.StrictModeConfigOutput()
         """Sizes of requests that the server accepts; None for any."""
+        self._settled = True
 
     async def find(self) -> dict[str, Any] | None:
         """Return the metadata of the collection behind the alias, or None if there is no such alias.
@@ -70,7 +71,7 @@ class ServerCollection:
             if status_of(error) != 409:
                 raise
         await self.ensure_indexes()
-        await self._point_alias(self.physical)
+        await self.point_to(self.physical)
         return await self._metadata()
 
     async def create_next(self, embedding: dict[str, Any]) -> str:
@@ -80,13 +81,26 @@ class ServerCollection:
         await self._ensure_indexes(name)
         return name
 
-    async def switch_to(self, name: str) -> None:
-        """Point the alias to another collection and delete the previous one."""
+    async def point_to(self, name: str) -> None:
+        """Point the alias to a collection."""
         # The alias decides which content counts: a crash before this call leaves the old content, a crash after it the
-        # new one, and in both cases a collection that nothing refers to.
-        await self._point_alias(name)
-        self.physical = name
-        await self.clear_away()
+        # new one, and in both cases a collection that nothing refers to. One action, which replaces an alias: harmless
+        # to repeat, and read back in case the last answer was lost.
+        create: Any = models.CreateAliasOperation(
+            create_alias=models.CreateAlias(collection_name=name, alias_name=self._alias)
+        )
+        self._settled = False
+        try:
+            await self._client.call(lambda client: client.update_collection_aliases([create]))
+        except StoreError:
+            if await self._aliased() != name:
+                raise
+        self._settled = True
+
+    async def settle(self) -> None:
+        """Point the alias back to the collection in use, if a call that failed may have moved it."""
+        if not self._settled:
+            await self.point_to(self.physical)
 
     async def clear_away(self) -> None:
         """Delete the collections that replacements left behind; what cannot be deleted now is deleted at an opening."""
@@ -160,17 +174,6 @@ class ServerCollection:
         there = (await self._client.call(lambda client: client.get_collections())).collections
         found = [(form.fullmatch(collection.name), collection.name) for collection in there]
         return sorted((int(match[1]), name) for match, name in found if match)
-
-    async def _point_alias(self, new: str) -> None:
-        # One action, which replaces an alias: harmless to repeat, and read back in case the last answer was lost.
-        create: Any = models.CreateAliasOperation(
-            create_alias=models.CreateAlias(collection_name=new, alias_name=self._alias)
-        )
-        try:
-            await self._client.call(lambda client: client.update_collection_aliases([create]))
-        except StoreError:
-            if await self._aliased() != new:
-                raise
 
     async def _aliased(self) -> str | None:
         aliases = (await self._client.call(lambda client: client.get_aliases())).aliases

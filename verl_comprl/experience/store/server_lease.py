@@ -114,7 +114,11 @@ class Lease:
 
     async def _read(self) -> dict[str, Any] | None:
         try:
-            found = await self._client.call(lambda client: client.retrieve(self._collection, [_POINT]))
+            found = await self._client.call(
+                lambda client: client.retrieve(
+                    self._collection, [_POINT], consistency=models.ReadConsistencyType.MAJORITY
+                )
+            )
         except StoreError as error:
             if status_of(error) == 404 or "not found" in str(error):  # the latter in the client's local mode
                 return None
@@ -132,9 +136,16 @@ class Lease:
         point = models.PointStruct(id=_POINT, vector=[1.0], payload=payload)
         same = models.Filter(must=[models.FieldCondition(key="turn", match=models.MatchValue(value=self._turn))])
         # Update only: a condition alone would insert a point that is not there. A repeated call changes nothing more.
+        # On several nodes the condition is judged by one of them, and read back from most.
         await self._client.call(
             lambda client: client.upsert(
-                self._collection, [point], wait=True, update_mode=models.UpdateMode.UPDATE_ONLY, update_filter=same
+                self._collection,
+                [point],
+                wait=True,
+                ordering=models.WriteOrdering.STRONG,
+                timeout=self._client.whole_seconds,
+                update_mode=models.UpdateMode.UPDATE_ONLY,
+                update_filter=same,
             )
         )
 

@@ -4,7 +4,7 @@ Owns the columns and the text of the card. The folder, and the check that it is 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,9 +13,11 @@ from verl_comprl.experience.schema import SCHEMA_VERSION, Experience, TaskUsage
 
 ENTRIES_FILE = "data/entries.parquet"
 
-_READ_BATCH = 64
+_READ_BATCH = 4096
+_ENTRY_VALUES = 1000
 _ENTRY_BYTES = 256 * 1024
-"""Mean size of an entry from which a table is taken for an attack; contents have some thousand characters."""
+"""Mean number of values and size of an entry from which a table is taken for an attack; a content has some thousand
+characters."""
 
 _CARD = """\
 ---
@@ -83,19 +85,9 @@ def from_parquet(data: bytes, count: int) -> list[Experience]:
         ValueError: If it is not a parquet file, or its rows are not entries of this schema.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        # Not read_table: its threads outlive the call, and one that frees `data` while Python exits aborts the process.
-        file, rows, size = pq.ParquetFile(pa.BufferReader(data)), [], 0
-        if file.metadata.num_rows != count:
-            raise ValueError(f"should have {count} entries, has {file.metadata.num_rows}")
-        for batch in file.iter_batches(_READ_BATCH, use_threads=False):
-            texts = batch.to_pylist()  # counted as text: a dictionary column of one long text has few bytes
-            size += batch.nbytes + sum(len(value) for row in texts for value in row.values() if isinstance(value, str))
-            if size > _ENTRY_BYTES * (count + _READ_BATCH):
-                raise ValueError(f"has more than {_ENTRY_BYTES} bytes per entry")
-            rows += texts
+        rows = [row for batch in _batches(data, count) for row in batch.to_pylist()]
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"not a parquet file: {error}") from error
     try:
@@ -104,6 +96,46 @@ def from_parquet(data: bytes, count: int) -> list[Experience]:
         first = error.errors()[0]
         row, *field = first["loc"]
         raise ValueError(f"row {row} is not an entry: {'.'.join(map(str, field))}: {first['msg']}") from error
+
+
+def _batches(data: bytes, count: int) -> Iterator[Any]:
+    """Yield the rows of a parquet file in record batches, none of which is unpacked before its size is known."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.read_metadata(pa.BufferReader(data))
+    if file.num_rows != count:
+        raise ValueError(f"should have {count} entries, has {file.num_rows}")
+    groups = [file.row_group(at) for at in range(file.num_row_groups)]
+    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+    most = count + 64
+    if sum(column.num_values for column in columns) > _ENTRY_VALUES * most:
+        raise ValueError(f"has more than {_ENTRY_VALUES} values per entry")
+
+    def check(size: int) -> None:
+        if size > _ENTRY_BYTES * most:
+            raise ValueError(f"has more than {_ENTRY_BYTES} bytes per entry")
+
+    check(size := sum(column.total_uncompressed_size for column in columns))
+    # A text that stands in many rows is stored once: it is counted in each before it is copied for each.
+    texts = [column.path_in_schema for column in columns if column.physical_type == "BYTE_ARRAY"]
+    reader = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+    # Not read_table: its threads outlive the call, and one that frees `data` while Python exits aborts the process.
+    for batch in reader.iter_batches(_READ_BATCH, use_threads=False):
+        check(size := size + sum(map(_text_bytes, batch.columns)))
+        yield batch
+
+
+def _text_bytes(column: Any) -> int:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        lengths = pc.call_function("binary_length", [column.dictionary])
+        return pc.call_function("sum", [lengths.take(column.indices)]).as_py() or 0
+    if pa.types.is_list(column.type):
+        return _text_bytes(column.flatten())
+    return sum(map(_text_bytes, column.flatten())) if pa.types.is_struct(column.type) else 0
 
 
 def card(entries: Sequence[Experience], embedding: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verl_comprl.experience.schema import Experience
+from verl_comprl.nearest import did_you_mean
 
 _NUMBER, _FLAG = "number", "true or false"
 _KINDS: Mapping[Any, str] = {int: _NUMBER, float: _NUMBER, int | None: _NUMBER, bool | None: _FLAG}
@@ -54,6 +55,11 @@ def field_value(entry: Experience, field: str) -> Any:
     return ", ".join(value) if isinstance(value, tuple) else value
 
 
+def unknown_field(field: str) -> str:
+    """Return the message about a field that does not exist, with the nearest one."""
+    return f"no field {field!r}; {did_you_mean(field, FIELDS)}the fields are {', '.join(sorted(FIELDS))}"
+
+
 def _values(entry: Experience, field: str) -> tuple[Any, ...]:
     value = getattr(entry, field)
     values = (value or ("",)) if isinstance(value, tuple) else (value,)
@@ -69,7 +75,7 @@ def _parse(condition: str) -> Condition:
         )
     field, symbol, value = match[1], match[2], match[3].strip()
     if field not in FIELDS:
-        raise ValueError(f"condition {condition!r}: no field {field!r}; the fields are {', '.join(sorted(FIELDS))}")
+        raise ValueError(f"condition {condition!r}: {unknown_field(field)}")
     kind = FIELDS[field]
     if symbol == "~":
         if kind != "text":

@@ -40,8 +40,8 @@ async def save_snapshot(ledger: Ledger, folder: Path) -> None:
     # Only the reading needs the lock: entries are immutable, and changes need not wait for the files.
     async with ledger.reading():
         entries = list(ledger.table.by_id.values())
-        vectors = await ledger.store.vectors([entry.id for entry in entries])
-    await asyncio.to_thread(write_snapshot, folder, entries, vectors, ledger.store.embedding)
+        vectors, embedding = await ledger.store.vectors([entry.id for entry in entries]), ledger.store.embedding
+    await asyncio.to_thread(write_snapshot, folder, entries, vectors, embedding)
 
 
 async def restore_snapshot(ledger: Ledger, folder: Path) -> None:
