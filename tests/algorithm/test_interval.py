@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.algorithm.interval import effective_count, wilson_interval
 
 
 def test_by_hand() -> None:
@@ -29,3 +29,18 @@ def test_the_bounds_meet_the_definition(case: tuple[int, int]) -> None:
 def test_counts_out_of_range_are_refused(successes: int, count: int) -> None:
     with pytest.raises(ValueError, match=f"got {successes} of {count}"):
         wilson_interval(successes, count)
+
+
+def test_trials_of_one_task_by_hand() -> None:
+    assert effective_count([(n, n % 2) for n in range(10)]) == 10  # each its own task
+    assert effective_count([(n % 5, n % 5 < 2) for n in range(20)]) == 5  # a task always ends alike
+    assert effective_count([(n % 5, n // 5 % 2) for n in range(20)]) == 20  # all tasks succeed half of the time
+    assert effective_count([(n % 5, 1) for n in range(20)]) == 5  # nothing is known about how tasks vary
+    # Successes 4, 3, 1, 0 of 4 each: p = 1/2, deviations 2, 1, 1, 2, spread 10 · 4/3, 16² / 4 / (40/3) = 4.8
+    trials = [(task, float(n < wins)) for task, wins in enumerate((4, 3, 1, 0)) for n in range(4)]
+    assert effective_count(trials) == pytest.approx(4.8)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=60))
+def test_they_count_as_more_than_the_tasks_and_less_than_the_trials(trials: list[tuple[int, bool]]) -> None:
+    assert len(dict(trials)) <= effective_count(trials) <= len(trials) + 1e-9

@@ -9,7 +9,8 @@ from verl_comprl.trainer.evaluation import evaluation_metrics
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
-    names = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls", "degraded")
+    names = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls", "degraded", "task_number")
+    rows = tuple((*row, at) if len(row) < len(names) else row for at, row in enumerate(rows))
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
@@ -34,6 +35,15 @@ def test_per_task_and_average() -> None:
     assert (named["episodes_with"], named["episodes_without"]) == (3.0, 1.0)
     assert (named["room/success_with_low"], named["room/success_with_high"]) == wilson_interval(1, 2)
     assert "maze/success_without" not in named
+
+
+def test_an_instance_that_is_played_again_is_no_further_one() -> None:
+    """40 episodes of 4 instances, two of which always succeed, tell as much as 4 episodes."""
+    rows = infos(*((1.0, float(n % 4 < 2), 0.0, 1.0, 0.0, 0.0, 0.0, float(n % 4)) for n in range(40)))
+    metrics = evaluation_metrics(["room"] * 40, rows)
+    assert (metrics["comprl/eval/room/episodes_with"], metrics["comprl/eval/room/instances_with"]) == (40, 4)
+    bounds = metrics["comprl/eval/room/success_with_low"], metrics["comprl/eval/room/success_with_high"]
+    assert bounds == pytest.approx(wilson_interval(2, 4))
 
 
 def test_an_evaluation_without_episodes_has_no_metrics() -> None:

@@ -1,9 +1,11 @@
-"""Wilson confidence interval of a success rate."""
+"""Wilson confidence interval of a success rate, also of tasks that were played several times."""
 
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
 from math import sqrt
 
 
-def wilson_interval(successes: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson_interval(successes: float, count: float, z: float = 1.959964) -> tuple[float, float]:
     """Return the Wilson score interval of a proportion: the ``p`` with ``|p̂ − p| ≤ z·√(p(1−p)/n)``.
 
     Args:
@@ -21,3 +23,23 @@ def wilson_interval(successes: float, count: int, z: float = 1.959964) -> tuple[
     spread = z * sqrt(rate * (1 - rate) / count + z**2 / (4 * count**2))
     scale = 1 + z**2 / count
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def effective_count(outcomes: Iterable[tuple[Hashable, float]]) -> float:
+    """Return the number of independent trials that tell as much as these, some of which are of the same task.
+
+    Between the number of tasks (a task always ends the same way, so that playing it again tells nothing) and the number
+    of trials (tasks do not differ): ``p(1−p)`` divided by the variance of ``p̂`` between tasks.
+
+    Args:
+        outcomes: Task and success, 0 or 1, of each trial; at least one.
+    """
+    by_task: defaultdict[Hashable, list[float]] = defaultdict(list)
+    for task, success in outcomes:
+        by_task[task].append(success)
+    tasks, count = len(by_task), sum(map(len, by_task.values()))
+    rate = sum(map(sum, by_task.values())) / count
+    if rate in (0, 1) or tasks == 1:
+        return tasks
+    spread = sum((sum(trials) - rate * len(trials)) ** 2 for trials in by_task.values()) * tasks / (tasks - 1)
+    return max(tasks, count**2 * rate * (1 - rate) / max(spread, count * rate * (1 - rate)))

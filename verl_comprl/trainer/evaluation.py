@@ -4,10 +4,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.algorithm.interval import effective_count, wilson_interval
 
 ARMS = ("with", "without")
-_COLUMNS: tuple[str, ...] = ("slot_guided", "success", "score", "actions", "invalid_actions", "tool_calls", "degraded")
+_COLUMNS: tuple[str, ...] = (
+    "slot_guided",
+    "task_number",
+    "success",
+    "score",
+    "actions",
+    "invalid_actions",
+    "tool_calls",
+    "degraded",
+)
 
 Episodes = list[dict[str, float]]
 
@@ -16,7 +25,8 @@ def evaluation_metrics(data_sources: Sequence[str], infos: dict[str, list]) -> d
     """Return the measures of each task and arm, and their averages over tasks.
 
     ``comprl/eval/<task>/<measure>_<arm>`` and ``comprl/eval/<measure>_<arm>``; success has a Wilson interval,
-    ``success_<arm>_low`` and ``…_high``. The averages' interval and number of episodes are those of all tasks together.
+    ``success_<arm>_low`` and ``…_high``, for which several episodes of one instance count less than as many of
+    different ones. The averages' interval and numbers of episodes and instances are those of all tasks together.
 
     Args:
         data_sources: Task of each evaluated episode.
@@ -60,5 +70,8 @@ def _measures(episodes: Episodes) -> dict[str, float]:
 
 def _pooled(episodes: Episodes) -> dict[str, float]:
     """Return what is counted over episodes of several tasks together, not averaged over tasks."""
-    low, high = wilson_interval(sum(episode["success"] for episode in episodes), len(episodes))
-    return {"success:low": low, "success:high": high, "episodes": float(len(episodes))}
+    outcomes = [(episode["task_number"], episode["success"]) for episode in episodes]
+    count = effective_count(outcomes)
+    low, high = wilson_interval(count * sum(success for _, success in outcomes) / len(outcomes), count)
+    instances = len({number for number, _ in outcomes})
+    return {"success:low": low, "success:high": high, "episodes": float(len(episodes)), "instances": float(instances)}
