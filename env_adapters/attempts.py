@@ -84,15 +84,12 @@ async def play_all(
     rows: Sequence[Mapping[str, Any]], attempts: int, ask: Ask, output: Path, *, parallel: int, limits: Limits
 ) -> int:
     """Play the attempts that ``output`` lacks, append a line for each, and return their number."""
-    done = set()
-    if output.exists():
-        lines = output.read_text(encoding="utf-8").splitlines()
-        done = {(record["seed"], record["attempt"]) for record in map(json.loads, lines)}
+    done = _done(output)
     missing = [
         (row, attempt)
         for row in rows
         for attempt in range(attempts)
-        if (row["extra_info"]["seed"], attempt) not in done
+        if (row["extra_info"]["task_id"], row["extra_info"]["seed"], attempt) not in done
     ]
     host, slots = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +108,14 @@ async def play_all(
         finally:
             await host.close()
     return len(missing)
+
+
+def _done(output: Path) -> set[tuple[str, int, int]]:
+    """Return task, seed and number of each attempt in ``output``, and remove a line that a kill has cut off."""
+    *lines, rest = output.read_bytes().split(b"\n") if output.exists() else [b""]
+    if rest:
+        output.write_bytes(b"".join(line + b"\n" for line in lines))
+    return {(record["task_id"], record["seed"], record["attempt"]) for record in map(json.loads, lines)}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Protocols: ways to play and count an episode, so that numbers can be compared with those of others.
+"""Protocols: rules of playing and counting episodes that make numbers comparable with those of others.
 
 Owns what a protocol can set in every family: the form of an answer, whether the allowed actions are shown with every
 observation, and what an invalid action and a success give. Each family has a table of its protocols, which also hold
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from env_adapters.nearest import unknown_value
 
 _ACTION = re.compile(r"<action>.*?</action>", re.DOTALL)
 _LOST_TURN = re.compile(
@@ -83,7 +85,7 @@ def choose(protocols: Mapping[str, Protocol], name: str, **given: Any) -> tuple[
         ValueError: If the name is unknown.
     """
     if name not in protocols:
-        raise ValueError(f"unknown protocol {name!r}; known: {', '.join(protocols)}")
+        raise ValueError(unknown_value("protocol", name, protocols))
     protocol = protocols[name]
     return protocol, {
         option: protocol.defaults.get(option) if value is None else value for option, value in given.items()

@@ -6,13 +6,13 @@ group ``verl_comprl.environments``. A family is imported only when one of its en
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
 from env_adapters.base import TextEnvironment
+from env_adapters.nearest import did_you_mean
 from env_adapters.plain import PlainEnvironment, adapt, is_plain, rows_of
 
 ENTRY_POINT_GROUP = "verl_comprl.environments"
@@ -83,7 +83,7 @@ def make(name: str, **options: Any) -> TextEnvironment:
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = sorted(options.keys() - parameters.keys())
     if unknown and not takes_any:
-        hint = _did_you_mean(unknown[0], parameters)
+        hint = did_you_mean(unknown[0], parameters)
         raise ValueError(
             f"environment {name!r} has no option {unknown[0]!r}; {hint}its options: {', '.join(parameters)}"
         )
@@ -156,15 +156,10 @@ def _resolve(name: str) -> str | type[TextEnvironment]:
         return name
     known = ", ".join(sorted(targets))
     raise ValueError(
-        f"unknown environment {name!r}; {_did_you_mean(name, targets)}known: {known}. Give an import path "
+        f"unknown environment {name!r}; {did_you_mean(name, targets)}known: {known}. Give an import path "
         f"'module:Class', or add one with env_adapters.register(name, 'module:Class') or an entry point in group "
         f"{ENTRY_POINT_GROUP!r}"
     )
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def _load(path: str) -> Any:

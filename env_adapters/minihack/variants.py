@@ -6,6 +6,7 @@ Owns the table of variants and the system prompt made from it; needs no engine.
 from dataclasses import dataclass
 
 from env_adapters.minihack.actions import APPLY_KEY, COMPASS, PICKUP
+from env_adapters.nearest import unknown_value
 
 _MOVES = tuple(COMPASS)
 _RIVER = "Reach the staircase down on the far side of a river by pushing boulders into the water and crossing there."
@@ -73,7 +74,7 @@ def get_variant(name: str) -> Variant:
         ValueError: If the name is unknown.
     """
     if name not in VARIANTS:
-        raise ValueError(f"unknown MiniHack variant {name!r}; known: {', '.join(VARIANTS)}")
+        raise ValueError(unknown_value("MiniHack variant", name, VARIANTS))
     return VARIANTS[name]
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from env_adapters.nearest import unknown_value
 from env_adapters.sokoban.level import ACTIONS
 from env_adapters.sokoban.observation import TARGET
 
@@ -38,7 +39,7 @@ class Task:
             ("difficulty", self.difficulty, tuple(DIFFICULTIES)),
         ):
             if type(value) is not type(allowed[0]) or value not in allowed:
-                raise ValueError(f"unknown {option} {value!r}; known: {', '.join(map(str, allowed))}")
+                raise ValueError(unknown_value(option, value, allowed))
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from env_adapters.nearest import unknown_value
 from env_adapters.swebench.bubblewrap import start_bubblewrap
 from env_adapters.swebench.docker import start_docker
 from env_adapters.swebench.remote import start_remote
@@ -35,5 +36,5 @@ def get_backend(name: str) -> Start:
         ValueError: If the backend is unknown.
     """
     if name not in BACKENDS:
-        raise ValueError(f"unknown backend {name!r}; known: {', '.join(BACKENDS)}")
+        raise ValueError(unknown_value("backend", name, BACKENDS))
     return BACKENDS[name]

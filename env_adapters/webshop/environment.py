@@ -7,6 +7,7 @@ Owns the options, the parsing of actions and the reward of a purchase. The shop 
 from typing import Any, ClassVar
 
 from env_adapters.base import TextEnvironment, Transition
+from env_adapters.nearest import unknown_value
 from env_adapters.parsing import extract_action, match_action
 from env_adapters.protocols import choose
 from env_adapters.webshop.actions import SEARCH_FORM
@@ -123,4 +124,4 @@ class WebShopEnvironment(TextEnvironment):
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"unknown {name} {value!r}; known: {', '.join(allowed)}")
+        raise ValueError(unknown_value(name, value, allowed))

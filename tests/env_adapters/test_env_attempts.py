@@ -72,13 +72,26 @@ def test_every_task_is_attempted_as_often_as_asked(
     for record in records:
         assert record["success"] is True and record["reward"] == 1.0 and record["tokens"] == 7 * record["turns"]
     assert len(asked) == sum(record["turns"] for record in records)
-    # Another run adds what is missing, and only that.
+    # Another run adds what is missing, and only that, also after a kill in the middle of a line.
+    with output.open("a") as file:
+        file.write('{"task_id": "')
     assert main([*command, "3", "--model", "bad"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["played"] == 3
     assert [record["success"] for record in lines(output)[6:]] == [False] * 3
     assert lines(output)[:6] == records and {record["turns"] for record in lines(output)[6:]} == {8}
     rates = select.success_rates(lines(output))
     assert set(rates.values()) == {2 / 3}
+
+
+def test_equal_seeds_of_different_tasks_are_different_attempts(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path
+) -> None:
+    seeds = [row["extra_info"]["seed"] for row in pq.read_table(data).to_pylist()]
+    output = tmp_path / "attempts.jsonl"
+    output.write_text("".join(json.dumps({"task_id": "other", "seed": s, "attempt": 0}) + "\n" for s in seeds))
+    command = ["--data", str(data), "--endpoint", server[0], "--output", str(output), "--attempts", "1"]
+    assert main([*command, "--model", "good"]) == 0
+    assert len(lines(output)) == 2 * len(seeds)
 
 
 def test_a_server_that_is_away_is_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
