@@ -1,4 +1,4 @@
-"""Commands in README and docs: programs, options, targets, extras and settings exist, and quick ones run as written."""
+"""Commands in README and docs: programs, options, targets, extras and settings exist; datasets are written as told."""
 
 import argparse
 import importlib.util

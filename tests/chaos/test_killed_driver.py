@@ -1,0 +1,78 @@
+"""A run whose driver is killed at random moments goes on from its last checkpoint, again and again.
+
+``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times, in about 40 minutes.
+"""
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from books import problems
+from running import Run, comprl_bank, last_step, read_steps
+
+from verl_comprl.record import RunRecord
+
+KILLS = int(os.environ.get("COMPRL_KILLS", "3"))
+MOST_SECONDS = 25.0
+"""A step and its checkpoint take less, so that a kill can meet each part of them."""
+
+pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(300 * (KILLS + 2))]
+
+
+def test_a_run_whose_driver_is_killed_again_and_again_loses_no_entry_and_counts_no_episode_twice(folder: Path) -> None:
+    moments = random.Random(KILLS)
+    steps = folder / "run/metrics.jsonl"
+
+    def finished() -> int:
+        return len(steps.read_text().splitlines()) if steps.exists() else 0
+
+    for _ in range(KILLS):
+        run = Run(folder, "trainer.total_training_steps=1000", "trainer.save_freq=1")
+        started = finished()
+        try:
+            run.wait_until(lambda begun=started: finished() > begun + 1)
+            run.process.wait(timeout=moments.uniform(0, MOST_SECONDS))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            run.process.kill()
+        run.process.wait()
+        assert run.processes() == [], "what the driver has started outlives it"
+
+    last = last_step(folder / "run") + 2
+    run = Run(folder, f"trainer.total_training_steps={last}", "trainer.save_freq=1")
+    assert run.process.wait(timeout=600) == 0, run.text()
+    assert [step["step"] for step in read_steps(folder / "run")] == list(range(1, last + 1))
+    assert problems(folder / "run") == []
+
+    listed = comprl_bank(folder, "list", "--limit", "0", "--json").stdout
+    bank = {json.loads(line)["id"] for line in listed.splitlines()}
+    promised, known = entries(folder / "run")
+    assert promised, "nothing was written"
+    assert promised <= bank <= known
+
+
+def entries(run: Path) -> tuple[set[str], set[str]]:
+    """Return the entries that must be in the bank, and those that may be.
+
+    An episode that waited in the queue at a checkpoint is distilled again by the run that goes on from it: what the
+    killed one had written of it is gone, and the last entries count.
+    """
+    written: dict[str, set[str]] = {}
+    known, gone, merged = set[str](), set[str](), set[str]()
+    before = None
+    for event in RunRecord(run).events():
+        if event["event"] == "written":
+            if event["episode"] != before:
+                written[event["episode"]] = set()
+            written[event["episode"]].add(event["entry"])
+            known.add(event["entry"])
+        elif event["event"] == "merged":
+            merged.add(event["entry"])
+        elif event["event"] == "removed":
+            gone.add(event["entry"])
+        before = event.get("episode") if event["event"] == "written" else None
+    return set[str]().union(*written.values()) - gone, known | merged
