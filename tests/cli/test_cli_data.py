@@ -106,6 +106,14 @@ def test_an_unknown_environment_lists_the_known_ones(tmp_path: Path, capsys: pyt
     assert "unknown environment 'chess'; known:" in shown and "minihack" in shown
 
 
+def test_a_folder_as_output_is_refused_before_tasks_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path, count="0")) == 2
+    line = f"comprl data: --output {tmp_path} is a folder; name a file, such as {tmp_path / 'tasks.parquet'}\n"
+    assert capsys.readouterr().err == line
+
+
 def test_a_path_that_cannot_be_written_is_named_in_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,14 +62,14 @@ def test_an_entry_is_shown_as_a_guided_actor_reads_it(
     assert played(monkeypatch, ["fly"], *given) == 0
     shown = capsys.readouterr().out
     assert "<experience>\ngo around  [2J holes\n</experience>" in shown  # nothing that could control the terminal
-    assert shown.splitlines()[-1] == "no success after 1 turns (out of turns): reward 0, score 0"
+    assert shown.splitlines()[-1] == "no success after 1 turn (out of turns): reward 0, score 0"
 
 
 def test_the_end_of_the_input_leaves_the_episode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert played(monkeypatch, ["up"], "vaults") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "left after 1 turns"
+    assert capsys.readouterr().out.splitlines()[-1] == "left after 1 turn"
 
 
 @pytest.mark.parametrize("name", ["frozenlake", "minihack", "sokoban", "vaults", "webshop", "alfworld", "swebench"])

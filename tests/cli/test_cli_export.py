@@ -138,10 +138,10 @@ def test_an_adapter_is_exported_apart_from_its_base(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["none"], "none does not exist"),
-        (["run", "--step", "5"], "has not a checkpoint of step 5; it has global_step_4, global_step_8"),
+        (["run", "--step", "5"], "has no checkpoint of step 5; it has global_step_4, global_step_8"),
         (["run/global_step_4", "--step", "8"], "--step 8, but"),
         (["run", "--step", "4", "--only", "actor"], "global_step_4 has no actor"),
-        (["run/bank"], "has not a checkpoint with models; it has none"),
+        (["run/bank"], "bank has no checkpoint\n"),
     ],
 )
 def test_a_checkpoint_that_is_not_there_is_named(

@@ -1,11 +1,13 @@
 """The entry point: exit codes and messages."""
 
+import signal
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from verl_comprl import __version__
 from verl_comprl.cli import data, main
 
 
@@ -14,6 +16,12 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         main.main(["--help"])
     shown = capsys.readouterr().out
     assert caught.value.code == 0 and all(f"    {name} " in shown for name in ("train", "data", "doctor"))
+
+
+def test_the_version_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(["--version"])
+    assert caught.value.code == 0 and capsys.readouterr().out == f"comprl {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["data"], ["data", "minihack", "--split", "test"]])
@@ -35,6 +43,12 @@ def test_an_expected_error_is_one_line(
     assert main.main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.err == f"comprl data: {error}\n" and shown.out == ""
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(data, "run", lambda _: signal.raise_signal(signal.SIGINT))
+    assert main.main(["data", "minihack", "--split", "train", "--output", "x.parquet"]) == 130
+    assert capsys.readouterr().err == "comprl data: interrupted\n"
 
 
 def test_train_gets_the_rest_of_the_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +90,15 @@ def test_a_wrong_name_is_answered_with_the_nearest(
             ["env", "play", "vaults", "-o", "wrld=1"],
             "comprl env: environment 'vaults' has no option 'wrld'; did",
         ),
+        (
+            ["env", "play", "minihack", "--variant", "room-ultimat"],
+            "comprl env: unknown MiniHack variant 'room-ultimat'; did you mean room-ultimate? known: room, ",
+        ),
+        (
+            ["env", "play", "sokoban", "-o", "difficulty=eas"],
+            "comprl env: unknown difficulty 'eas'; did you mean easy? known: easy, ",
+        ),
+        (["env", "play", "sokoban", "-o", "size=9"], "comprl env: unknown size 9; known: 6, 7, 8"),
     ],
 )
 def test_a_wrong_environment_or_option_is_answered_with_the_nearest(

@@ -43,6 +43,19 @@ def test_what_cannot_be_shown_is_exit_code_2(
     assert capsys.readouterr().err.startswith(f"comprl view: {message}")
 
 
+def test_a_mistyped_folder_and_a_folder_as_output_leave_nothing_behind(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main.main(["view", "rum"]) == 2
+    assert capsys.readouterr().err == "comprl view: rum is not a folder of a run: it does not exist\n"
+    for output in ("run", "/"):
+        assert main.main(["view", "run", "--output", output]) == 2
+        assert f"--output {output} is a folder; name a file, such as " in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_viewer_imports_neither_verl_nor_torch() -> None:
     program = (
         "import sys, verl_comprl.viewer.view\n"

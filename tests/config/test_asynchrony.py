@@ -103,7 +103,10 @@ def test_the_extractors_servers_pause_for_its_updates_with_the_synchronous_train
     """16 that distil, 4 that merge, and half of 8 rollouts ask."""
     validate(changed(config, {"extractor.rollout.max_num_seqs": 24}))
     changed(config, {"extractor.rollout.max_num_seqs": 23})
-    with pytest.raises(ConfigError, match=r"extractor\.rollout\.max_num_seqs=23 is less than the 24 requests"):
+    with pytest.raises(
+        ConfigError,
+        match=r"extractor\.rollout\.max_num_seqs=23 is less than the 24 requests .*lower data.train_batch_size",
+    ):
         validate(config)
     validate(changed(config, {"comprl.extractor.train": False}))
 

@@ -27,3 +27,5 @@ def test_other_settings_can_tell_groups_apart(tmp_path: Path) -> None:
     assert [group.name for group in groups] == ["complementary, capacity 8", "complementary, capacity 16"]
     with pytest.raises(ValueError, match=r"no setting 'comprl\.size'"):
         group_runs(runs, ["comprl.size"])
+    with pytest.raises(ValueError, match=r"no setting 'comprl\.bank\.capcity'; did you mean comprl\.bank\.capacity\?$"):
+        group_runs(runs, ["comprl.bank.capcity"])

@@ -85,6 +85,15 @@ def test_a_script_in_the_page_cannot_run_even_if_it_got_in(browser: Tab, page: P
     assert browser.evaluate("window.hacked") is None and "Content Security Policy" in " ".join(browser.problems)
 
 
+def test_leaving_a_page_for_another_is_no_error(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/overview", ".overview .u-wrap")
+    for place, ready in (("bank", ".list .row"), ("overview", ".overview .u-wrap"), ("extractor", ".list .row")):
+        browser.evaluate(f"location.hash = '#0/{place}'")
+        browser.wait(f"document.querySelector({json.dumps(ready)})")
+        browser.evaluate("new Promise(done => setTimeout(done, 500))")  # sizes are observed later
+    assert [problem[:60] for problem in browser.problems] == []
+
+
 def test_links_lead_from_an_episode_to_its_entry_and_back(browser: Tab, page: Path, guided: dict[str, Any]) -> None:
     show(browser, page, f"#0/episodes/{guided['id']}", ".detail .guide a")
     entry = guided["guide"]["entry"]
@@ -170,6 +179,14 @@ def test_filters_and_sorting(browser: Tab, page: Path, episodes: list[dict[str, 
     browser.wait("location.hash.includes('advantage+up')")
     first = min(wanted, key=lambda item: item["advantage"])
     browser.wait(f"document.querySelector('.list .row').hash.includes('{first['id']}')")
+
+
+def test_the_list_of_entries_shows_the_ends_by_which_gains_are_sorted(browser: Tab, page: Path) -> None:
+    for way, end in (("down", 0), ("up", 1)):
+        show(browser, page, f"#0/bank?sort=gain%20{way}", ".list .row .bounded small")
+        shown = [text.replace("−", "-").split(" to ")[end] for text in texts(browser, ".list .row .bounded small")]
+        ends = [int(text) for text in shown]
+        assert len(ends) > 3 and ends == sorted(ends, reverse=way == "down")
 
 
 def test_a_step_of_the_timeline_shows_the_bank_as_it_was(browser: Tab, page: Path, made: Path) -> None:

@@ -32,8 +32,12 @@ def run(options: argparse.Namespace) -> int:
     """Write the dataset.
 
     Raises:
-        ValueError: If an option is missing, unknown or has a bad value.
+        ValueError: If an option is missing, unknown or has a bad value, or ``--output`` is a folder.
     """
+    if options.output.is_dir():
+        raise ValueError(
+            f"--output {options.output} is a folder; name a file, such as {options.output / 'tasks.parquet'}"
+        )
     import pyarrow as pa
     import pyarrow.parquet as pq
 

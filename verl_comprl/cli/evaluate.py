@@ -16,8 +16,15 @@ from typing import Any
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
-    parser = commands.add_parser("evaluate", help="evaluate a checkpoint with experience and without")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="its folder: RUN/global_step_N")
+    parser = commands.add_parser(
+        "evaluate",
+        help="evaluate a checkpoint with experience and without",
+        description="Play the validation tasks of a checkpoint's run, with experience and without, and print the "
+        "result as JSON. The run and its bank are not changed.",
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, help="folder of the checkpoint, such as RUN/global_step_30"
+    )
     parser.add_argument("--bank", default="", help="a snapshot (folder or hf://datasets/…); default: the checkpoint's")
     parser.add_argument(
         "--samples", type=int, default=1, help="episodes of each task with experience, and as many without (default 1)"

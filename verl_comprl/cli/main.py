@@ -6,6 +6,7 @@ import os
 import sys
 from functools import partial
 
+from verl_comprl import __version__
 from verl_comprl.cli import completion, data, evaluate, plot, train, view, watch
 from verl_comprl.cli.bank import args as bank
 from verl_comprl.cli.doctor import args as doctor
@@ -27,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     wide = partial(argparse.HelpFormatter, max_help_position=30)
     parser = Parser(prog="comprl", description=_DESCRIPTION, formatter_class=wide)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, title="commands", metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(commands)
@@ -48,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, ImportError, OSError) as error:
         print(f"comprl {options.command}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # also how a server is ended
+        print(f"comprl {options.command}: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

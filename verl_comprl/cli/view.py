@@ -35,11 +35,13 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         FileNotFoundError: If a folder is not one of a run.
-        ValueError: If ``--episodes`` is negative.
+        ValueError: If ``--episodes`` is negative, or ``--output`` is a folder.
     """
     from verl_comprl.viewer.view import write_view
 
     file = options.output or (options.runs[0] / FILE if len(options.runs) == 1 else Path(FILE))
+    if file.is_dir():
+        raise ValueError(f"--output {file} is a folder; name a file, such as {file / FILE}")
     write_view(options.runs, file, options.episodes)
     print(f"{file} ({file.stat().st_size / 2**20:.1f} MB)")
     if options.open:

@@ -141,7 +141,8 @@ def _room_for_extractor(config: DictConfig, comprl: ComprlConfig, mode: str | No
         yield (
             f"extractor.rollout.max_num_seqs={config.extractor.rollout.max_num_seqs} is less than the {needed} "
             "requests that a server may have at a time (comprl.extractor.distillation_workers, comprl.merge.workers "
-            "and a question of each guided rollout); weight syncs would wait for those that queue"
+            "and a question of each guided rollout); weight syncs would wait for those that queue; allow as many, or "
+            "lower data.train_batch_size"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from verl_comprl.config.saved import FILE
+from verl_comprl.nearest import did_you_mean
 from verl_comprl.record.follower import LineFollower
 from verl_comprl.record.reader import METRICS, step_metrics
 
@@ -30,10 +31,13 @@ class Run:
             ValueError: If there is none.
         """
         value: Any = self.config
+        before = ""
         for part in key.split("."):
             if not isinstance(value, dict) or part not in value:
-                raise ValueError(f"{self.folder / FILE} has no setting {key!r}")
-            value = value[part]
+                known = [f"{before}{name}" for name in value] if isinstance(value, dict) else []
+                hint = did_you_mean(before + part, known).rstrip()
+                raise ValueError(f"{self.folder / FILE} has no setting {key!r}" + (f"; {hint}" if hint else ""))
+            value, before = value[part], f"{before}{part}."
         return value
 
     @property

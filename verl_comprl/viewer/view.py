@@ -24,7 +24,9 @@ def write_view(folders: Sequence[Path], file: Path, kept: int = 0) -> None:
     if kept < 0:
         raise ValueError(f"{kept} episodes: the number must be at least 0, which keeps all")
     names = run_names(folders)
-    write_page(file, " · ".join(names), _blocks(folders, names, kept))
+    # All are read before a file is begun: a folder that is no run leaves nothing behind.
+    runs = [CollectedRun(folder, name, kept) for folder, name in zip(folders, names, strict=True)]
+    write_page(file, " · ".join(names), _blocks(runs, names))
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
@@ -37,8 +39,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _blocks(folders: Sequence[Path], names: Sequence[str], kept: int) -> Iterator[Block]:
-    runs = [CollectedRun(folder, name, kept) for folder, name in zip(folders, names, strict=True)]
+def _blocks(runs: Sequence[CollectedRun], names: Sequence[str]) -> Iterator[Block]:
     yield pack("page", dump({"names": names, "steps": max(run.last_step for run in runs)}))
     blocks = [list(run.blocks(f"run{number}")) for number, run in enumerate(runs)]
     # What the first page of every run needs stands before the details, so that it is shown while these are being read.

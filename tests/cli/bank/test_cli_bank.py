@@ -161,6 +161,8 @@ def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, fold
     [
         (["list", "--where", "colour=red"], "no field 'colour'; the fields are asked, asked_successes, content, "),
         (["list", "--sort", "colour"], "--sort: no field 'colour'; the fields are asked, asked_successes, content, "),
+        (["list", "--where", "usess>=5"], "no field 'usess'; did you mean uses? the fields are asked, "),
+        (["list", "--sort", "succes_rate"], "--sort: no field 'succes_rate'; did you mean success_rate? the fields "),
         (["show", "zz"], "no entry has id 'zz'"),
         (["stats", "--collection", "c"], "--collection is only for --url"),
     ],
@@ -228,5 +230,9 @@ def test_search_with_the_embedder_the_bank_was_built_with(comprl_bank: Run, fold
         "search", "where is the key?", "--path", folder, "--task", "alfworld", "--limit", "1", "--json"
     ).objects
     assert only["tasks"] == ["alfworld", "minihack"]
-    assert comprl_bank("search", "key", "--path", folder, "--where", "uses>100").out.splitlines()[1:] == []
+    nothing = comprl_bank("search", "key", "--path", folder, "--where", "uses>100")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "nothing found\n")
+    mistyped = comprl_bank("search", "key", "--path", folder, "--task", "minihak").err
+    assert mistyped == "nothing found: no entry has the task minihak; did you mean minihack?\n"
+    assert comprl_bank("search", "key", "--path", folder, "--task", "x").err.endswith("no entry has the task x\n")
     assert json.loads((folder / "bank.json").read_text())["embedding"]["model"].endswith("MiniLM-L6-v2")

@@ -207,6 +207,30 @@ def test_loopback_addresses() -> None:
     assert not any(map(_is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example.org", "")))
 
 
+def test_a_port_that_does_not_exist_is_refused(comprl_bank: Callable[..., Any], bank: Path) -> None:
+    done = comprl_bank("serve", "--path", bank, "--transport", "http", "--port", 65536)
+    assert done.code == 2 and "--port 65536 must be at most 65535" in done.err
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_announced(
+    comprl_bank: Callable[..., Any], bank: Path, endpoints: tuple[EmbeddingEndpoint, ChatEndpoint]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        http = ("--transport", "http", "--port", port, "--embedder-url", endpoints[0].url)
+        done = comprl_bank("serve", "--path", bank, *http)
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert done.err.startswith(f"comprl bank: cannot listen on 127.0.0.1:{port}: Address already in use")
+
+
+@pytest.mark.parametrize("option", [("--port", 8765), ("--host", "127.0.0.1")])
+def test_an_address_without_http_is_refused(
+    option: tuple[object, ...], comprl_bank: Callable[..., Any], bank: Path
+) -> None:
+    done = comprl_bank("serve", "--path", bank, *option)
+    assert done.code == 2 and done.err == "comprl bank: --host and --port are only for --transport http\n"
+
+
 def test_an_endpoint_without_a_model_is_refused(comprl_bank: Callable[..., Any], bank: Path) -> None:
     done = comprl_bank("serve", "--path", bank, "--endpoint", "http://127.0.0.1:1/v1")
     assert done.code == 2 and "--endpoint and --model belong together" in done.err

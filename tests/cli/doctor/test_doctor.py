@@ -63,6 +63,17 @@ def test_a_failing_check_does_not_stop_the_others(
     ]
 
 
+def test_a_mistyped_setting_is_one_failure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = ("disk", "embedder", "bank", "endpoint", "settings")
+    monkeypatch.setattr(checks, "CHECKS", {name: checks.CHECKS[name] for name in reading})
+    assert main(["doctor", "--json", "data.trian_files=x"]) == 1
+    *others, settings = json.loads(capsys.readouterr().out)["findings"]
+    assert {(finding["status"], finding["message"]) for finding in others} == {
+        ("ok", "not known: the settings are wrong")
+    }
+    assert settings["status"] == "failed" and "data.trian_files" in settings["message"] and settings["remedy"]
+
+
 def test_a_warning_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def warn(_: Setup) -> str:
         raise Problem("a bit wrong", "mend --it", warning=True)

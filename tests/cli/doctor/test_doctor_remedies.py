@@ -19,6 +19,7 @@ from verl_comprl.cli.doctor import bank as bank_checks
 from verl_comprl.cli.doctor import cluster, installation, machine, run_settings
 from verl_comprl.cli.doctor.finding import Problem, Status
 from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.cli.main import main
 from verl_comprl.experience import BankConfig, ExperienceBank
 from verl_comprl.launch.versions import installed_versions
 from verl_comprl.training import complete_config
@@ -114,7 +115,23 @@ def test_unreachable_qdrant(doctor: Any) -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         finding = doctor("bank", f"comprl.bank.url={url}")
-    assert finding["status"] == "failed" and url in finding["message"] and finding["remedy"] == f"curl {url}"
+    assert finding["status"] == "failed" and url in finding["message"]
+    assert "docker run" in finding["remedy"] and "comprl.bank.url=OTHER_URL" in finding["remedy"]
+    assert finding["remedy"].endswith(f"; to look: curl {url}")
+
+
+def test_unreachable_endpoint(doctor: Any, monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    model = "comprl.extractor.endpoint.model=tiny"
+    endpoint.failures.append(refusal(404))
+    finding = doctor("endpoint", f"comprl.extractor.endpoint.url={endpoint.url}", model)
+    assert finding["remedy"].startswith("set comprl.extractor.endpoint.model to one of its models; to look: curl ")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        finding = doctor("endpoint", f"comprl.extractor.endpoint.url={url}", model)
+    assert finding["status"] == "failed" and "vllm serve tiny" in finding["remedy"]
+    assert finding["remedy"].endswith(f"set comprl.extractor.endpoint.url=OTHER_URL; to look: curl {url}/models")
 
 
 def test_bank_on_a_server(doctor: Any) -> None:
@@ -192,6 +209,18 @@ def test_bad_model_path(doctor: Any) -> None:
     finding = doctor("settings", "actor_rollout_ref.model.path=/no/such/model")
     assert finding["status"] == "failed"
     assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in finding["message"]
+
+
+def test_what_verl_refuses_is_said_with_its_reason(
+    doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks, models = tmp_path / "tasks.parquet", RECIPES / "miniature/models/plain"
+    assert main(["data", "vaults", "--split", "train", "--count", "16", "--output", str(tasks)]) == 0
+    capsys.readouterr()
+    files = (f"data.train_files={tasks}", f"data.val_files={tasks}", "data.train_batch_size=16")
+    paths = (f"actor_rollout_ref.model.path={models}/actor", f"extractor.model.path={models}/extractor")
+    finding = doctor("settings", *files, *paths)
+    assert finding["status"] == "failed" and finding["remedy"] and "micro_batch_size_per_gpu" in finding["message"]
 
 
 def test_a_recipe_whose_folders_are_not_named(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,8 +118,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "address other than the loopback needs a token in COMPRL_MCP_TOKEN.",
     )
     serve.add_argument("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on with http (default: %(default)s)")
-    serve.add_argument("--port", type=_positive, default=8765, help="default: %(default)s")
+    serve.add_argument("--host", help="address to listen on, with http (default: 127.0.0.1)")
+    serve.add_argument("--port", type=_positive, help="with http (default: 8765)")
     _add_endpoint(serve, required=False)
     _add_embedder(serve, _BUILT_WITH)
 

@@ -18,8 +18,15 @@ from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries
 from verl_comprl.cli.bank.source import BankSource, bank_config, reading
 from verl_comprl.display.printable import printable
 from verl_comprl.experience import Experience, TaskUsage
-from verl_comprl.experience.transfer.query_language import FIELDS, Condition, field_value, parse_where
+from verl_comprl.experience.transfer.query_language import (
+    FIELDS,
+    Condition,
+    field_value,
+    parse_where,
+    unknown_field,
+)
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
+from verl_comprl.nearest import did_you_mean
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 ReadCommand = Callable[[BankSource, argparse.Namespace], Coroutine[Any, Any, int]]
@@ -90,7 +97,7 @@ async def _list(source: BankSource, options: argparse.Namespace) -> int:
 
 def _sorted(entries: list[Experience], field: str, reverse: bool) -> list[Experience]:
     if field not in FIELDS:
-        raise ValueError(f"--sort: no field {field!r}; the fields are {', '.join(sorted(FIELDS))}")
+        raise ValueError(f"--sort: {unknown_field(field)}")
     known = [entry for entry in entries if field_value(entry, field) is not None]
     unknown = [entry for entry in entries if field_value(entry, field) is None]
     return sorted(known, key=lambda entry: field_value(entry, field), reverse=reverse) + unknown
@@ -122,12 +129,22 @@ def _usage(usage: TaskUsage) -> str:
 async def _search(source: BankSource, options: argparse.Namespace) -> int:
     task = [] if options.task is None else [f"tasks={options.task}"]
     hits = await matching_hits(source, options.query, options.limit, parse_where(options.where + task))
-    if options.json:
+    if not hits:
+        print(f"nothing found{await _unknown_task(source, options.task)}", file=sys.stderr)
+    elif options.json:
         for entry, score in hits:
             print(json.dumps({**entry_fields(entry), "score": score}))
     else:
         print_entries([entry for entry, _ in hits], [score for _, score in hits])
     return 0
+
+
+async def _unknown_task(source: BankSource, task: str | None) -> str:
+    """Return the end of a line that says that no entry has the task; "" if one has."""
+    if task is None:
+        return ""
+    known = {name for entry in await source.entries() for name in entry.tasks}
+    return "" if task in known else f": no entry has the task {task}; {did_you_mean(task, known)}".rstrip("; ")
 
 
 async def matching_hits(source: BankSource, query: str, limit: int, meets: Condition) -> list[tuple[Experience, float]]:

@@ -7,6 +7,7 @@ import argparse
 import hmac
 import ipaddress
 import os
+import socket
 import sys
 from contextlib import AsyncExitStack, redirect_stdout
 from functools import partial
@@ -19,6 +20,7 @@ from verl_comprl.cli.bank.source import bank_config, reading
 TOKEN = "COMPRL_MCP_TOKEN"
 """Environment variable with the token that clients must send."""
 _SHORTEST_TOKEN = 16
+_HOST, _PORT = "127.0.0.1", 8765
 _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -31,9 +33,13 @@ async def serve(options: argparse.Namespace) -> int:
     """
     if bool(options.endpoint) != bool(options.model):
         raise ValueError("--endpoint and --model belong together: the extractor that answers search_and_ask")
-    token = os.environ.get(TOKEN, "")
+    if options.transport == "stdio" and (options.host or options.port):
+        raise ValueError("--host and --port are only for --transport http")
+    host, port, token = options.host or _HOST, options.port or _PORT, os.environ.get(TOKEN, "")
+    if port > 65535:
+        raise ValueError(f"--port {port} must be at most 65535")
     if options.transport == "http":
-        _check_access(options.host, token)
+        _check_access(host, token)
     try:
         from verl_comprl.cli.bank.mcp_server import make_server
     except ImportError as error:
@@ -49,7 +55,7 @@ async def serve(options: argparse.Namespace) -> int:
         if options.transport == "stdio":
             await server.run_stdio_async()
         else:
-            await _serve_http(server, options.host, options.port, token)
+            await _serve_http(server, host, port, token)
     return 0
 
 
@@ -83,10 +89,14 @@ async def _serve_http(server: Any, host: str, port: int, token: str) -> None:
     if token:
         app = BearerToken(app, token)
     shown = f"[{host}]" if ":" in host else host
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ValueError(f"cannot listen on {shown}:{port}: {error.strerror}") from error
     print(
         f"serving MCP at http://{shown}:{port}/mcp" + (", with a token" if token else ""), file=sys.stderr, flush=True
     )
-    await uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning")).serve()
+    await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listening])
 
 
 class BearerToken:

@@ -89,12 +89,16 @@ async def _server(config: BankConfig, identity: dict[str, Any] | None) -> str:
         if status_of(error) in (401, 403):
             raise Problem(str(error), "export QDRANT_API_KEY=…") from error
         name = f"--url {config.url} --collection {config.collection}"
-        remedy = (
-            "comprl.bank.collection=OTHER_NAME" if status_of(error) or not error.__cause__ else f"curl {config.url}"
-        )
+        answers = status_of(error) or not error.__cause__
+        remedy = "comprl.bank.collection=OTHER_NAME" if answers else _start_qdrant(config.url)
         raise _problem(error, name, None, remedy) from error
     finally:
         await client.close()
+
+
+def _start_qdrant(url: str) -> str:
+    start = "docker run -p 127.0.0.1:6333:6333 -v qdrant:/qdrant/storage qdrant/qdrant:v1.18.3"
+    return f"start Qdrant, on this machine with {start}, or set comprl.bank.url=OTHER_URL; to look: curl {url}"
 
 
 def _problem(error: StoreError, place: str, setup: Setup | None, otherwise: str) -> Problem:
@@ -119,7 +123,12 @@ def check_endpoint(setup: Setup) -> str:
     try:
         asyncio.run(endpoint.check())
     except EndpointError as error:
-        refused = any(f"code: {status}" in str(error) for status in _KEY_REFUSED)
-        remedy = f"export {config.key_variable}=…" if refused else f"curl {config.url}/models"
+        if any(f"code: {status}" in str(error) for status in _KEY_REFUSED):
+            remedy = f"export {config.key_variable}=…"
+        elif "code: " in str(error):
+            remedy = f"set comprl.extractor.endpoint.model to one of its models; to look: curl {config.url}/models"
+        else:
+            start = f"start the server, such as vllm serve {config.model}"
+            remedy = f"{start}, or set comprl.extractor.endpoint.url=OTHER_URL; to look: curl {config.url}/models"
         raise Problem(str(error), remedy) from error
     return f"{config.model} at {config.url} answers"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
 from verl_comprl.cli.doctor.finding import Finding, Problem, Status
 from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.config.reading import ConfigError
 
 Check = Callable[[Setup], str]
 """Returns what is right, or raises what is wrong: a ``Problem`` with a remedy, or anything."""
@@ -43,7 +44,15 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
             yield Finding(name, Status.OK, check(setup))
         except Problem as problem:
             yield Finding(name, problem.status, str(problem), problem.remedy)
+        except ConfigError as error:  # concerns every check that reads a setting: one of them says it
+            yield _wrong_settings(name, error)
         except Exception as error:
             message = str(error).split("\n")[0] or repr(error)
             variable = _MISSING_VARIABLE.search(message)
             yield Finding(name, Status.FAILED, message, f"export {variable[1]}=…" if variable else "")
+
+
+def _wrong_settings(name: str, error: ConfigError) -> Finding:
+    if name == "settings":
+        return Finding(name, Status.FAILED, str(error), run_settings.REMEDY)
+    return Finding(name, Status.OK, "not known: the settings are wrong")

@@ -62,7 +62,9 @@ def check_data(_: Setup) -> str:
             raise Problem(
                 f"ALFWORLD_DATA={given['ALFWORLD_DATA']} has no games", "alfworld-download, or unset ALFWORLD_DATA"
             ) from error
-    return ", ".join(f"{name}={path}" for name, path in given.items()) or "no data of your own is named"
+    return ", ".join(f"{name}={path}" for name, path in given.items()) or (
+        f"none of {', '.join(_DATA)} is set: environments use what comes with them"
+    )
 
 
 def check_sandbox(_: Setup) -> str:

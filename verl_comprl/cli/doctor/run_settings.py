@@ -5,6 +5,8 @@ import copy
 from verl_comprl.cli.doctor.finding import Problem
 from verl_comprl.cli.doctor.setup import Setup
 
+REMEDY = "change what the message names, and run comprl doctor again"
+
 
 def check_settings(setup: Setup) -> str:
     """Check the settings as the launcher does before anything starts: models, data and environments, too."""
@@ -15,8 +17,10 @@ def check_settings(setup: Setup) -> str:
 
         comprl_config(setup.config)
         return "those given are allowed"
+    from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    from verl_comprl.config.composing import one_line
     from verl_comprl.config.reading import ConfigError
     from verl_comprl.training import check_config
 
@@ -26,7 +30,9 @@ def check_settings(setup: Setup) -> str:
     except OmegaConfBaseException:
         raise  # a variable that is not set: the remedy is in the message
     except (ConfigError, AssertionError, ValueError) as error:
-        raise Problem(str(error), "change what the message names, and run comprl doctor again") from error
+        raise Problem(str(error), REMEDY) from error
+    except HydraException as error:  # what verl's own checks refuse; the reason is on its second line
+        raise Problem(one_line(error), REMEDY) from error
     setup.checked = config
     return "allowed, with models, data and environments"
 

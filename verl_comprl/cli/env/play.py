@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from env_adapters import TextEnvironment, make
 from verl_comprl.cli.environment_options import chosen_options
 from verl_comprl.display.printable import printable
+from verl_comprl.display.units import counted
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
 
 _PROMPT = "> "
@@ -47,7 +48,7 @@ def _play(environment: TextEnvironment) -> None:
         try:
             text = input(_PROMPT)
         except (EOFError, KeyboardInterrupt):
-            print(f"\nleft after {turns} turns")
+            print(f"\nleft after {counted(turns, 'turn', 'turns')}")
             return
         if not sys.stdin.isatty():
             print(text)  # what a person types is on the terminal already
@@ -57,7 +58,9 @@ def _play(environment: TextEnvironment) -> None:
             print(f"\n{printable(observation)}\n")
             outcome = "success" if info["success"] else "no success"
             ended = "" if terminated else " (out of turns)"
-            print(f"{outcome} after {turns} turns{ended}: reward {total:g}, score {info['score']:g}")
+            print(
+                f"{outcome} after {counted(turns, 'turn', 'turns')}{ended}: reward {total:g}, score {info['score']:g}"
+            )
             return
         _show(observation_message(observation))
 

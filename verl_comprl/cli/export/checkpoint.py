@@ -77,7 +77,7 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     complete = [step for step, item in found.items() if (item.folder / "actor").is_dir() and flaw(item.folder) is None]
     wanted = step if step is not None else max(complete, default=None)
     if wanted is None or wanted not in found:
-        known = f"it has {', '.join(f'global_step_{number}' for number in found)}" if found else "it has none"
-        which = "a checkpoint with models" if step is None else f"a checkpoint of step {step}"
-        raise FileNotFoundError(f"{folder} has not {which}; {known}")
+        which = "with models" if step is None else f"of step {step}"
+        known = f" {which}; it has {', '.join(f'global_step_{number}' for number in found)}" if found else ""
+        raise FileNotFoundError(f"{folder} has no checkpoint{known}")
     return found[wanted]

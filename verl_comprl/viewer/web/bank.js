@@ -4,7 +4,7 @@ import { useMemo } from "preact/hooks";
 import { Browser } from "viewer/browser";
 import { Chart } from "viewer/charts";
 import { Entry } from "viewer/entry";
-import { Compared, Gain, html, number, percent } from "viewer/parts";
+import { Compared, Gain, html, number, percent, points } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 const FATES = { present: "in the bank", quarantined: "quarantined", replaced: "replaced by an update", merged: "merged",
@@ -43,7 +43,9 @@ export function Bank() {
   const of = (name) => (row) => columns[name][row];
   const show = [
     { key: "gain", label: "gain", hint: "Success with it minus success of the free half of the same prompts, in points; sorted by the certain end of its 95 % interval",
-      value: of("gain"), sort: (way) => of(way === "down" ? "gain_low" : "gain_high"), cell: (row) => html`<${Gain} of=${entries} row=${row} />`, narrow: true },
+      value: of("gain"), sort: (way) => of(way === "down" ? "gain_low" : "gain_high"), narrow: true,
+      cell: (row) => html`<div class="bounded"><${Gain} of=${entries} row=${row} />${columns.gain_low[row] != null
+        && html`<small>${points(columns.gain_low[row])} to ${points(columns.gain_high[row])}</small>`}</div>` },
     { key: "rate", label: "with / free", hint: "Success with it (accent) and of the free half of the same prompts (grey)", value: of("rate"), wide: true,
       cell: (row) => html`<${Compared} rate=${columns.rate[row]} free=${columns.free[row]} />` },
     { key: "uses", label: "uses", value: of("uses"), cell: (row) => number(columns.uses[row]) },

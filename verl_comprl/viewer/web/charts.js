@@ -62,18 +62,19 @@ export function Chart({ curve, steps, height = 170, pick }) {
   const [at, setAt] = useState(null);
   const data = aligned(curve.series);
   useEffect(() => {
+    const place = box.current; // on another page the reference is empty before this effect has been cleaned up
     let plot;
     const draw = () => {
       plot?.destroy();
-      const size = { width: Math.max(120, box.current.clientWidth), height };
-      plot = new uPlot(options(curve, size, steps, setAt, pick), data, box.current);
+      const size = { width: Math.max(120, place.clientWidth), height };
+      plot = new uPlot(options(curve, size, steps, setAt, pick), data, place);
     };
     draw();
     const observer = new ResizeObserver(() => {
-      const width = Math.max(120, box.current.clientWidth);
+      const width = Math.max(120, place.clientWidth);
       if (width !== plot.width) plot.setSize({ width, height });
     });
-    observer.observe(box.current);
+    observer.observe(place);
     addEventListener("theme", draw);
     return () => { observer.disconnect(); removeEventListener("theme", draw); plot.destroy(); };
   }, [curve, steps, height]);

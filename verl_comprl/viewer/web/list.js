@@ -9,10 +9,11 @@ export function List({ rows, height, render, selected, label }) {
   const box = useRef(null);
   const [view, setView] = useState({ top: 0, height: 800 });
   useEffect(() => {
-    const measure = () => setView({ top: box.current.scrollTop, height: box.current.clientHeight });
+    const place = box.current; // on another page the reference is empty before this effect has been cleaned up
+    const measure = () => setView({ top: place.scrollTop, height: place.clientHeight });
     const observer = new ResizeObserver(measure);
-    observer.observe(box.current);
-    box.current.addEventListener("scroll", measure, { passive: true });
+    observer.observe(place);
+    place.addEventListener("scroll", measure, { passive: true });
     return () => observer.disconnect();
   }, []);
   useLayoutEffect(() => {
