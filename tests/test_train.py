@@ -45,7 +45,7 @@ def test_an_unexpected_error_is_printed_once_in_full(tmp_path, monkeypatch, caps
         print("what verl prints")
         raise error
 
-    monkeypatch.setattr(train, "_run", fail)
+    monkeypatch.setattr(train, "_checked", fail)
     config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     assert train.run(config) == 1
     shown = capsys.readouterr()
@@ -68,6 +68,15 @@ def test_a_bank_s_server_is_looked_for_before_ray_starts(tmp_path, monkeypatch, 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert train.run(config) == 2
     assert capsys.readouterr().out.startswith("error: experience bank run on http://127.0.0.1:9: ConnectError")
+    assert tmp_path.exists() and list(tmp_path.iterdir()) == []  # the folder was there before, the log was not
+
+
+def test_a_refused_start_keeps_what_a_run_has_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "_checked", lambda config, display: None)
+    (tmp_path / "train.log").write_text("of the run before\n")
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    assert train.run(config) == 2
+    assert (tmp_path / "train.log").read_text() == "of the run before\n"
 
 
 def test_help_is_one_screen(capsys):
@@ -82,12 +91,16 @@ def test_mistakes_are_printed_one_per_line_before_anything_starts(tmp_path):
         "actor_rollout_ref.rollout.n=7",
         "comprl.extractor.batch_size=0",
         "actor_rollout_ref.model.path=/no/such/model",
-        f"trainer.default_local_dir={tmp_path}",
+        f"trainer.default_local_dir={tmp_path}/new/run",
     )
     assert result.returncode == 2, result.stderr
-    assert "actor_rollout_ref.rollout.n=7 is odd" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+    assert "error: actor_rollout_ref.rollout.n=7 is odd" in result.stdout
     assert "comprl.extractor.batch_size=0 is not allowed; it must be a whole number greater than 0" in result.stdout
-    assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in result.stdout
+    assert "error: actor_rollout_ref.model.path=/no/such/model has no config.json" in result.stdout
+    for missing in ("data.train_files", "data.val_files", "extractor.model.path"):
+        assert f"error: {missing} is missing; " in result.stdout
+    assert all(line.startswith("error: ") for line in result.stdout.splitlines())
     assert "Traceback" not in result.stdout + result.stderr
 
 
@@ -116,3 +129,10 @@ def test_an_unknown_setting_is_one_line_with_the_nearest_name(capsys):
     assert train.main(["comprl.guided_fractoin=0.5", "trainer.n_gpus_per_node=1"]) == 2
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("error: comprl.guided_fractoin is unknown; did you mean guided_fraction? allowed: arm, ")
+
+
+def test_an_unknown_setting_of_verl_is_one_line_with_the_nearest_name():
+    result = launch("trainer.total_epoch=3")
+    assert result.returncode == 2 and result.stderr == ""
+    assert result.stdout.startswith("error: trainer.total_epoch is unknown; did you mean total_epochs? ")
+    assert len(result.stdout.splitlines()) == 1

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ def run(config: Any) -> int:
         log = Path(str(folder or "")).resolve() / "train.log"
         if not folder:
             raise OSError("it must name a folder")
+        made = [path for path in (log, *log.parents) if not path.exists()]
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
     except OSError as error:
@@ -89,7 +90,10 @@ def run(config: Any) -> int:
         return 2
     with nullcontext() if is_verbose() else redirect_verl_output(log, display.note):
         try:
-            return _run(config, display)
+            if (comprl := _checked(config, display)) is None:
+                _remove(made)  # a start that was refused leaves nothing
+                return 2
+            return _train(config, comprl, display)
         except KeyboardInterrupt:
             display.fail(_INTERRUPTED)
             return 130
@@ -104,31 +108,32 @@ def run(config: Any) -> int:
             display.close()
 
 
+def _remove(made: list[Path]) -> None:
+    """Remove what was made for the log, from the file outwards, as far as nothing else is in it."""
+    with suppress(OSError):
+        for path in made:
+            path.unlink() if path.is_file() else path.rmdir()
+
+
 def _ray_logs() -> str:
     return f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
 
 
-def _run(config: Any, display: Any) -> int:
+def _checked(config: Any, display: Any) -> Any | None:
+    """Return the settings of a run that can start, with Ray started for it; None if mistakes were shown."""
     import ray
-    import transfer_queue as tq
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
 
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
     from verl_comprl.config.asynchrony import asynchrony_notes
-    from verl_comprl.config.saved import save_config
+    from verl_comprl.config.composing import one_line
     from verl_comprl.config.validation import ConfigError, check_slots
     from verl_comprl.config.variants import variant_notes
-    from verl_comprl.experience import SnapshotError, StoreError
+    from verl_comprl.experience import StoreError
     from verl_comprl.experience.store import check_server
-    from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.platform.ray_session import end_ray
-    from verl_comprl.trainer.placement import PlacementError
-    from verl_comprl.trainer.stopping import RunInterrupted
 
-    folder = Path(config.trainer.default_local_dir)
-    os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
     try:
         check_symbols()
         plugin.verify()
@@ -143,10 +148,27 @@ def _run(config: Any, display: Any) -> int:
         start_ray(config)
         check_slots(config, ray.cluster_resources())
     except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
-        print(traceback.format_exc())  # to the log
+        if is_verbose():
+            traceback.print_exc()
         end_ray()
-        display.fail(str(error))
-        return 2
+        display.fail(*(str(error).splitlines() if isinstance(error, ConfigError) else [str(error) or one_line(error)]))
+        return None
+    return comprl
+
+
+def _train(config: Any, comprl: Any, display: Any) -> int:
+    import transfer_queue as tq
+    from omegaconf import OmegaConf
+
+    from verl_comprl.config.saved import save_config
+    from verl_comprl.experience import SnapshotError, StoreError
+    from verl_comprl.extractor.endpoint import EndpointError
+    from verl_comprl.platform.ray_session import end_ray
+    from verl_comprl.trainer.placement import PlacementError
+    from verl_comprl.trainer.stopping import RunInterrupted
+
+    folder = Path(config.trainer.default_local_dir)
+    os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
     given = copy.deepcopy(config)
     fraction = comprl.guided_fraction if comprl.experience else None
     try:
@@ -199,6 +221,11 @@ def _names_cluster(overrides: list[str]) -> bool:
 
 def _compose_and_run(given: list[str]) -> int:
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from verl_comprl.config.composing import composing_mistake
 
     code = 0
 
@@ -210,7 +237,12 @@ def _compose_and_run(given: list[str]) -> int:
     named = {argument.partition("=")[0] for argument in given}
     defaults = [default for default in _HYDRA_DEFAULTS if default.partition("=")[0] not in named]
     sys.argv = [sys.argv[0], *_options_first(given), *defaults]
-    entry()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints its errors itself, in many lines
+    try:
+        entry()
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        print(f"error: {composing_mistake(error)}")
+        return 2
     return code
 
 

@@ -91,7 +91,7 @@ def test_standalone_servers_are_divided_over_their_own_gpus(
     actor.rollout.max_num_seqs = 2048
     divided.data.train_batch_size, divided.trainer.v1.separate_async.parameter_sync_step = 16, 1
     actor.rollout.checkpoint_engine.backend = "nccl"
-    divided.data.train_files = []
+    divided.data.train_files = list(divided.data.train_files) * 8  # 16 rows
     validate(divided)
     actor.hybrid_engine = True  # servers on the GPUs that train, too
     with pytest.raises(ConfigError, match=r"=8 must divide the 4 device slots of its servers \(trainer.nnodes"):

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf.errors import OmegaConfBaseException
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.nearest import did_you_mean
 
 _SEARCH = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
 _OWN = "comprl_trainer"
@@ -32,7 +35,23 @@ def compose(config_dir: Path | None, config_name: str | None, overrides: Sequenc
         with hydra.initialize_config_dir(str(folder), version_base=None):
             return hydra.compose(config_name or _OWN, overrides=[_SEARCH, *overrides])
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise ConfigError(one_line(error)) from error
+        raise ConfigError(composing_mistake(error)) from error
+
+
+def composing_mistake(error: BaseException) -> str:
+    """Return one line on why a config cannot be composed, with the nearest name if a name does not exist.
+
+    Args:
+        error: What Hydra or OmegaConf raised.
+    """
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
+        near = did_you_mean(str(cause.key), map(str, cause.parent_node))
+        return f"{cause.full_key} is unknown; {near}a new key is set with +{cause.full_key}="
+    text = one_line(error)
+    if isinstance(error, OverrideParseException):
+        return f"{error.override} cannot be read: {text.partition(' See https')[0]}"
+    return text.partition(" Config search path:")[0]
 
 
 def one_line(error: BaseException) -> str:

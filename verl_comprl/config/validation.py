@@ -239,6 +239,8 @@ def _looks_local(path: str) -> bool:
 def _data(config: DictConfig) -> Iterator[str]:
     for key in ("train_files", "val_files"):
         files = config.data.get(key)
+        if not files:
+            yield f"data.{key} is missing; make a file with `comprl data` (comprl data --help)"
         for file in [files] if isinstance(files, str) else list(files or []):
             if not Path(os.path.expanduser(file)).exists():
                 yield f"data.{key}: {file} does not exist; make one with `comprl data` (comprl data --help)"

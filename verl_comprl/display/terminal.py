@@ -67,11 +67,12 @@ class Display(Progress):
         """Answer what the user has just done."""
         Display.note(self, text)
 
-    def fail(self, text: str) -> None:
-        """Print an error; the live view ends."""
+    def fail(self, *errors: str) -> None:
+        """Print errors, each of which may have several lines; the live view ends."""
         self.close()
-        self._console.print("error:", style="bold red", end=" ")
-        self.note(text)
+        for error in errors:
+            self._console.print("error:", style="bold red", end=" ")
+            self.note(error)
 
     def close(self) -> None:
         """End the live view."""

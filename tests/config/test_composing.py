@@ -1,0 +1,38 @@
+"""Composing of a run's config, as far as it fails."""
+
+from pathlib import Path
+
+import pytest
+
+from verl_comprl.config.composing import compose
+from verl_comprl.config.reading import ConfigError
+
+MISTAKES = {
+    "trainer.total_epoch=3": "trainer.total_epoch is unknown; did you mean total_epochs? a new key is set with "
+    "+trainer.total_epoch=",
+    "data.nothing_like_it.n=1": "data.nothing_like_it is unknown; a new key is set with +data.nothing_like_it=",
+    "extractor.actor.optim.lrr=1": "extractor.actor.optim.lrr is unknown; did you mean lr? a new key is set with "
+    "+extractor.actor.optim.lrr=",
+    "trainer.total_epochs": "trainer.total_epochs cannot be read: Error parsing override 'trainer.total_epochs' "
+    "missing EQUAL at '<EOF>'",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_is_one_line(override: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose(None, None, [override])
+    assert str(raised.value) == MISTAKES[override]
+
+
+def test_an_unknown_choice_of_a_group_names_the_choices_and_not_where_hydra_looked() -> None:
+    with pytest.raises(ConfigError, match=r"Could not find 'actor/megatronn' Available options in 'actor': ") as raised:
+        compose(None, None, ["actor@extractor.actor=megatronn"])
+    assert "search path" not in str(raised.value)
+
+
+def test_a_recipe_that_is_no_yaml_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("a: [1,\n")
+    with pytest.raises(ConfigError) as raised:
+        compose(tmp_path, "mine", [])
+    assert "\n" not in str(raised.value) and "mine.yaml" in str(raised.value)
