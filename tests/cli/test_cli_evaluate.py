@@ -56,6 +56,7 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     monkeypatch.setattr("verl_comprl.train.run", lambda config: ran.append(config) or 3)
     assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_2")]) == 3
     (evaluated,) = ran
+    assert not Path(evaluated.trainer.default_local_dir).exists()  # it was refused before anything was written
     assert evaluated.trainer.v1.trainer_mode == "comprl_sync"
     # The engine then has servers of its own, which get their weights directly.
     model = evaluated.actor_rollout_ref

@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
                 return code
         found = result(config, checkpoint, folder)
     finally:
-        if not code:  # the error message of a failed run names its train.log
+        # The error message of a failed run names its train.log; a refused one has none.
+        if not code or not any(folder.iterdir()):
             shutil.rmtree(folder)
     text = json.dumps(found, indent=1)
     print(text)

@@ -67,6 +67,8 @@ def test_list_json_has_every_field(comprl_bank: Run, folder: Path) -> None:
 
 
 def test_list_prints_a_table(comprl_bank: Run, folder: Path) -> None:
+    done = comprl_bank("list", "--path", folder, "--where", "created_step=99")
+    assert (done.code, done.out, done.err) == (0, "", "no entries meet the condition\n")
     done = comprl_bank("list", "--path", folder, "--where", "created_step=4")
     (entry,) = [entry for entry in contents(folder) if entry.created_step == 4]
     header, line = done.out.splitlines()

@@ -88,8 +88,10 @@ async def _list(source: BankSource, options: argparse.Namespace) -> int:
     if options.json:
         for entry in shown:
             print(json.dumps(entry_fields(entry)))
-    else:
+    elif shown:
         print_entries(shown)
+    else:
+        print("no entries" + (" meet the condition" if options.where else ""), file=sys.stderr)
     if len(shown) < len(entries):
         print(f"{len(shown)} of {len(entries)} entries shown; --limit 0 shows all", file=sys.stderr)
     return 0
