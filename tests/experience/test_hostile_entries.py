@@ -1,11 +1,13 @@
 """Entries, snapshots and folders of other people cannot brick a bank, delete from it, or take what is not its own."""
 
 import asyncio
+import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,37 @@ async def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (own / "shard-mine").mkdir()
     await (await EmbeddedStore.open(own, embedding=IDENTITY)).close()
     assert (own / "shard-mine").is_dir()
+
+
+@pytest.mark.parametrize("shard", ["0/../../victim", "0", -1, 1.5, True, None, []])
+async def test_a_bank_of_others_names_no_folder_but_its_own(tmp_path: Path, shard: Any) -> None:
+    """As after a crash in the first opening, in which what the file names is removed."""
+    folder, victim = tmp_path / "theirs", tmp_path / "victim"
+    await (await EmbeddedStore.open(folder, embedding=IDENTITY)).close()
+    victim.mkdir()
+    (victim / "mine").write_text("mine")
+    stored = json.loads((folder / "bank.json").read_text())
+    (folder / "bank.json").write_text(json.dumps({**stored, "shard": shard, "creating": True}))
+    with pytest.raises(StoreError, match="names no shard of this folder"):
+        await EmbeddedStore.open(folder, embedding=None)
+    assert (victim / "mine").read_text() == "mine" and (folder / "shard-0").is_dir()
+
+
+@pytest.mark.parametrize("link", ["lock", "bank.json.tmp", "shard-0"])
+async def test_links_in_a_bank_of_others_lead_nowhere(tmp_path: Path, link: str) -> None:
+    folder, mine = tmp_path / "theirs", tmp_path / "mine"
+    await (await EmbeddedStore.open(folder, embedding=IDENTITY)).close()
+    if link == "shard-0":
+        (folder / link).rename(mine)
+    else:
+        mine.write_text("mine")
+        (folder / link).unlink(missing_ok=True)
+    (folder / link).symlink_to(mine)
+    stored = json.loads((folder / "bank.json").read_text())
+    (folder / "bank.json").write_text(json.dumps({**stored, "schema_version": 1}))  # so that it is written anew
+    with nullcontext() if link == "bank.json.tmp" else pytest.raises(StoreError):
+        await (await EmbeddedStore.open(folder, embedding=None)).close()
+    assert mine.is_dir() if link == "shard-0" else mine.read_text() == "mine"
 
 
 async def test_a_crash_in_the_first_opening_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
