@@ -77,6 +77,19 @@ async def test_a_point_that_cannot_be_read_is_skipped_reported_and_deleted(open_
     assert await bank.delete([bad, other, bad]) == 2 and await bank.verify() == [] and bank.unreadable == {}
 
 
+@pytest.mark.parametrize("stored", ["inf", "nan", "-inf"])
+async def test_a_point_from_the_end_of_time_spoils_no_later_one(open_bank: Any, stored: str) -> None:
+    bank = await open_bank()
+    good, bad = await added(bank, "lamp"), await added(bank, "door")
+    bank._ledger.store._shard.update(edge.UpdateOperation.set_payload([bad], {"stored": stored}))
+    await bank.close()
+    bank = await open_bank()
+    later = await added(bank, "key")
+    await bank.close()
+    bank = await open_bank()
+    assert {entry.id for entry in bank.entries()} == {good, later} and set(bank.unreadable) == {bad}
+
+
 async def test_an_imported_entry_that_names_others_as_its_parents_deletes_none(open_bank: Any, tmp_path: Path) -> None:
     bank = await open_bank()
     mine = [await added(bank, title) for title in ("lamp", "door")]
