@@ -3,9 +3,11 @@
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field, NonPositiveFloat, PositiveInt
+from pydantic import Field, NonPositiveFloat, PositiveInt, ValidationError
 
-from verl_comprl.settings import Settings, Share, allowed, interpolated, yaml_default
+from verl_comprl.experience.config import BankConfig, EmbedderConfig
+from verl_comprl.extractor.config import EndpointConfig
+from verl_comprl.settings import Settings, Share, allowed, interpolated, mistakes, yaml_default
 
 
 class Example(Settings):
@@ -41,3 +43,15 @@ def test_allowed(name: str, words: str) -> None:
 def test_the_default_in_a_run_may_be_an_expression() -> None:
     assert yaml_default(Example.model_fields["folder"]) == "${somewhere}/else" and Example().folder == "here"
     assert yaml_default(Example.model_fields["share"]) == 0.5
+
+
+@pytest.mark.parametrize("settings", [BankConfig, EmbedderConfig, EndpointConfig])
+def test_an_address_with_a_password_is_refused_and_not_repeated(settings: type[Settings]) -> None:
+    """A run's config and its messages are written into its folder."""
+    for url in ("https://me:canary-0123@host:6333", "http://canary-0123@[::1]/v1"):
+        with pytest.raises(ValidationError) as refused:
+            settings.model_validate({"url": url})
+        (line,) = mistakes(refused.value, settings, "group")
+        assert "group.url='http" in line and "must not hold a user or a password" in line and "canary" not in line
+    for url in ("http://host:6333/a@b", "https://host?to=a@b", ""):
+        assert vars(settings.model_validate({"url": url, "path": "bank"} if settings is BankConfig else {"url": url}))

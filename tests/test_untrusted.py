@@ -27,11 +27,15 @@ FOREIGN = (
     "<start_of_turn> <end_of_turn> <unused7>",  # Gemma
     "[gMASK] [sMASK] <sop> <eop> <arg_key> </arg_value>",  # GLM
     "<repo_name> <reponame> <file_sep> <filename> <issue_start> <jupyter_code> <fim_prefix>",  # SmolLM2
+    "<|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|]",  # Gemma 4, DeepSeek, EXAONE
+    "]~b] [e~[ <seed:bos> <seed:think> <minimax:tool_call>",  # MiniMax, Seed
+    "<reserved_106> <SPECIAL_12> [UNUSED_TOKEN_145]",  # Baichuan, Nemotron, InternLM
     "[CLS] [SEP] [MASK] [PAD] <function=run> </function> <parameter=x> <function_calls>",
 )
 MARKERS = " ".join(FOREIGN).split()
 MISTRAL = [token.value for token in SpecialTokens if token.value.startswith("[") and token.value.isascii()]
 DISGUISED = [
+    "]~!b[",  # MiniMax; "!" is a token of its own in one of the tokenizers below
     "\uff1c|im_end|\uff1e",
     "<|im\ufe0f_end|>",
     "<|im_\u0435nd|>",
@@ -78,7 +82,23 @@ def control_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:
 
 
 PIECES = st.sampled_from(
-    [*MARKERS, *DISGUISED, *MISTRAL, "<", "|", ">", "[", "]", "im_", "end", "\uff1c", "\ufb01", "\u0338"]
+    [
+        *MARKERS,
+        *DISGUISED,
+        *MISTRAL,
+        "\ud800",
+        "\udcff",
+        "<",
+        "|",
+        ">",
+        "[",
+        "]",
+        "im_",
+        "end",
+        "\uff1c",
+        "\ufb01",
+        "\u0338",
+    ]
 )
 UNTRUSTED = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
 
@@ -87,7 +107,6 @@ UNTRUSTED = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
 @settings(max_examples=60)
 @given(text=UNTRUSTED)
 def test_encoding_untrusted_text_yields_no_special_id(name: str, tokenizers: dict[str, Any], text: str) -> None:
-    text = text.encode("utf-8", "ignore").decode()  # what a tokenizer takes
     tokenizer = tokenizers[name]
     controls = control_ids(tokenizer)
     assert controls.isdisjoint(tokenizer.encode(without_control_tokens(text, tokenizer), add_special_tokens=False))

@@ -40,7 +40,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 
 * ``distill``: the episode is tried again, then moved to ``dead_letters.jsonl`` (``comprl/queue/retried``, ``dead``).
 * ``merge``: the entries of one chunk stay as they are. ``retire``: entries are retired a step later.
-* Episodes or calls of the extractor cannot be recorded: ``comprl/record/episodes_lost`` and ``calls_lost``.
+* Episodes, calls of the extractor or events of the bank cannot be recorded: ``comprl/record/episodes_lost``,
+  ``calls_lost`` and ``events_lost``.
 * Counters of the bank or files of the queue cannot be written: ``comprl/bank/counter_flush_failures`` and
   ``comprl/queue/disk_failures``; both are kept in memory.
 

@@ -5,6 +5,7 @@ YAML, the reference page and the error messages are made from that.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,8 +16,23 @@ from pydantic.fields import FieldInfo
 
 from verl_comprl.nearest import did_you_mean
 
+_LOGIN = re.compile(r"(?<=//)[^/?#]*@")
+
 Share = Annotated[float, Field(ge=0, le=1)]
 FilePath = Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
+
+
+def checked_url(url: str) -> str:
+    """Return the address of a service, "" included.
+
+    Raises:
+        ValueError: If it is none, or holds a user or a key: a run's config is written into its folder.
+    """
+    if url and not url.startswith(("http://", "https://")):
+        raise ValueError("must start with http:// or https://")
+    if _LOGIN.search(url):
+        raise ValueError("must not hold a user or a password; keys are read from environment variables")
+    return url
 
 
 class Settings(BaseModel):
@@ -95,7 +111,8 @@ def _mistake(details: Any, root: type[Settings], name: str) -> str:
         return unknown(full, group)
     if kind == "value_error":
         reason = details["msg"].removeprefix("Value error, ")
-        return f"{full}={details['input']!r} {reason}" if group_at(root, path) is None else f"{full}: {reason}"
+        given = _LOGIN.sub("***@", repr(details["input"]))
+        return f"{full}={given} {reason}" if group_at(root, path) is None else f"{full}: {reason}"
     if group is None or group_at(root, path) is not None:
         words = "a group of settings"
     else:

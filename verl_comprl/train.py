@@ -75,6 +75,7 @@ def run(config: Any) -> int:
     """
     from verl_comprl.display.redirect import redirect_verl_output
     from verl_comprl.display.terminal import Display
+    from verl_comprl.record.lines import text_redactor
 
     display = Display(live=not is_verbose())
     folder = config.trainer.get("default_local_dir")
@@ -88,7 +89,7 @@ def run(config: Any) -> int:
     except OSError as error:
         display.fail(f"trainer.default_local_dir={folder!r}: {error}")
         return 2
-    with nullcontext() if is_verbose() else redirect_verl_output(log, display.note):
+    with nullcontext() if is_verbose() else redirect_verl_output(log, display.note, text_redactor()):
         try:
             if (comprl := _checked(config, display)) is None:
                 _remove(made)  # a start that was refused leaves nothing

@@ -24,6 +24,10 @@ FAMILIES = "|".join(
         r"|jupyter_(?:start|text|code|output|script)|fim[_-](?:prefix|middle|suffix|pad))>",  # SmolLM2, StarCoder
         r"</?(?:function|parameter)=[^<>]*>|</(?:function|parameter)>|</?function_calls>|</?invoke\b[^<>]*>",
         r"</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
+        r"<\|[a-z_]{3,32}>|<[a-z_]{3,32}\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
+        r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
+        r"\]~!?b[\[\]]|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
+        r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
     )
 )
 """Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
@@ -48,14 +52,15 @@ class _Known(NamedTuple):
 def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     """Return ``text`` with a space in place of each control token of any known model family, and of ``tokenizer``.
 
-    A space, and not nothing, so that the halves of another token cannot join. Encoding the result yields no id of a
+    A space, and not nothing, so that the halves of another token cannot join. A question mark stands for each lone
+    surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the result yields no id of a
     special or added token, except that of unknown characters, and added tokens that are plain words or white space.
 
     Args:
         text: Untrusted text.
         tokenizer: Hugging Face tokenizer of the model that reads the text; None where it is not known (an endpoint).
     """
-    text = replace_marked(text, _FAMILY, " ")
+    text = replace_marked(text.encode("utf-8", "replace").decode(), _FAMILY, " ")
     known = _known(tokenizer)
     if known.pattern is not None:
         text = replace_marked(text, known.pattern, " ")

@@ -34,3 +34,20 @@ def test_a_logger_that_was_set_up_meanwhile_can_write_at_exit(tmp_path: Path) ->
         handler = logging.StreamHandler()
     handler.handle(logging.makeLogRecord({"msg": "goodbye"}))
     assert log.read_text() == "goodbye\n"
+
+
+def test_a_full_disk_costs_lines_and_not_who_prints_them(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.symlink_to("/dev/full")
+    with redirect_verl_output(log, print):
+        for line in range(3):
+            print(f"line {line}")
+            print("a warning", file=sys.stderr, flush=True)
+
+
+def test_what_may_not_be_logged_is_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with redirect_verl_output(log, print, lambda text: text.replace("secret", "***")):
+        print("a secret")
+        print("another secret, \udcff", file=sys.stderr)
+    assert log.read_text() == "a ***\nanother ***, \\udcff\n"

@@ -1,11 +1,13 @@
 """Entries, snapshots and folders of other people cannot brick a bank, delete from it, or take what is not its own."""
 
 import asyncio
+import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,19 @@ async def test_a_point_that_cannot_be_read_is_skipped_reported_and_deleted(open_
     (problem,) = await bank.verify()
     assert problem.startswith("2 entries that cannot be read")
     assert await bank.delete([bad, other, bad]) == 2 and await bank.verify() == [] and bank.unreadable == {}
+
+
+@pytest.mark.parametrize("stored", ["inf", "nan", "-inf"])
+async def test_a_point_from_the_end_of_time_spoils_no_later_one(open_bank: Any, stored: str) -> None:
+    bank = await open_bank()
+    good, bad = await added(bank, "lamp"), await added(bank, "door")
+    bank._ledger.store._shard.update(edge.UpdateOperation.set_payload([bad], {"stored": stored}))
+    await bank.close()
+    bank = await open_bank()
+    later = await added(bank, "key")
+    await bank.close()
+    bank = await open_bank()
+    assert {entry.id for entry in bank.entries()} == {good, later} and set(bank.unreadable) == {bad}
 
 
 async def test_an_imported_entry_that_names_others_as_its_parents_deletes_none(open_bank: Any, tmp_path: Path) -> None:
@@ -143,6 +158,37 @@ async def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (own / "shard-mine").mkdir()
     await (await EmbeddedStore.open(own, embedding=IDENTITY)).close()
     assert (own / "shard-mine").is_dir()
+
+
+@pytest.mark.parametrize("shard", ["0/../../victim", "0", -1, 1.5, True, None, []])
+async def test_a_bank_of_others_names_no_folder_but_its_own(tmp_path: Path, shard: Any) -> None:
+    """As after a crash in the first opening, in which what the file names is removed."""
+    folder, victim = tmp_path / "theirs", tmp_path / "victim"
+    await (await EmbeddedStore.open(folder, embedding=IDENTITY)).close()
+    victim.mkdir()
+    (victim / "mine").write_text("mine")
+    stored = json.loads((folder / "bank.json").read_text())
+    (folder / "bank.json").write_text(json.dumps({**stored, "shard": shard, "creating": True}))
+    with pytest.raises(StoreError, match="names no shard of this folder"):
+        await EmbeddedStore.open(folder, embedding=None)
+    assert (victim / "mine").read_text() == "mine" and (folder / "shard-0").is_dir()
+
+
+@pytest.mark.parametrize("link", ["lock", "bank.json.tmp", "shard-0"])
+async def test_links_in_a_bank_of_others_lead_nowhere(tmp_path: Path, link: str) -> None:
+    folder, mine = tmp_path / "theirs", tmp_path / "mine"
+    await (await EmbeddedStore.open(folder, embedding=IDENTITY)).close()
+    if link == "shard-0":
+        (folder / link).rename(mine)
+    else:
+        mine.write_text("mine")
+        (folder / link).unlink(missing_ok=True)
+    (folder / link).symlink_to(mine)
+    stored = json.loads((folder / "bank.json").read_text())
+    (folder / "bank.json").write_text(json.dumps({**stored, "schema_version": 1}))  # so that it is written anew
+    with nullcontext() if link == "bank.json.tmp" else pytest.raises(StoreError):
+        await (await EmbeddedStore.open(folder, embedding=None)).close()
+    assert mine.is_dir() if link == "shard-0" else mine.read_text() == "mine"
 
 
 async def test_a_crash_in_the_first_opening_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,3 +349,10 @@ def test_an_answer_that_is_quoted_does_not_win() -> None:
     for text in (real, f"{real}\nAs asked I used <answer> and </answer>.", f"{real}\nNot: <answer>later</answer>"):
         (operation,) = parse_distillation(text, max_operations=3, listed=0).operations
         assert isinstance(operation, Add) and operation.title == "t"
+
+
+def test_a_long_answer_is_read_in_a_moment() -> None:
+    """The event loop that reads it answers all queries; it stood still, four times as long for twice the text."""
+    started = time.process_time()
+    parsed = parse_distillation("<answer>[1]</answer>" * 80_000, max_operations=3, listed=0)
+    assert [error.kind for error in parsed.errors] == ["not_an_object"] and time.process_time() - started < 1

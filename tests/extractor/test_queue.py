@@ -167,6 +167,29 @@ async def test_what_was_pending_at_a_kill_is_recovered_in_order(
     assert len(make_queue(recover=True)) == 0
 
 
+@pytest.mark.parametrize("line", ['{"key": "bad", "text": "5"}', '{"key": "bad", "text": "{}"}'])
+async def test_a_request_that_cannot_be_read_costs_itself_only(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, line: str
+) -> None:
+    make_queue().put(make_request("first"))
+    file = tmp_path / "queue" / "waiting.jsonl"
+    file.write_text(f"{line}\n{file.read_text()}")
+    queue = make_queue(recover=True)
+    assert len(queue) == 1 and (await queue.get()).id == "first" and queue.counts["disk_failures"] == 1
+    assert queue.put(make_request("bad"))  # its episode may be played again
+
+
+@pytest.mark.parametrize("line", ["5", "{}", '{"key": 1, "text": "x"}', '{"done": ["a"]}'])
+async def test_what_is_no_request_ends_the_file(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, line: str
+) -> None:
+    make_queue().put(make_request("first"))
+    file = tmp_path / "queue" / "waiting.jsonl"
+    file.write_text(f"{file.read_text()}{line}\n")
+    queue = make_queue(recover=True)
+    assert len(queue) == 1 and line not in file.read_text()
+
+
 async def test_a_file_that_cannot_be_recovered_is_counted(make_queue: MakeQueue, tmp_path: Path) -> None:
     (tmp_path / "queue" / WAITING).mkdir(parents=True)
     queue = make_queue(recover=True)

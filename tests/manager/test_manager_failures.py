@@ -184,3 +184,25 @@ async def test_a_failing_store_is_a_degraded_answer(running: Setup, embedder: Fa
     assert await running.manager.search_and_ask("where?", *WHERE) == Answer("degraded", UNAVAILABLE)
     metrics = await running.manager.metrics()
     assert (metrics["guides/degraded"], metrics["answers/degraded"]) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", ["full disk", "surrogate"])
+async def test_a_journal_that_cannot_be_written_leaves_no_episode_half_reported(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path, fault: str
+) -> None:
+    """Its outcome was credited then, but nobody distilled it: neither queue nor dead letters had it."""
+    if fault == "full disk":
+        (tmp_path / "bank.jsonl").symlink_to("/dev/full")
+    setup = await open_manager()
+    (entry,) = await setup.seed("door")
+    goal = "open \ud800" if fault == "surrogate" else "open"
+    request = make_request("step_1", goal=goal, experience_ids=(entry,), experience_texts=("door",))
+    assert await setup.manager.report(EpisodeReport(request, guided=True))
+    assert await setup.manager.report(EpisodeReport(request, guided=True))  # as if the answer had been lost
+    used = setup.bank.get(entry)
+    assert used and used.uses == 1
+    extractor.replies["distill"] = LESSON
+    setup.start()
+    metrics = await setup.finished()
+    assert metrics["distillations/written"] == 1 and "failures/distill:OSError" not in metrics
+    assert metrics["record/events_lost"] == (2 if fault == "full disk" else 0)

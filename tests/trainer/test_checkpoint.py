@@ -14,6 +14,7 @@ from ray.exceptions import RayTaskError
 
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
 from verl_comprl.trainer import checkpoint, experience_runtime
 from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_slots
@@ -117,11 +118,13 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
     assert opened == [{"keep_content": True}]
 
 
+@pytest.mark.parametrize("store", [False, True])
 def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: bool
 ) -> None:
     """Ray's error has none, so that a full disk would look like any failure."""
-    failure = RayTaskError("save", "its traceback", OSError(28, "No space left on device"))
+    cause = StoreError("No space") if store else OSError(28, "No space left on device")
+    failure = RayTaskError("save", "its traceback", cause)
 
     def wait_for(*_: Any) -> None:
         raise failure.as_instanceof_cause()
@@ -131,7 +134,7 @@ def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number
         lock=threading.Lock(), save=lambda folder: None, weight_version=1, update_is_late=False
     )
     manager = SimpleNamespace(save=SimpleNamespace(remote=lambda folder: None))
-    with pytest.raises(OSError, match="No space") as raised:
+    with pytest.raises(type(cause), match="No space") as raised:
         checkpoint.save(tmp_path, 3, extractor, manager, 1.0)
-    assert is_full(raised.value) and not is_full(failure.as_instanceof_cause())
+    assert type(raised.value) is type(cause) and is_full(raised.value) is not store
     assert not (tmp_path / STATE_FILE).exists() and not extractor.lock.locked()

@@ -1,17 +1,21 @@
 """Verl's part and ours in one checkpoint, with verl's own code around stubs of the workers."""
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.v1 import trainer_base
 
+from verl_comprl.experience import SnapshotError, StoreError
+from verl_comprl.experience.transfer.snapshot import write_snapshot
 from verl_comprl.trainer.checkpoint import resume_folder
 from verl_comprl.trainer.checkpoint_folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
 from verl_comprl.trainer.stopping import StopRequest
@@ -146,11 +150,23 @@ def full_disk(trainer: Any, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
     elif part == "ours":
         monkeypatch.setattr(trainer.experience_runtime, "save", fail)
+    elif part == "bank":
+        monkeypatch.setattr("verl_comprl.experience.transfer.snapshot.write_atomically", fail)
+        bank = Path(trainer.config.trainer.default_local_dir, "bank")
+        monkeypatch.setattr(trainer.experience_runtime, "save", lambda *_: save_bank_elsewhere(bank))
     else:
         monkeypatch.setattr("verl_comprl.trainer.checkpoint_folders._write_manifest", fail)
 
 
-@pytest.mark.parametrize("part", ["room", "ours", "manifest"])
+def save_bank_elsewhere(folder: Path) -> None:
+    """Raise what the manager's process does, as it arrives in another."""
+    try:
+        write_snapshot(folder, [], np.zeros((0, 8), np.float32), {"dimension": 8})
+    except SnapshotError as error:
+        raise pickle.loads(pickle.dumps(error)) from None
+
+
+@pytest.mark.parametrize("part", ["room", "ours", "bank", "manifest"])
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run_unless_it_is_the_last(
     tmp_path: Path, events: list[str], part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,13 +179,41 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run_unless_it_is_the_last(
         assert "no checkpoint of step 4, the run goes on without it" in capsys.readouterr().out
         assert trainer.checkpoint_callback is callback and (trainer._saved_step, trainer._saves_failed) == (2, 1)
         assert resume_folder(trainer.config) == tmp_path / "global_step_2" and not (tmp_path / ASIDE).exists()
-        with pytest.raises(OSError, match=r"\[Errno 28\]"):
+        with pytest.raises((OSError, SnapshotError), match=r"\[Errno 28\]"):
             save(trainer, trainer.total_training_steps)
         trainer.stop.made = True
-        with pytest.raises(OSError, match=r"\[Errno 28\]"):
+        with pytest.raises((OSError, SnapshotError), match=r"\[Errno 28\]"):
             save(trainer, 4)
     save(trainer, 6)
     assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_6"]
+
+
+def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer, slept = make_trainer(ComplementarySync, tmp_path, events), []
+    save(trainer, 2)
+    runtime, last = trainer.experience_runtime, trainer.total_training_steps
+    save_ours, answers = runtime.save, iter([StoreError("away")] * 3)
+
+    def save_if_there(folder: Path, step: int) -> None:
+        if error := next(answers, None):
+            raise error
+        save_ours(folder, step)
+
+    monkeypatch.setattr(runtime, "save", save_if_there)
+    monkeypatch.setattr("verl_comprl.trainer.checkpointing.time.sleep", slept.append)
+    save(trainer, 4)
+    assert "no checkpoint of step 4, the run goes on without it: away" in capsys.readouterr().out
+    assert (trainer._saved_step, trainer._saves_failed, slept) == (2, 1, [])
+    assert resume_folder(trainer.config) == tmp_path / "global_step_2" and not (tmp_path / ASIDE).exists()
+    save(trainer, last)
+    assert len(slept) == 2 and resume_folder(trainer.config) == tmp_path / f"global_step_{last}"
+    monkeypatch.setattr("verl_comprl.trainer.checkpointing.STORE_SECONDS", 0.0)
+    answers = iter([StoreError("away")])
+    with pytest.raises(StoreError, match="away"):
+        save(trainer, last)
+    assert resume_folder(trainer.config) == tmp_path / f"global_step_{last}"
 
 
 def test_a_save_that_fails_otherwise_leaves_the_one_before(tmp_path: Path, events: list[str]) -> None:

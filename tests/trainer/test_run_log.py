@@ -43,6 +43,18 @@ def test_a_line_that_a_killed_process_left_is_dropped(tmp_path: Path) -> None:
     assert steps(file) == [1, 2]
 
 
+def test_a_full_disk_costs_a_line_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    MetricsFile(tmp_path / "metrics.jsonl").log({"loss": 1.0}, 7)
+    assert "metrics.jsonl lacks a line of step 7: [Errno 28] No space left on device" in capsys.readouterr().out
+
+
+def test_a_failure_that_names_a_secret_is_written_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-0123456789")
+    append_record(tmp_path / "failures.jsonl", {"step": 1, "text": "401 for canary-0123456789"})
+    assert (tmp_path / "failures.jsonl").read_text() == '{"step":1,"text":"401 for ***"}\n'
+
+
 def test_a_text_with_line_separators_of_unicode_stays_in_its_line(tmp_path: Path) -> None:
     file = tmp_path / "failures.jsonl"
     for step, text in enumerate(["one\u2028two\u0085three", "kept", "later"]):

@@ -2,9 +2,32 @@
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+
+class _Log(io.TextIOBase):
+    """Log file whose disk may be full: a line that is lost costs the line, and not the run that prints it."""
+
+    def __init__(self, file: TextIO, clean: Callable[[str], str]) -> None:
+        self._file, self._clean = file, clean
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._file.write(self._clean(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._file.encoding
 
 
 class _Splitter(io.TextIOBase):
@@ -25,15 +48,16 @@ class _Splitter(io.TextIOBase):
 
 
 @contextmanager
-def redirect_verl_output(file: Path, show: Callable[[str], None]) -> Iterator[None]:
+def redirect_verl_output(file: Path, show: Callable[[str], None], clean: Callable[[str], str] = str) -> Iterator[None]:
     """Append standard output and standard error to ``file``.
 
     Args:
         file: The log file; its folder is created.
         show: Gets each of verl's metrics lines (``step:…``).
+        clean: Returns a text as it may be logged.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     # Never closed: loggers that were set up meanwhile keep it and may write when the process ends.
-    log = file.open("a", encoding="utf-8", buffering=1)
+    log: Any = _Log(file.open("a", encoding="utf-8", errors="backslashreplace", buffering=1), clean)
     with redirect_stdout(_Splitter(log, show)), redirect_stderr(log):
         yield

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from verl_comprl.experience.schema import ASKED_WEIGHT
-from verl_comprl.settings import FilePath, Settings, Share, interpolated
+from verl_comprl.settings import FilePath, Settings, Share, checked_url, interpolated
 
 _NOT_IN_A_NAME = '<>:"/\\|?*\0'
 
@@ -89,9 +89,7 @@ class BankConfig(Settings):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        if url and not url.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
-        return url
+        return checked_url(url)
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
@@ -131,3 +129,8 @@ class EmbedderConfig(Settings):
 
     timeout: PositiveFloat = 30.0
     """Seconds for one request to the endpoint."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        return checked_url(url)

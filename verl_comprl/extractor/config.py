@@ -12,7 +12,7 @@ from pydantic import (
     field_validator,
 )
 
-from verl_comprl.settings import FilePath, Settings, Share, interpolated
+from verl_comprl.settings import FilePath, Settings, Share, checked_url, interpolated
 
 
 class QueueConfig(Settings):
@@ -70,9 +70,7 @@ class EndpointConfig(Settings):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        if url and not url.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
-        return url
+        return checked_url(url)
 
 
 class ExtractorConfig(Settings):

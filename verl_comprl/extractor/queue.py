@@ -154,10 +154,16 @@ class DistillationQueue:
 
     def _recover(self) -> None:
         try:
-            for text in self._log.recover().values():
-                self._admit(_Pending.from_json(text), logged=True)
-        except (OSError, ValueError) as error:
+            texts = self._log.recover()
+        except OSError as error:
             self._count_disk_failure(f"requests of the process before are lost: {error}")
+            return
+        for id, text in texts.items():
+            try:
+                self._admit(_Pending.from_json(text), logged=True)
+            except (ValueError, KeyError, TypeError) as error:
+                self._count_disk_failure(f"a request of the process before is lost: {error}")
+                self._forget(id)
 
     @property
     def _dead_letters(self) -> Path:

@@ -7,7 +7,7 @@ a process that is killed loses none. A machine that loses power may.
 import json
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _COMPACT_BYTES = 16 * 2**20
 """The file is written again when more than this, and more than what waits, belongs to requests that wait no more."""
@@ -45,7 +45,7 @@ class RequestLog:
         for line in self._file.read().splitlines(keepends=True):
             try:
                 fields = json.loads(line)
-                if line[-1:] != b"\n":
+                if line[-1:] != b"\n" or not _is_ours(fields):
                     raise ValueError("torn")
             except ValueError:  # what the killed process could not finish, which the next line overwrites
                 break
@@ -124,6 +124,11 @@ class RequestLog:
         aside.replace(self._path)
         self._open().close()
         self._file, self._places, self._end = self._path.open("r+b", buffering=0), places, end
+
+
+def _is_ours(fields: Any) -> bool:
+    names = (["done"], ["key", "text"])
+    return isinstance(fields, dict) and [*fields] in names and all(isinstance(value, str) for value in fields.values())
 
 
 def _line(fields: dict[str, str]) -> bytes:

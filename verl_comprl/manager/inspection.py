@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience import ExperienceBank
+from verl_comprl.experience.store.folder import write_atomically
 from verl_comprl.experience.transfer.snapshot import entries_checksum
 
 MANAGER_FILE = "manager.json"
@@ -58,7 +59,7 @@ def write_address(folder: Path, actor: str) -> None:
         "actor": actor,
         "auth_mode": os.environ.get("RAY_AUTH_MODE", "disabled"),  # Ray enables it for clusters it starts
     }
-    (folder / MANAGER_FILE).write_text(json.dumps(address), encoding="utf-8")
+    write_atomically(folder / MANAGER_FILE, json.dumps(address).encode())
 
 
 def remove_address(folder: Path) -> None:

@@ -3,24 +3,33 @@
 The bank holds the present entries with their counts; the journal keeps what was replaced or removed since, in order.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
+from verl_comprl.record.lines import append_lines, encode, redactor
+
+logger = logging.getLogger(__name__)
 
 JOURNAL = "experience.jsonl"
 
 
 class Journal:
-    """Appends one line per event; each line has an actor step, that of the episode if there is one."""
+    """Appends one line per event; each line has an actor step, that of the episode if there is one.
+
+    Its methods never raise: what cannot be written is counted. Whoever calls them is in the middle of a change of bank,
+    queue and buffer, of which a full disk must not leave one half.
+    """
 
     def __init__(self, file: Path | None = None) -> None:
         """Write to ``file``; nothing is written if it is None."""
         self._file = file
+        self._redact = redactor()
+        self.lost = 0
+        """Events that could not be written."""
 
     def wrote(self, request: DistillationRequest, entries: Iterable[Experience]) -> None:
         """Note the entries that the extractor wrote about an episode."""
@@ -63,10 +72,14 @@ class Journal:
         )
 
     def _append(self, events: Iterable[Mapping[str, Any]]) -> None:
-        lines = [orjson.dumps(event) + b"\n" for event in events]
-        if lines and self._file is not None:
-            with self._file.open("ab") as file:
-                file.writelines(lines)
+        if self._file is None or not (lines := [self._redact(encode(event)) + b"\n" for event in events]):
+            return
+        try:
+            append_lines(self._file, b"".join(lines))
+        except OSError as error:
+            if not self.lost:
+                logger.warning("%s lacks events (further ones are counted only): %s", self._file, error)
+            self.lost += len(lines)
 
 
 def _episode(request: DistillationRequest, event: str) -> dict[str, Any]:

@@ -261,8 +261,7 @@ class ExperienceManager:
 
     @property
     def _format_reward(self) -> float | None:
-        learning = self._config.extractor
-        return learning.format_failure_reward if learning.train else None
+        return self._config.extractor.format_failure_reward if self._config.extractor.train else None
 
     def _keep(self, record: GenerationRecord, *, format_ok: bool) -> None:
         """Keep a call's record. An answer that cannot be parsed wrote nothing to be used: it gets the format reward.
@@ -312,7 +311,8 @@ class ExperienceManager:
     async def metrics(self) -> dict[str, float]:
         """Return all counters of the run (retrievals: since the bank was opened)."""
         metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
-        return metrics | self.availability.metrics() | {"record/calls_lost": float(self._call_log.lost)}
+        lost = {"calls_lost": self._call_log.lost, "events_lost": self._journal.lost}
+        return metrics | self.availability.metrics() | {f"record/{name}": float(count) for name, count in lost.items()}
 
     async def drain(self, timeout: float) -> bool:
         """Wait until the queue is empty; ``False`` if that takes over ``timeout`` seconds or the extractor has died."""

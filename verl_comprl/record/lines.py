@@ -3,6 +3,8 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,7 +18,7 @@ _SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Return ``record`` as JSON; what UTF-8 cannot encode is escaped."""
+    """Return ``record`` as JSON; what UTF-8 cannot encode is escaped, and integers of more than 64 bits are texts."""
     try:
         return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
     except orjson.JSONEncodeError:  # an environment may show bytes of a file as lone surrogates
@@ -34,13 +36,31 @@ def decode(lines: Iterable[bytes]) -> Iterator[Record]:
             yield record
 
 
+def append_lines(file: Path, lines: bytes) -> None:
+    """Append ``lines``, each with its line break, to a file; all of them or nothing.
+
+    Raises:
+        OSError: If they cannot be written; the file is as it was then.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        end = os.fstat(descriptor).st_size
+        if end and os.pread(descriptor, 1, end - 1) != b"\n":  # a process was killed while it wrote the last one
+            lines = b"\n" + lines
+        try:
+            while lines:
+                lines = lines[os.write(descriptor, lines) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, end)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], bytes]:
     """Return a function that replaces the environment's secrets in a line with ``***``."""
-    values = {
-        value for name, value in environment.items() if _SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET
-    }
-    # Longest first: a secret may contain another one.
-    secrets = [orjson.dumps(_clean(value))[1:-1] for value in sorted(values, key=len, reverse=True)]
+    secrets = [orjson.dumps(_clean(value))[1:-1] for value in _secrets(environment)]
 
     def redact(line: bytes) -> bytes:
         for secret in secrets:
@@ -50,7 +70,27 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], b
     return redact
 
 
+def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+    """Return a function that replaces the environment's secrets in plain text with ``***``."""
+    secrets = _secrets(environment)
+
+    def redact(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    return redact
+
+
+def _secrets(environment: Mapping[str, str]) -> list[str]:
+    """Return the values of variables that are named like secrets, longest first: one may contain another."""
+    named = {value for name, value in environment.items() if _SECRET_NAME.search(name)}
+    return sorted((value for value in named if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
+
+
 def _clean(value: Any) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):

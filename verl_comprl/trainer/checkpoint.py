@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from verl_comprl.config.reading import ConfigError, comprl_config
 from verl_comprl.config.slots import extractor_slots
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, flaw
@@ -74,7 +75,8 @@ def save(
 
     Raises:
         WaitTimeout: If one takes longer. There is no checkpoint of this step then.
-        OSError: If the manager cannot write.
+        OSError: If the manager cannot write. ``SnapshotError`` if that is the bank.
+        StoreError: If the bank's store cannot be reached.
     """
     with ExitStack() as held:
         try:
@@ -91,7 +93,7 @@ def save(
         try:
             wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
         except RayTaskError as error:
-            if isinstance(error.cause, OSError):
+            if isinstance(error.cause, OSError | SnapshotError | StoreError):
                 raise error.cause from error  # with its number, which Ray's error lacks
             raise
         state = {"extractor_weight_version": version, "step": step}

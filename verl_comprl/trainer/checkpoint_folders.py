@@ -20,6 +20,7 @@ from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
+from verl_comprl.experience import SnapshotError
 from verl_comprl.experience.store.folder import sync_folder, write_atomically
 
 ASIDE = "checkpoint_being_written"
@@ -174,7 +175,7 @@ def step_of(folder: Path) -> int:
 
 def is_full(error: Exception) -> bool:
     """Return whether a save failed because the disk, or the user's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT)
+    return isinstance(error, OSError | SnapshotError) and error.errno in (ENOSPC, EDQUOT)
 
 
 def flaw(folder: Path, *, marked: bool = True) -> str | None:

@@ -5,6 +5,7 @@ trainer are in verl's TransferQueue first, so that an episode whose tokens are i
 """
 
 import copy
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,15 @@ from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
+from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.trainer.checkpoint_folders import MODEL, CheckpointFolders, is_full
 from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+
+STORE_SECONDS = 180.0
+"""For which the last checkpoint waits for a bank's server that is away."""
+
+_PAUSE = 5.0
 
 _KEEP_ALL = {"remove_previous_ckpt_in_save": False, "max_actor_ckpt_to_keep": None, "max_critic_ckpt_to_keep": None}
 
@@ -38,20 +45,30 @@ class CheckpointingTrainer(EngineSharing):
         return Path(self.config.trainer.default_local_dir)
 
     def _save_checkpoint(self) -> None:
-        """Write a checkpoint; one for which the disk has no room costs the run nothing else, unless it is the last.
+        """Write a checkpoint; one for which the disk has no room, or the bank's server no answer, costs nothing else.
+
+        The last one is tried for some minutes where a server is away, as nothing else will save what has been trained.
 
         Raises:
-            OSError: If the disk is full, and nothing will be saved later.
+            OSError: If the disk is full, and nothing will be saved later; ``SnapshotError`` if that is for the bank.
+            StoreError: If the bank's store stays away, likewise.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
         """
-        try:
-            self._write_checkpoint()
-        except OSError as error:
-            if not is_full(error) or self._is_last_save:
-                raise
-            CheckpointFolders(self._folder).abandon()
-            self._saves_failed += 1
-            print(f"no checkpoint of step {self.global_steps}, the run goes on without it: {error}", flush=True)
+        deadline = time.monotonic() + STORE_SECONDS
+        while True:
+            try:
+                return self._write_checkpoint()
+            except (OSError, SnapshotError, StoreError) as error:
+                away = isinstance(error, StoreError)
+                if not (away or is_full(error)) or (self._is_last_save and not (away and time.monotonic() < deadline)):
+                    raise
+                CheckpointFolders(self._folder).abandon()
+                what = "trying again" if self._is_last_save else "the run goes on without it"
+                print(f"no checkpoint of step {self.global_steps}, {what}: {error}", flush=True)
+            if not self._is_last_save:
+                self._saves_failed += 1
+                return None
+            time.sleep(_PAUSE)
 
     @property
     def _is_last_save(self) -> bool:

@@ -16,6 +16,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.experience import StoreError
 from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
@@ -288,7 +289,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), CLOSE_SECONDS, "the experience manager to close the bank")
-        except WaitTimeout as error:  # costs the counts since the last flush of the bank
+        except (WaitTimeout, StoreError) as error:  # costs the counts since the last flush of the bank
             print(error)
         finally:
             ray.kill(self.manager)

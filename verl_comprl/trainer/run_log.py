@@ -5,19 +5,19 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from verl_comprl.record.lines import decode
+from verl_comprl.record.lines import append_lines, decode, encode, redactor
 
 METRICS_FILE = "metrics_file"
 """Our name among the backends of verl's ``Tracking``."""
 
 
 def append_record(file: Path, record: Mapping[str, Any]) -> None:
-    """Add a line with ``record``, which has a ``step``."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("ab") as lines:
-        lines.write(orjson.dumps(dict(record), option=orjson.OPT_SERIALIZE_NUMPY, default=str) + b"\n")
+    """Add a line with ``record``, which has a ``step``; one for which the disk has no room costs the run nothing."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        append_lines(file, redactor()(encode(record)) + b"\n")
+    except OSError as error:
+        print(f"{file} lacks a line of step {record.get('step')}: {error}")
 
 
 def rewind_log(file: Path, step: int) -> None:

@@ -6,6 +6,7 @@ The manager here is the real ``BankInspection`` with a real bank, in a Ray actor
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -127,6 +128,22 @@ async def test_a_folder_held_by_a_process_that_cannot_be_reached(folder: Path, m
     assert f"is already open in process {os.getpid()}" in done.stderr and message in done.stderr
     await bank.close()
     assert comprl_bank("verify", "--path", folder).returncode == 0
+
+
+async def test_the_address_of_another_user_is_not_followed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster runs code of whoever has it, in whoever connects to it."""
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        cluster.settimeout(0.1)
+        address = {"pid": os.getpid(), "ray_address": f"127.0.0.1:{cluster.getsockname()[1]}"}
+        (folder / "manager.json").write_text(json.dumps(address))
+        (folder / "lock").write_text(str(os.getpid()))
+        owner = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+        with pytest.raises(StoreError, match="another user's"):
+            async with live_module.connected(folder, StoreError("held")):
+                pass
+        with pytest.raises(TimeoutError):
+            cluster.accept()
 
 
 async def test_a_manager_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

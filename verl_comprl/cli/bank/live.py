@@ -32,7 +32,11 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
         StoreError: If the manager cannot be reached.
     """
     try:
-        manager = json.loads((folder / MANAGER_FILE).read_bytes())
+        with (folder / MANAGER_FILE).open("rb") as file:
+            # A cluster runs code of whoever has it: the address of another user's is not followed.
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                raise StoreError(f"{held}; it is another user's: read it as that user")
+            manager = json.loads(file.read())
         outdated = manager["pid"] != int((folder / "lock").read_text())  # left by a run that was killed
     except (OSError, ValueError, KeyError, TypeError):
         raise held from None

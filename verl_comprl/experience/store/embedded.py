@@ -264,13 +264,22 @@ class EmbeddedStore(ExperienceStore):
     def _shard_path(self, number: int) -> Path:
         return self._folder / f"shard-{number}"
 
+    def _own_shard(self, number: Any) -> int:
+        """Return the number of the live shard, after checking that its folder is in this one.
+
+        The file may be somebody else's, and what it names is opened, written and, after a crash, removed.
+        """
+        if type(number) is not int or number < 0 or self._shard_path(number).is_symlink():
+            raise StoreError(f"experience bank {self._folder} cannot be used: bank.json names no shard of this folder")
+        return number
+
     def _open_shard(self) -> None:
         identity = self._folder / "bank.json"
         if identity.exists():
             stored = json.loads(identity.read_text(encoding="utf-8"))
             self.embedding = verified_embedding(f"experience bank {self._folder}", stored, self._wanted)
             self.dimension = self.embedding["dimension"]
-            self._shard_number = stored["shard"]
+            self._shard_number = self._own_shard(stored.get("shard"))
             if stored.get("creating"):  # a crash in the first opening
                 shutil.rmtree(self._shard_path(self._shard_number), ignore_errors=True)
                 self._create_shard(self._shard_number, self.dimension).close()

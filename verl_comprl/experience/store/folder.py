@@ -27,7 +27,8 @@ class FolderLock:
             self._key = (folder.stat().st_dev, folder.stat().st_ino)
             if _held.get(self._key) == os.getpid():
                 raise StoreError(f"experience bank folder {folder} is already open in this process, {os.getpid()}")
-            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            # No link: the folder may be somebody else's, and the file that a link names would be overwritten.
+            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise StoreError(f"experience bank folder {folder} cannot be used: {error}") from error
         try:
@@ -52,7 +53,7 @@ class FolderLock:
         _held.pop(self._key, None)
 
 
-_OWN = {"lock", "bank.json.tmp", "manager.json"}
+_OWN = {"lock", "bank.json.tmp", "manager.json", "manager.json.tmp"}
 
 
 def check_adoptable(folder: Path) -> None:
@@ -70,7 +71,8 @@ def check_adoptable(folder: Path) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` so that a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)  # what a crash has left, or a link, through which another file would be written
+    with temporary.open("xb") as file:
         file.write(data)
         file.flush()
         # Before the rename: after a power loss the new name could otherwise refer to data that was never written.

@@ -4,6 +4,7 @@ Owns the payload format, which both stores share.
 """
 
 import json
+import math
 import time
 from typing import Any
 
@@ -47,6 +48,8 @@ class Contents:
         try:
             entry = from_payload(id, payload)
             stored = float(payload.get(_STORED, 0.0))
+            if not math.isfinite(stored):  # what is written next is dated after the latest
+                raise StoreError(f"entry {id} in the store cannot be read: {_STORED} is {stored}")
             for old in payload.get(_REPLACES, ()):
                 self._replaced[old] = max(stored, self._replaced.get(old, 0.0))
         except (StoreError, TypeError, ValueError) as error:

@@ -33,6 +33,9 @@ _OWN = {_CARD, ENTRIES_FILE, _VECTORS, _MANIFEST}
 class SnapshotError(ValueError):
     """A snapshot is missing, incomplete or damaged, cannot be written, or belongs to another embedder or schema."""
 
+    errno: int | None = None
+    """Of the system's error, if one kept it from being written. Between processes the cause of an exception is lost."""
+
 
 class Snapshot(NamedTuple):
     """Entries, their vectors (shape ``(count, dimension)``, float32), and the identity of their embedder."""
@@ -84,7 +87,9 @@ def write_snapshot(folder: Path, entries: Sequence[Experience], vectors: np.ndar
         _replace(folder, building)
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)
-        raise SnapshotError(f"snapshot {folder} could not be written: {error}") from error
+        failure = SnapshotError(f"snapshot {folder} could not be written: {error}")
+        failure.errno = error.errno
+        raise failure from error
 
 
 def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:

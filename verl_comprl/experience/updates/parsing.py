@@ -121,13 +121,14 @@ def _read_list(answer: str) -> list[Any] | ParseError:
 def _top_level_lists(answer: str) -> list[list[Any]]:
     """Return the JSON lists that begin an ``<answer>`` after the reasoning, without those quoted inside of another."""
     reply, found, at = answer.rpartition("</think>")[2], [], 0
+    last = reply.rfind("</answer>")
     while match := _ANSWER_LIST.search(reply, at):
         at = match.end()
         try:
             value, end = json.JSONDecoder().raw_decode(reply, match.end() - 1)
         except (ValueError, RecursionError):
             continue
-        if "</answer>" in reply[end:]:
+        if end <= last:
             found.append(value)
             at = end
     return found
