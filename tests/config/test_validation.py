@@ -99,6 +99,7 @@ def test_a_good_config_passes(config: DictConfig) -> None:
             "data.train_files: no.parquet does not exist; make one with `comprl data`",
         ),
         ("data.val_files", "no.parquet", "data.val_files: no.parquet does not exist; make one with `comprl data`"),
+        ("data.val_files", None, "^data.val_files is missing; make a file with `comprl data`"),
     ],
 )
 def test_each_mistake_is_one_line_with_value_and_remedy(config: DictConfig, key: str, value: Any, line: str) -> None:
@@ -120,7 +121,6 @@ def test_each_mistake_is_one_line_with_value_and_remedy(config: DictConfig, key:
         ("comprl.bank.scope", "task"),
         ("extractor.model.path", "organisation/name-on-the-hub"),
         ("extractor.actor.ppo_micro_batch_size_per_gpu", None),
-        ("data.val_files", None),
     ],
 )
 def test_what_is_allowed_passes(config: DictConfig, key: str, value: Any) -> None:
