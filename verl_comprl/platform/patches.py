@@ -45,6 +45,25 @@ def keep_vllm_cpu_weights() -> None:
 
 
 @functools.cache
+def let_vllm_sleep() -> None:
+    """For vLLM 0.28 (``shm_broadcast``): a process that waits for a message spins for a second after the last one.
+
+    Engine and worker of a server take turns, so that while requests run one of them always spins. Two servers take more
+    than half of two cores that way. With no time to spin, a process sleeps on the socket that every write notifies.
+    """
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    init = shm_broadcast.SpinCondition.__init__
+
+    @functools.wraps(init)
+    def without_spinning(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        self.busy_loop_s = 0
+
+    shm_broadcast.SpinCondition.__init__ = without_spinning
+
+
+@functools.cache
 def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
     """For verl 0.9.1 (``verl.single_controller.ray.base``): its pools reserve their slots themselves, without limit.
 

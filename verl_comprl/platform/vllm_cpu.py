@@ -4,7 +4,10 @@ import os
 
 
 def register() -> None:
-    """Make vLLM's CPU build accept weight updates and need no compiler; does nothing outside a CPU run of verl."""
+    """Make vLLM's CPU build accept weight updates, need no compiler and leave cores that it does not use to others.
+
+    Does nothing outside a CPU run of verl.
+    """
     if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         return
     import torch
@@ -13,6 +16,7 @@ def register() -> None:
     torch._dynamo.config.disable = True
     # verl asks for it with ``rollout.full_determinism``; there are kernels of that kind for GPUs only.
     os.environ.pop("VLLM_BATCH_INVARIANT", None)
-    from verl_comprl.platform.patches import keep_vllm_cpu_weights
+    from verl_comprl.platform.patches import keep_vllm_cpu_weights, let_vllm_sleep
 
     keep_vllm_cpu_weights()
+    let_vllm_sleep()
