@@ -66,6 +66,45 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
 
 
 @pytest.mark.slow
+def test_vllm_still_spins_while_it_waits_for_a_message(tmp_path: Path) -> None:
+    program = """
+        import threading, time
+        from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+        from verl_comprl.platform.patches import let_vllm_sleep
+
+        def share_of_a_core():
+            writer = MessageQueue(n_reader=1, n_local_reader=1)
+            reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
+            ready = threading.Thread(target=writer.wait_until_ready)
+            ready.start()
+            reader.wait_until_ready()
+            ready.join()
+            writer.enqueue("first")
+            assert reader.dequeue(timeout=10) == "first"
+            used = time.process_time()
+            try:
+                reader.dequeue(timeout=0.5)
+            except TimeoutError:
+                used = time.process_time() - used
+            threading.Timer(0.2, writer.enqueue, ["second"]).start()
+            began = time.monotonic()
+            assert reader.dequeue(timeout=30) == "second"
+            assert time.monotonic() - began < 4, "woken by a notification, not by the check every 5 s"
+            for number in range(2000):  # no notification is lost, or this would take hours
+                writer.enqueue(number)
+                assert reader.dequeue(timeout=30) == number
+            return used / 0.5
+
+        print(f"{share_of_a_core():.2f}")
+        let_vllm_sleep()
+        print(f"{share_of_a_core():.2f}")
+    """
+    before, after = map(float, run(tmp_path, program).split()[-2:])
+    assert before > 0.2, "vLLM no longer spins; the patch is not needed any more"
+    assert after < 0.1
+
+
+@pytest.mark.slow
 def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
     program = """
         import torch
