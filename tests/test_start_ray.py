@@ -31,9 +31,31 @@ def test_slots_are_those_of_a_ray_that_is_started_here(started: dict[str, Any]) 
     assert (started["num_gpus"], started["num_cpus"], started["address"]) == (2, 32, "local")
 
 
-def test_without_slots_ray_decides(started: dict[str, Any]) -> None:
+def test_a_ray_that_happens_to_run_here_is_not_joined(started: dict[str, Any]) -> None:
     training.start_ray(config())
-    assert "address" not in started and started["num_gpus"] is None
+    assert started["address"] == "local" and started["num_gpus"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "address", "alone"),
+    [
+        ({}, None, True),
+        ({"_node_ip_address": "10.0.0.7"}, None, False),
+        ({}, "10.0.0.1:6379", False),
+    ],
+)
+def test_a_ray_of_one_machine_is_out_of_reach_of_others(
+    monkeypatch: Any, settings: dict[str, str], address: str | None, alone: bool
+) -> None:
+    from ray._private import services
+
+    taken: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda **_: taken.append(services.resolve_ip_for_localhost("127.0.0.1")))
+    monkeypatch.setattr(services, "node_ip_address_from_perspective", lambda _: "192.0.2.1")
+    monkeypatch.setenv("RAY_ADDRESS", address) if address else monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    training.start_ray(config(**settings))
+    assert taken == ["127.0.0.1" if alone else "192.0.2.1"]
+    assert services.resolve_ip_for_localhost("127.0.0.1") == "192.0.2.1"
 
 
 @pytest.mark.parametrize("by", ["variable", "setting"])

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,7 +56,9 @@ def check_config(config: Any) -> ComprlConfig:
 
 
 def start_ray(config: Any) -> None:
-    """Start Ray, or connect to a cluster, unless this process has done so.
+    """Start Ray on the loopback interface, or connect to a cluster, unless this process has done so.
+
+    Another interface is chosen with ``+ray_kwargs.ray_init._node_ip_address=ADDRESS``.
 
     Raises:
         ConfigError: If the address of a cluster is wrong or nobody answers there.
@@ -66,24 +68,29 @@ def start_ray(config: Any) -> None:
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
     from verl_comprl.platform.detection import on_existing_cluster
+    from verl_comprl.platform.patches import ray_on_loopback
 
     if ray.is_initialized():
         return
     settings: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    interface = nullcontext()
     if on_existing_cluster(settings):
         address = settings.get("address") or os.environ["RAY_ADDRESS"]
         if "://" in address:
             raise ConfigError(f"Ray's address is {address}; give the head's host:port (Ray Client is not supported)")
         # Its slots are those of its nodes; check_slots compares.
         settings |= {"num_cpus": None, "num_gpus": None}
-    elif settings.get("num_cpus") is not None or settings.get("num_gpus") is not None:
+    else:
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
+        if not settings.get("_node_ip_address"):
+            interface = ray_on_loopback()
     defaults = get_ppo_ray_runtime_env(config)
     defaults.setdefault("env_vars", {}).update(_worker_variables(), TRANSFER_QUEUE_ENABLE="1")
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
     try:
-        ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
+        with interface:
+            ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
     except ConnectionError as error:
         address = settings.get("address") or os.environ.get("RAY_ADDRESS")
         raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}") from error

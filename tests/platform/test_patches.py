@@ -65,6 +65,36 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
     assert lines[3] == "works: (0, 0, 1)"
 
 
+@pytest.mark.run
+def test_ray_still_has_to_be_told_to_stay_on_loopback(tmp_path: Path) -> None:
+    program = """
+        import os, psutil, ray
+        from ray._private import services
+        from verl_comprl.platform.patches import ray_on_loopback
+
+        services.node_ip_address_from_perspective = lambda address: "192.0.2.1"
+        print("Ray replaces it:", services.resolve_ip_for_localhost("127.0.0.1") == "192.0.2.1")
+        with ray_on_loopback():
+            ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+
+        @ray.remote
+        def address():
+            return ray.util.get_node_ip_address()
+
+        print("workers:", ray.get(address.remote()))
+        me = psutil.Process()
+        listening = {
+            connection.laddr.ip.removeprefix("::ffff:")
+            for process in (me, *me.children(recursive=True))
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        print("listening:", *sorted(listening))
+    """
+    lines = run(tmp_path, program, RAY_raylet_start_wait_time_s="100").splitlines()
+    assert lines[-3:] == ["Ray replaces it: True", "workers: 127.0.0.1", "listening: 127.0.0.1"]
+
+
 @pytest.mark.slow
 def test_vllm_still_spins_while_it_waits_for_a_message(tmp_path: Path) -> None:
     program = """

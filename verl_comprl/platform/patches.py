@@ -8,10 +8,10 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import torch
 
 
 @functools.cache  # once, however often it is asked for
@@ -57,6 +57,24 @@ def let_vllm_sleep() -> None:
     shm_broadcast.sched_yield = functools.partial(time.sleep, 1e-4)
 
 
+@contextmanager
+def ray_on_loopback() -> Iterator[None]:
+    """For Ray 2: takes 127.0.0.1 as this machine's address while it starts, or connects to a Ray that started so.
+
+    By default Ray replaces 127.0.0.1 by an address that other machines reach, even where ``_node_ip_address`` says
+    127.0.0.1, and Ray, verl's HTTP servers, which have no key, and TransferQueue listen there. What is set here is what
+    Ray itself sets on systems for which it supports no clusters.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
 @functools.cache
 def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
     """For verl 0.9.1 (``verl.single_controller.ray.base``): its pools reserve their slots themselves, without limit.
@@ -99,6 +117,7 @@ def independent_copy(copy: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         copy: verl's function for the engine, such as ``fsdp2_sharded_save_to_cpu``.
     """
+    import torch
 
     @functools.wraps(copy)
     def copied(module: Any) -> Any:

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,16 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
     import ray
     from ray.exceptions import RayError
 
+    from verl_comprl.platform.patches import ray_on_loopback
+
     try:
-        ray.init(
-            address=manager["ray_address"],
-            namespace=manager["namespace"],
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+        with ray_on_loopback() if host.startswith("127.") else nullcontext():
+            ray.init(
+                address=manager["ray_address"],
+                namespace=manager["namespace"],
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
         actor = ray.get_actor(manager["actor"])
     except (RayError, KeyError, ValueError, RuntimeError, OSError) as error:  # raised if there is no such cluster
         ray.shutdown()

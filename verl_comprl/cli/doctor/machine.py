@@ -87,7 +87,7 @@ def check_ports(_: Setup) -> str:
         except OSError as error:
             raise Problem(
                 f"no connection to a free port of {address}, by which Ray's processes on this machine talk: {error}",
-                "open the ports in the firewall, or add +ray_kwargs.ray_init._node_ip_address=127.0.0.1 on one machine",
+                "open the ports in the firewall",
             ) from error
     files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= files < _LEAST_FILES:
