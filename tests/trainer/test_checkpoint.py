@@ -16,6 +16,7 @@ from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
+from verl_comprl.manager.actor import Opening
 from verl_comprl.trainer import checkpoint, experience_runtime
 from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_slots
 from verl_comprl.trainer.checkpoint_folders import is_full
@@ -109,13 +110,13 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
     opened: list[Any] = []
     monkeypatch.setattr(experience_runtime, "start_manager", lambda *_: (None, None))
     monkeypatch.setattr(experience_runtime, "wait_for", lambda *_: None)
-    monkeypatch.setattr(experience_runtime, "open_bank", lambda *_, **options: opened.append(options))
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda *given: opened.append(given[-1]))
     monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig.model_construct())
     ExperienceRuntime(OmegaConf.create()).open(folder)
     make_old(folder)
     with pytest.raises(ValueError, match="release that wrote it"):
         ExperienceRuntime(OmegaConf.create()).open(folder)
-    assert opened == [{"keep_content": True}]
+    assert opened == [Opening(keep_content=True)]
 
 
 @pytest.mark.parametrize("store", [False, True])

@@ -17,7 +17,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import StoreError
-from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, load_manager, open_bank, start_manager
+from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, Opening, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer.engines import Engines
@@ -127,7 +127,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._frozen is not None:
             self._frozen.check()
         wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
-        open_bank(self.manager, self._config, keep_content=folder is not None)
+        open_bank(self.manager, self._config, Opening(keep_content=folder is not None))
         self._is_open = True
 
     def start(self, engines: Engines, pool: Any = None) -> None:
@@ -165,7 +165,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         loading = load_manager(self.manager, self._config)
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
         checkpoint = next((path for path in reversed(self._checkpoints) if path.exists()), None)
-        open_bank(self.manager, self._config, keep_content=True, killed_in=self._step, checkpoint=checkpoint)
+        open_bank(self.manager, self._config, Opening(True, killed_in=self._step, checkpoint=checkpoint))
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell_again()
         self._connect_extractor()
