@@ -5,7 +5,6 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +79,12 @@ class NoExperienceRuntime:
 
     def bank_checksum(self) -> str | None:
         """Return the checksum of the bank's current content."""
+
+    def hold_back(self) -> None:
+        """Begin no update of the extractor before :meth:`go_on`; a checkpoint comes soon, and would wait for it."""
+
+    def go_on(self) -> None:
+        """Let the extractor be updated again."""
 
     def save(self, folder: Path, step: int) -> None:
         """Write our part of a checkpoint.
@@ -255,30 +260,39 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Return the checksum of the bank's entries with their counters."""
         return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
 
+    def hold_back(self) -> None:
+        """Begin no update of the extractor in the background before :meth:`go_on`; one that is running goes on."""
+        if self._learner is not None:
+            self._learner.hold_back()
+
+    def go_on(self) -> None:
+        """Let the extractor be updated again."""
+        if self._learner is not None:
+            self._learner.go_on()
+
     def save(self, folder: Path, step: int) -> None:
         """Write extractor, bank, queue, buffer and counters.
 
         An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
         """
-        save = partial(
-            checkpoint.save,
-            folder,
-            step,
-            self.extractor,
-            self.manager,
-            self._comprl.work_timeout,
-            earlier=self._latest_with_extractor(),
-            given_up=self._learner is not None and self._learner.given_up,
-        )
         with self._learner.holding_back() if self._learner is not None else nullcontext():
-            try:
-                saved = save()
-            except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
-                self._guard.look(self._comprl.work_timeout)
-                saved = save()
+            saved = checkpoint.save(
+                folder,
+                step,
+                self.extractor,
+                self._save_manager,
+                self._comprl.work_timeout,
+                earlier=self._latest_with_extractor(),
+                given_up=self._learner is not None and self._learner.given_up,
+            )
         self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
         self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")
+
+    def _save_manager(self, folder: str) -> None:
+        """Let the manager save; one that dies meanwhile does so again, of what it still has."""
+        what = "the experience manager to save bank, queue and buffer"
+        self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
 
     def _latest_with_extractor(self) -> Path | None:
         folders = (path.parent for path in reversed(self._checkpoints))
