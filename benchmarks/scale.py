@@ -87,13 +87,13 @@ class Setup:
         """Start the processes."""
         import ray
 
-        from verl_comprl.manager.actor import open_bank, start_manager
+        from verl_comprl.manager.actor import Opening, open_bank, start_manager
 
         self.config, self.experience = config, bool(config.comprl.experience)
         if self.experience:
             self.manager, loaded = start_manager(config)
             ray.get(loaded)
-            open_bank(self.manager, config, keep_content=False)
+            open_bank(self.manager, config, Opening(keep_content=False))
             self._connect()
         worker: Any = ray.remote(EpisodeWorker).options(num_cpus=1, max_concurrency=4096)
         self.workers = [worker.remote(config) for _ in range(workers)]

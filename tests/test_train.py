@@ -79,6 +79,39 @@ def test_a_refused_start_keeps_what_a_run_has_left(tmp_path, monkeypatch):
     assert (tmp_path / "train.log").read_text() == "of the run before\n"
 
 
+def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
+    """With Ray, it is ended if TransferQueue cannot start."""
+    events, error = [], []
+
+    def start_queue(settings):
+        events.append("queue")
+        if error:
+            raise error[0]
+
+    class Training:
+        def __init__(self, config):
+            events.append("trainer")
+            self.trainer = SimpleNamespace(prepare=lambda: events.append("manager"))
+
+        def run(self, display, **_):
+            events.append("run")
+
+    monkeypatch.setattr(train, "Training", Training)
+    monkeypatch.setattr("transfer_queue.init", start_queue)
+    monkeypatch.setattr("transfer_queue.close", lambda: events.append("close queue"))
+    monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: events.append("end"))
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}, "transfer_queue": {}})
+    settings = SimpleNamespace(experience=True, guided_fraction=0.5)
+    assert train._train(config, settings, SimpleNamespace()) == 0
+    assert events == ["trainer", "manager", "queue", "run", "close queue", "end"]
+    events.clear()
+    error.append(ConnectionError("no queue"))
+    with pytest.raises(ConnectionError):
+        train._train(config, settings, SimpleNamespace())
+    assert events == ["trainer", "manager", "queue", "close queue", "end"]
+
+
 def test_help_is_one_screen(capsys):
     assert train.main(["--config-name=recipe", "--help"]) == 0
     shown = capsys.readouterr().out

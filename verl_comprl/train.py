@@ -174,9 +174,12 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     fraction = comprl.guided_fraction if comprl.experience else None
     try:
         OmegaConf.resolve(config)
+        training = Training(config)
+        # The experience manager loads its libraries and the embedder while TransferQueue starts.
+        training.trainer.prepare()
         tq.init(config.transfer_queue)
         # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
-        Training(config).run(display, guided_fraction=fraction, on_start=lambda: save_config(given, folder))
+        training.run(display, guided_fraction=fraction, on_start=lambda: save_config(given, folder))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))

@@ -154,8 +154,8 @@ def test_uses_of_unknown_records_are_refused(filled: Callable[..., TrainingBuffe
 
 
 def test_adding_a_known_record_keeps_its_counts(filled: Callable[..., TrainingBuffer], make_record: MakeRecord) -> None:
-    buffer = filled(1)
-    use(buffer, a=[1])
+    buffer = filled(2)
+    use(buffer, a=[1], b=[-1])
     full(buffer, 1)
     buffer.trained()
     buffer.add(make_record("a", response_ids=(9, 9)))

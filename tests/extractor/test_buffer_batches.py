@@ -143,6 +143,36 @@ def test_records_of_waiting_failures_are_kept() -> None:
     assert names(buffer.next_batch(100)) == ["e1", "e2", "e3", "x1"]
 
 
+# ---- an outcome that is the only one of its kind ----
+
+
+def test_an_outcome_without_others_of_its_kind_teaches_nothing_and_does_not_count() -> None:
+    buffer = buffer_of(4, cooldown=5)
+    fill(buffer, "e1", "e2", "m1", reward=1.0)
+    fill(buffer, "e3", reward=-1.0)
+    batch = buffer.next_batch(1)
+    assert batch and batch.weights == [1, 1, 0, 1]
+    assert batch.advantages == pytest.approx([2 / 3, 2 / 3, 0, -4 / 3])
+    assert buffer.trained() == ["e1", "e2", "e3"] and len(buffer) == 0
+    fill(buffer, "m1", "e1", reward=1.0)
+    fill(buffer, "m2", "e4", reward=-1.0)
+    batch = buffer.next_batch(2)
+    assert names(batch) == ["m1", "e1", "m2", "e4"]
+    # Only e1 was trained on a step ago, which is less than the cooldown.
+    assert batch and batch.weights == [1, 0, 1, 1] and batch.advantages == pytest.approx([1, 0, -1, -1])
+
+
+def test_format_failures_are_no_company_for_an_outcome_of_their_kind() -> None:
+    """They do not enter its baseline; their own is known without it."""
+    buffer = buffer_of(4)
+    fill(buffer, "x1", "e1", "a1", "a2")
+    batch = buffer.next_batch(1)
+    assert names(batch) == ["e1", "a1", "a2", "x1"]
+    assert batch and batch.weights == [0, 1, 1, 1] and batch.advantages == [0, 0, 0, -2]
+    # The answers' rewards are equal: they were compared, which counts.
+    assert buffer.trained() == ["a1", "a2", "x1"]
+
+
 # ---- answers ----
 
 

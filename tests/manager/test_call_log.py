@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from managed import LESSON, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged
 
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import EpisodeReport
@@ -22,21 +22,22 @@ async def recorded(setup: Setup, tmp_path: Path) -> dict[int, list[dict[str, Any
 async def test_a_distillation_from_its_prompt_to_its_training(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    setup = await open_manager(extractor_settings={"list_nearest": 1})
+    setup = await open_manager(extractor_settings={"list_nearest": 1, "batch_size": 2})
     setup.start()
     manager = setup.manager
     (old,) = await setup.seed("the door")
     update = {"operation": "update", "ids": [1], "title": "a door", "content": "open it"}
     add = {"operation": "add", "title": "keys", "content": "take them"}
     wrong = {"operation": "update", "ids": [7], "title": "x", "content": "y"}
-    extractor.replies["distill"] = [answered(update, add, wrong), "<answer>nothing</answer>", LESSON]
-    await manager.report(EpisodeReport(make_request("a", step=1), guided=False))
-    await setup.finished()
+    extractor.replies["distill"] = [answered(update, add, wrong), RETURN, "<answer>nothing</answer>", LESSON]
+    for id in ("a", "d"):
+        await manager.report(EpisodeReport(make_request(id, step=1), guided=False))
+        await setup.finished()
     await manager.collect(1)
 
     made = derive_id("distill", "a")
     use = make_request("b", success=True, step=2)
-    await manager.report(EpisodeReport(use, guided=True, record_ids=(made,)))
+    await manager.report(EpisodeReport(use, guided=True, record_ids=(made, derive_id("distill", "d"))))
     await setup.finished()
     await manager.collect(2)
     assert (await manager.next_batch(4)) is not None
@@ -48,11 +49,11 @@ async def test_a_distillation_from_its_prompt_to_its_training(
     steps = await recorded(setup, tmp_path)
     # What a checkpoint does not hold is in the file of a later step, which a resume drops.
     assert [(step, [event["event"] for event in events]) for step, events in steps.items()] == [
-        (1, ["call"]),
-        (2, ["use", "call", "trained"]),
+        (1, ["call", "call"]),
+        (2, ["use", "use", "call", "trained", "trained"]),
         (99, ["call"]),
     ]
-    (call,) = steps[1]
+    call, _ = steps[1]
     entries = {entry.title: entry.id for entry in setup.bank.entries()}
     assert call["call"] == made and call["kind"] == "distill" and call["episode"] == "a" and call["step"] == 1
     assert call["answer"] == answered(update, add, wrong)
@@ -65,7 +66,7 @@ async def test_a_distillation_from_its_prompt_to_its_training(
     assert call["entries"] == [entries["a door"], entries["keys"]]
     assert call["tokens"]["response"] == len(call["answer"]) and call["reward"] is None
 
-    rewarded, unreadable, trained = steps[2]
+    rewarded, _, unreadable, *both = steps[2]
     assert rewarded == {
         "event": "use",
         "call": made,
@@ -76,8 +77,9 @@ async def test_a_distillation_from_its_prompt_to_its_training(
         "reward": 1.0,
     }
     assert (unreadable["format_ok"], unreadable["reward"], unreadable["entries"]) == (False, -1.0, [])
-    batch_of_one = {"event": "trained", "call": made, "step": 2, "update": 5, "reward": 1.0, "weight": 1.0}
-    assert {name: trained[name] for name in batch_of_one} == batch_of_one
+    (trained,) = (event for event in both if event["call"] == made)
+    expected = {"event": "trained", "call": made, "step": 2, "update": 5, "reward": 1.0, "weight": 1.0}
+    assert {name: trained[name] for name in expected} == expected
 
 
 async def test_answers_to_questions(running: Setup, extractor: Extractor, tmp_path: Path) -> None:

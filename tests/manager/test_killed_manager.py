@@ -72,12 +72,10 @@ def test_it_goes_on_with_its_bank_its_queue_and_the_records_of_the_checkpoint(
         config: Any = SimpleNamespace(data={"seed": 0}, trainer=SimpleNamespace(default_local_dir=str(tmp_path)))
         go = tmp_path / "go"
 
-        def start(**recovery: Any) -> None:
+        def start(opening: actor.Opening) -> None:
             ray.get(manager.load.remote())
-            opening = manager.open.remote(
-                settings, run=config.trainer.default_local_dir, seed=0, settling=ONE_STEP, **recovery
-            )
-            ray.get(opening)
+            run = config.trainer.default_local_dir
+            ray.get(manager.open.remote(settings, opening, run=run, seed=0, settling=ONE_STEP))
             ray.get(manager.connect.remote(Server(go), OmegaConf.create({}), 9999))
 
         def report(id: str, *, guided_by: str = "") -> None:
@@ -86,7 +84,7 @@ def test_it_goes_on_with_its_bank_its_queue_and_the_records_of_the_checkpoint(
             assert ray.get(manager.report.remote(EpisodeReport(request, bool(read), read)))
 
         go.touch()
-        start(keep_content=False)
+        start(actor.Opening(keep_content=False))
         report("before")
         assert ray.get(manager.drain.remote(20))
         entry, *others = ray.get(manager.bank_entries.remote())
@@ -100,7 +98,7 @@ def test_it_goes_on_with_its_bank_its_queue_and_the_records_of_the_checkpoint(
         pid: Any = ray.get(manager.pid.remote())
         guard = ManagerGuard(
             manager,
-            lambda: start(keep_content=True, killed_in=2, checkpoint=str(tmp_path / "checkpoint")),
+            lambda: start(actor.Opening(keep_content=True, killed_in=2, checkpoint=tmp_path / "checkpoint")),
         )
         os.kill(pid, signal.SIGKILL)
         metrics = guard.ask(lambda: manager.collect.remote(2), 60, "the step")

@@ -73,18 +73,20 @@ async def test_every_record_an_episode_used_gets_its_outcome_and_a_free_one_give
 
 
 async def test_training_is_counted_with_the_entries_of_the_record(
-    running: Setup, extractor: Extractor, make_request: MakeRequest
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
+    running = await open_manager(extractor_settings={"batch_size": 2})
+    running.start()
     extractor.replies["distill"] = [
         answered(*({"operation": "add", "title": title, "content": "c"} for title in ("one", "two"))),
         LESSON,
-        RETURN,
+        *[RETURN] * 2,
     ]
-    for id in ("x", "y"):
+    for id in ("x", "y", "z"):
         await running.manager.report(EpisodeReport(make_request(id), guided=False))
         await running.finished()
-    record_id = derive_id("distill", "x")
-    await running.manager.report(EpisodeReport(make_request("1"), guided=True, record_ids=(record_id,)))
+    record_ids = (derive_id("distill", "x"), derive_id("distill", "z"))
+    await running.manager.report(EpisodeReport(make_request("1"), guided=True, record_ids=record_ids))
     await running.manager.collect(9)
     assert await running.manager.next_batch() is not None
     await running.manager.trained()

@@ -1,11 +1,14 @@
 """Waits with a limit, on real threads, locks and Ray actors."""
 
+import ast
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import verl_comprl
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.waiting import call_within, holding, wait_for
 
@@ -52,6 +55,29 @@ def test_a_lock_is_waited_for_and_given_back() -> None:
     holder.join()
     with holding(lock, 1, "an update"):
         pass
+
+
+def calls_without_limit(source: str) -> list[str]:
+    """Return the calls of Ray's waits in a module that have no time-out."""
+    return [
+        ast.unparse(call)
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) in ("ray.get", "ray.wait")
+        and "timeout" not in [keyword.arg for keyword in call.keywords]
+    ]
+
+
+def test_every_wait_for_ray_has_a_limit() -> None:
+    """Those without one are for references that ``ray.wait`` has just found to be ready."""
+    package = Path(verl_comprl.__file__).parent
+    found = {
+        path.relative_to(package).as_posix(): calls
+        for path in package.rglob("*.py")
+        if (calls := calls_without_limit(path.read_text(encoding="utf-8")))
+    }
+    assert calls_without_limit("ray.get(a); ray.get(a, timeout=1); ray.wait([a])") == ["ray.get(a)", "ray.wait([a])"]
+    assert found == {"trainer/situation.py": ["ray.get(reference)"], "trainer/vital_actors.py": ["ray.get(reference)"]}
 
 
 @pytest.mark.run

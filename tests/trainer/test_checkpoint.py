@@ -16,6 +16,7 @@ from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
+from verl_comprl.manager.actor import Opening
 from verl_comprl.trainer import checkpoint, experience_runtime
 from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_slots
 from verl_comprl.trainer.checkpoint_folders import is_full
@@ -109,32 +110,28 @@ def test_the_bank_is_not_opened_for_a_checkpoint_that_cannot_be_read(
     opened: list[Any] = []
     monkeypatch.setattr(experience_runtime, "start_manager", lambda *_: (None, None))
     monkeypatch.setattr(experience_runtime, "wait_for", lambda *_: None)
-    monkeypatch.setattr(experience_runtime, "open_bank", lambda *_, **options: opened.append(options))
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda *given: opened.append(given[-1]))
     monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig.model_construct())
     ExperienceRuntime(OmegaConf.create()).open(folder)
     make_old(folder)
     with pytest.raises(ValueError, match="release that wrote it"):
         ExperienceRuntime(OmegaConf.create()).open(folder)
-    assert opened == [{"keep_content": True}]
+    assert opened == [Opening(keep_content=True)]
 
 
 @pytest.mark.parametrize("store", [False, True])
-def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: bool
-) -> None:
+def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number(tmp_path: Path, store: bool) -> None:
     """Ray's error has none, so that a full disk would look like any failure."""
     cause = StoreError("No space") if store else OSError(28, "No space left on device")
     failure = RayTaskError("save", "its traceback", cause)
 
-    def wait_for(*_: Any) -> None:
+    def save(folder: str) -> None:
         raise failure.as_instanceof_cause()
 
-    monkeypatch.setattr(checkpoint, "wait_for", wait_for)
     extractor: Any = SimpleNamespace(
         lock=threading.Lock(), save=lambda folder: None, weight_version=1, update_is_late=False
     )
-    manager = SimpleNamespace(save=SimpleNamespace(remote=lambda folder: None))
     with pytest.raises(type(cause), match="No space") as raised:
-        checkpoint.save(tmp_path, 3, extractor, manager, 1.0)
+        checkpoint.save(tmp_path, 3, extractor, save, 1.0)
     assert type(raised.value) is type(cause) and is_full(raised.value) is not store
     assert not (tmp_path / STATE_FILE).exists() and not extractor.lock.locked()

@@ -47,6 +47,10 @@ class Experience:
 
     def __init__(self, events: list[str]) -> None:
         self._events = events
+        self.is_held_back = False
+
+    def go_on(self) -> None:
+        self.is_held_back = False
 
     def save(self, folder: Path, step: int) -> None:
         self._events.append("ours")
@@ -104,7 +108,11 @@ def make_trainer(kind: type, run: Path, events: list[str], **settings: Any) -> A
 
 def save(trainer: Any, step: int) -> None:
     trainer.global_steps = trainer.actor_rollout_wg.weights = step
-    trainer._save_checkpoint()
+    trainer.experience_runtime.is_held_back = True
+    try:
+        trainer._save_checkpoint()
+    finally:
+        assert not trainer.experience_runtime.is_held_back, "the extractor would be trained no more"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer import checkpoint, manager_guard
+from verl_comprl.trainer import manager_guard
 from verl_comprl.trainer.checkpoint import STATE_FILE
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard
@@ -42,8 +42,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         Path(folder).mkdir(parents=True)
 
     manager = SimpleNamespace(save=SimpleNamespace(remote=save), is_connected=SimpleNamespace(remote=lambda: True))
-    for module in (checkpoint, manager_guard):
-        monkeypatch.setattr(module, "wait_for", lambda result, seconds, what: result)
+    monkeypatch.setattr(manager_guard, "wait_for", lambda result, seconds, what: result)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(work_timeout=5.0)
     runtime._config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
@@ -78,6 +77,25 @@ def test_a_dead_engine_costs_what_it_learned_since_the_latest_checkpoint(
         assert saves_failed(runtime) == step - 1
     assert "the checkpoint gets that of global_step_2" in capsys.readouterr().out
     assert not runtime.extractor.lock._is_owned()
+
+
+def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(runtime: Any, tmp_path: Path) -> None:
+    begun_again, save, states = [], runtime.manager.save.remote, [False]
+
+    def die_once(folder: str) -> None:
+        assert runtime.extractor.lock._is_owned(), "an update in between would be in one part only"
+        if not begun_again:
+            raise ActorDiedError
+        save(folder)
+
+    def begin_again() -> None:
+        begun_again.append("manager")
+
+    runtime.manager.save.remote = die_once
+    runtime.manager.is_connected.remote = lambda: states.pop()
+    runtime._guard = ManagerGuard(runtime.manager, begin_again)
+    assert saved(runtime, tmp_path, 1) == ("version 3", 3)
+    assert (begun_again, runtime.extractor.saves, saves_failed(runtime)) == (["manager"], 1, 0)
 
 
 def test_without_an_earlier_one_there_is_no_checkpoint(runtime: Any, tmp_path: Path) -> None:

@@ -69,6 +69,26 @@ async def test_weights_are_made_for_the_other_workers_and_sent_to_living_servers
     assert sent == ([] if dies else ["weights", "embedding 3", "head 3"])
 
 
+@pytest.mark.parametrize(
+    ("given", "rank", "socket"), [(1, 1001, "replica-1001-rank-3"), (1002, 1002, "as verl has it")]
+)
+def test_neither_rank_nor_socket_is_one_of_the_actors(
+    monkeypatch: pytest.MonkeyPatch, given: int, rank: int, socket: str
+) -> None:
+    """A server with slots of its own names its rank, which is not shifted again."""
+
+    def init(adapter: Any) -> None:
+        adapter.replica_rank, adapter.rollout_rank, adapter.zmq_handle = given, 7, "ipc:///tmp/as verl has it.sock"
+
+    context = SimpleNamespace(get_job_id=lambda: "01")
+    monkeypatch.setattr(ServerAdapter, "__init__", init)
+    monkeypatch.setattr(extractor_server, "limit_transfers", lambda seconds: None)
+    monkeypatch.setattr(extractor_server, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setenv("RAY_LOCAL_WORLD_SIZE", "4")
+    adapter: Any = ExtractorServerAdapter()
+    assert adapter.replica_rank == rank and adapter.zmq_handle.endswith(f"{socket}.sock")
+
+
 async def test_a_server_that_cannot_be_asked_is_an_error(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     async def call(_: Any) -> None:
         raise MemoryError

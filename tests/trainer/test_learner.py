@@ -287,6 +287,25 @@ def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: py
     until(lambda: extractor.weight_version > 1)
 
 
+def test_a_learner_that_is_held_back_begins_no_update(start: Start) -> None:
+    learner, extractor, buffer = start(0, thread=False)
+    learner.hold_back()
+    learner.start()
+    time.sleep(0.2)
+    assert extractor.trained_on == [] and len(buffer) == 2
+    learner.go_on()
+    until(lambda: not len(buffer))
+    assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"]]
+
+
+def test_a_run_can_end_while_its_learner_is_held_back(start: Start) -> None:
+    learner, extractor, _ = start(0, thread=False)
+    learner.hold_back()
+    learner.start()
+    learner.stop(10.0)
+    assert not learner._thread.is_alive() and extractor.trained_on == []
+
+
 def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, extractor, _ = start(0, thread=False)
     begun, end = threading.Event(), threading.Event()

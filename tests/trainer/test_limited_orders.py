@@ -11,11 +11,13 @@ import zmq
 from omegaconf import OmegaConf
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer import engine_sharing
+from verl_comprl.trainer import engine_sharing, limited_transfers
 from verl_comprl.trainer.engine_worker import EngineWorker
-from verl_comprl.trainer.trainer import ComplementarySync
+from verl_comprl.trainer.limited_transfers import LimitedTransfers
+from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 
 @pytest.fixture
@@ -84,3 +86,33 @@ def test_a_transfer_of_the_actors_weights_has_a_limit_too(monkeypatch: pytest.Mo
     worker.init_model()
     with context.socket(zmq.REQ) as socket:
         assert socket.getsockopt(zmq.RCVTIMEO) == socket.getsockopt(zmq.SNDTIMEO) == 300_000
+
+
+def test_so_has_one_to_servers_with_slots_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their weights are handed over by processes of verl, of which there is one per slot."""
+
+    class Worker:
+        def __init__(self) -> None:
+            self.limits: dict[int, int] = {}
+            self.__dict__["__ray_call__"] = SimpleNamespace(remote=self._call)
+
+        def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
+            with monkeypatch.context() as patch:  # as in the process of this worker
+                patch.setattr(context, "sockopts", self.limits)
+                function(self, *arguments)
+
+    context = zmq.Context.instance()
+    trainer: Any = object.__new__(ComplementarySeparateAsync)
+    workers = [Worker() for _ in range(3)]
+    started: list[str] = []
+
+    def start(self: Any) -> None:
+        started.append("servers")
+        replicas = [SimpleNamespace(workers=workers[:2]), SimpleNamespace(workers=workers[2:])]
+        self.standalone_checkpoint_manager = SimpleNamespace(replicas=replicas)
+
+    monkeypatch.setattr(PPOTrainerSeparateAsync, "_setup", start)
+    monkeypatch.setattr(limited_transfers, "wait_for", lambda done, seconds, what: None)
+    LimitedTransfers._setup(trainer)
+    assert started == ["servers"]
+    assert [each.limits for each in workers] == [{zmq.SNDTIMEO: 300_000, zmq.RCVTIMEO: 300_000}] * 3

@@ -54,6 +54,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
             "data": {"train_batch_size": 4},
             "global_profiler": {"steps": None},
             "skip": {"rollout_tq": {"enable": False}},
+            "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 4}},
         }
     )
     trainer.experience_runtime = events
@@ -67,11 +68,9 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
 
-    def train(*_: Any) -> KVBatchMeta:
-        events.append("train")
-        return KVBatchMeta(partition_id="train", keys=[], tags=[])
-
-    trainer._step_once, trainer.train_dataloader = train, MagicMock()
+    batch = KVBatchMeta(partition_id="train", keys=[], tags=[])
+    trainer._step_once, trainer._stretch = lambda *_: trainer._update_actor(batch, {}), 1
+    trainer.train_dataloader = MagicMock()
     trainer._add_prompts_to_generate = MagicMock()
     trainer._reissue_inflight_prompts = trainer._start_profiling = trainer._shutdown_dump_executor = dict
     trainer._stop_profiling = lambda: setattr(trainer, "prev_step_profile", False)
@@ -90,6 +89,12 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     kind: type[ComplementaryTrainerMixin], updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events, logged = Events(), []
+
+    def train(self: Any, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        events.append("train")
+        return batch
+
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_update_actor", train)
     for name in ("SkipManager", "Tracking", "ValidationGenerationsLogger", "DapoFilteredRewardTableLogger"):
         monkeypatch.setattr(trainer_base, name, MagicMock())
     monkeypatch.setattr(trainer_base, "tqdm", MagicMock())
@@ -100,12 +105,13 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     monkeypatch.setattr(CheckpointFolders, "finish", lambda *_: events.append("name"))
     trainer_of(kind, events, updates, logged).fit(MagicMock())
 
-    training = ["train"] * updates
+    # The extractor begins no update between the actor's update of a step that is saved and the end of its checkpoint.
+    training, held = ["train"] * updates, ["hold_back", "train"] * updates
     assert events == [
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
-        *(*training, "collect 2", "record 2", "take_turn", "save verl's", "save 2", "name", "publish 2"),
-        *(*training, "collect 3", "record 3", "take_turn", "save verl's", "save 3", "name", "publish 3"),
+        *(*held, "collect 2", "record 2", "take_turn", "save verl's", "save 2", "name", "go_on", "publish 2"),
+        *(*held, "collect 3", "record 3", "take_turn", "save verl's", "save 3", "name", "go_on", "publish 3"),
         *("end_episodes", "finish", "stop"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]

@@ -52,14 +52,14 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dead_engine_is_an_error_that_names_its_server() -> None:
     servers = [Server(), Server()]
     trainer: Any = object.__new__(ComplementarySync)
-    trainer.llm_server_manager = SimpleNamespace(server_handles=servers)
+    trainer.checkpoint_manager = SimpleNamespace(replicas=[SimpleNamespace(servers=[each]) for each in servers])
     trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=None)
     trainer._vital = VitalActors()
     loops: Any = SimpleNamespace(agent_loop_workers=[Server()])
     trainer.watch_over(loops)
     trainer._vital.check()
     servers[1].engine.errored = True
-    with pytest.raises(ProcessLost, match=r"(?s)server 1 of the actor has died, .*EngineCore died"):
+    with pytest.raises(ProcessLost, match=r"(?s)the actor's server 1 has died, .*EngineCore died"):
         trainer._vital.check()
 
 

@@ -5,6 +5,7 @@ not fit into a batch wait for the next one; of the failures only the latest wait
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -196,10 +197,15 @@ class TrainingBuffer:
     def _weigh(self, samples: list[Sample]) -> tuple[list[float], dict[str, GenerationRecord]]:
         """Return the weight of each sample (Eq. 7), and the records as they are after training on them.
 
-        A sample of weight 0 is not trained on, so it neither counts nor extends the cooldown.
+        A sample of weight 0 is not trained on, so it neither counts nor extends the cooldown. An outcome that is the
+        only one of its kind has weight 0 as well: it is its own baseline, so that whatever its reward, it teaches
+        nothing. Outcomes of a kind whose rewards are all equal have advantage 0, too, but they were compared, and
+        count as in the paper.
         """
         weights: list[float] = []
         records: dict[str, GenerationRecord] = {}
+        of_samples = [self._records[sample.record_id] for sample in samples]
+        outcomes = Counter(record.kind for record in of_samples if not record.format_failure)
         for sample in samples:
             record = records.get(sample.record_id) or self._records[sample.record_id]
             # ``t`` is the actor step of this update, not the one at which the sample was collected: a record gets one
@@ -208,6 +214,8 @@ class TrainingBuffer:
             weight = training_weight(
                 self._batch_step, record.last_trained, record.train_count, alpha=self._alpha, cooldown=self._cooldown
             )
+            if not record.format_failure and outcomes[record.kind] == 1:
+                weight = 0.0
             if weight > 0:
                 counted = {"train_count": record.train_count + 1, "last_trained": self._batch_step}
                 records[sample.record_id] = replace(record, **counted)

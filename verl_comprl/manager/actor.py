@@ -5,6 +5,7 @@ The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,19 @@ MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
 
 
+@dataclass(frozen=True)
+class Opening:
+    """What is there already when a manager opens the bank of its run."""
+
+    keep_content: bool
+    """Whether the bank belongs to this run; otherwise what it holds is saved aside and removed."""
+    killed_in: int | None = None
+    """Step in which this manager's process before was killed, so that the bank and the waiting distillations stay as
+    they are; None at the start of a run."""
+    checkpoint: Path | None = None
+    """Our part of the run's latest checkpoint by then."""
+
+
 class ManagerNotOpen(AttributeError):
     """A call to a manager whose process was killed, and whose bank has not been opened again."""
 
@@ -65,42 +79,29 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._embedder = await make_embedder(**config.embedder.model_dump())
         self._tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
 
-    async def open(
-        self,
-        config: ComprlConfig,
-        *,
-        run: str,
-        keep_content: bool,
-        seed: int,
-        settling: Settling,
-        killed_in: int | None = None,
-        checkpoint: str | None = None,
-    ) -> None:
+    async def open(self, config: ComprlConfig, opening: Opening, *, run: str, seed: int, settling: Settling) -> None:
         """Open the bank.
 
         Args:
             config: The run's settings.
+            opening: What is there already.
             run: The run's folder.
-            keep_content: Whether the bank belongs to this run; otherwise what it holds is saved aside and removed.
             seed: Of the run.
             settling: How long relative rewards wait for the free half of a prompt.
-            killed_in: Step in which this manager's process before was killed, so that the bank and the waiting
-                distillations stay as they are; None at the start of a run.
-            checkpoint: Our part of the run's latest checkpoint by then.
         """
         bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
-        if len(bank) and not keep_content:
+        if len(bank) and not opening.keep_content:
             await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
             await bank.delete([entry.id for entry in bank.entries()])
-        if config.initial_bank and not keep_content:
+        if config.initial_bank and not opening.keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
         record = config.record
         call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
         journal = Path(run) / JOURNAL
-        killed = killed_in is not None
+        killed = opening.killed_in is not None
         super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling, recover=killed)
-        if killed_in is not None:
-            self._recall(killed_in, Path(checkpoint) if checkpoint else None)
+        if opening.killed_in is not None:
+            self._recall(opening.killed_in, opening.checkpoint)
         self._address_folder = None if config.bank.url else Path(config.bank.path)
         if self._address_folder is not None:
             write_address(self._address_folder, _actor_name(run))
@@ -199,22 +200,13 @@ def load_manager(manager: Any, config: DictConfig) -> Any:
     return manager.load.remote(comprl_config(config), reader)
 
 
-def open_bank(
-    manager: Any,
-    config: DictConfig,
-    *,
-    keep_content: bool,
-    killed_in: int | None = None,
-    checkpoint: Path | None = None,
-) -> None:
+def open_bank(manager: Any, config: DictConfig, opening: Opening) -> None:
     """Let a manager open the bank of its run.
 
     Args:
         manager: From :func:`start_manager`, loaded.
         config: The run's config.
-        keep_content: Whether a run is resumed, so that the bank keeps what it holds.
-        killed_in: Step in which the manager's process before was killed; None at the start of a run.
-        checkpoint: Our part of the run's latest checkpoint by then.
+        opening: What is there already.
 
     Raises:
         ray.exceptions.RayTaskError: If the bank cannot be opened; the cause says why.
@@ -224,13 +216,5 @@ def open_bank(
     seed = config.data.get("seed") or 0
     settings = comprl_config(config)
     waiting = settling(config, settings)
-    opening = manager.open.remote(
-        settings,
-        run=run,
-        keep_content=keep_content,
-        seed=seed,
-        settling=waiting,
-        killed_in=killed_in,
-        checkpoint=str(checkpoint) if checkpoint else None,
-    )
-    wait_for(opening, settings.work_timeout, "the experience manager to open the bank")
+    reference = manager.open.remote(settings, opening, run=run, seed=seed, settling=waiting)
+    wait_for(reference, settings.work_timeout, "the experience manager to open the bank")

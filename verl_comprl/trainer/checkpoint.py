@@ -53,7 +53,7 @@ def save(
     folder: Path,
     step: int,
     extractor: ExtractorRuntime | FrozenExtractor,
-    manager: Any,
+    save_manager: Callable[[str], object],
     seconds: float,
     *,
     earlier: Path | None = None,
@@ -65,8 +65,8 @@ def save(
         folder: Where to.
         step: Actor step.
         extractor: Engine and optimizer.
-        manager: Handle of the experience manager.
-        seconds: Limit of each of: waiting for a running update, saving the extractor, saving the bank.
+        save_manager: Lets the experience manager save into a folder; waits for that.
+        seconds: Limit of waiting for a running update of the extractor.
         earlier: An earlier checkpoint, whose extractor is taken where a process of its engine has died or hangs.
         given_up: Whether the extractor is trained no more, so that it is taken whatever keeps the engine from saving.
 
@@ -74,7 +74,7 @@ def save(
         Whether the extractor is the present one.
 
     Raises:
-        WaitTimeout: If one takes longer. There is no checkpoint of this step then.
+        WaitTimeout: If a part takes longer than its limit. There is no checkpoint of this step then.
         OSError: If the manager cannot write. ``SnapshotError`` if that is the bank.
         StoreError: If the bank's store cannot be reached.
     """
@@ -89,9 +89,8 @@ def save(
             if earlier is None or not (given_up or isinstance(error, RayActorError | WaitTimeout)):
                 raise
             version, is_present = _take_extractor(earlier, folder, error), False
-        saving = manager.save.remote(str(folder / "comprl"))
         try:
-            wait_for(saving, seconds, "the experience manager to save bank, queue and buffer")
+            save_manager(str(folder / "comprl"))
         except RayTaskError as error:
             if isinstance(error.cause, OSError | SnapshotError | StoreError):
                 raise error.cause from error  # with its number, which Ray's error lacks

@@ -54,6 +54,12 @@ class CheckpointingTrainer(EngineSharing):
             StoreError: If the bank's store stays away, likewise.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
         """
+        try:
+            self._try_to_save()
+        finally:
+            self.experience_runtime.go_on()  # also where its own part was not reached
+
+    def _try_to_save(self) -> None:
         deadline = time.monotonic() + STORE_SECONDS
         while True:
             try:
@@ -79,6 +85,22 @@ class CheckpointingTrainer(EngineSharing):
         batch = super().step(metrics, timing_raw)
         metrics["comprl/saves_failed"] = float(self._saves_failed)
         return batch
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """Update the actor; where the step ends with a checkpoint, the extractor begins no update from here on.
+
+        Otherwise the step's outcomes, which are collected immediately before the checkpoint, would start one, and the
+        actor would wait for all of it. One that is running has the time of the actor's update to end.
+        """
+        if self._is_save_due:
+            self.experience_runtime.hold_back()
+        return super()._update_actor(batch, metrics)
+
+    @property
+    def _is_save_due(self) -> bool:
+        """Whether verl saves at the end of the present step."""
+        frequency = self.config.trainer.save_freq
+        return frequency > 0 and (self.global_steps >= self.total_training_steps or self.global_steps % frequency == 0)
 
     def _write_checkpoint(self) -> None:
         """Write verl's part and ours aside, verify them and give them their name.

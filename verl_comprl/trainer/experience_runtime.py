@@ -5,7 +5,6 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import StoreError
-from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, load_manager, open_bank, start_manager
+from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, Opening, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
 from verl_comprl.trainer.engines import Engines
@@ -81,6 +80,12 @@ class NoExperienceRuntime:
     def bank_checksum(self) -> str | None:
         """Return the checksum of the bank's current content."""
 
+    def hold_back(self) -> None:
+        """Begin no update of the extractor before :meth:`go_on`; a checkpoint comes soon, and would wait for it."""
+
+    def go_on(self) -> None:
+        """Let the extractor be updated again."""
+
     def save(self, folder: Path, step: int) -> None:
         """Write our part of a checkpoint.
 
@@ -127,7 +132,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._frozen is not None:
             self._frozen.check()
         wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
-        open_bank(self.manager, self._config, keep_content=folder is not None)
+        open_bank(self.manager, self._config, Opening(keep_content=folder is not None))
         self._is_open = True
 
     def start(self, engines: Engines, pool: Any = None) -> None:
@@ -165,7 +170,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         loading = load_manager(self.manager, self._config)
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
         checkpoint = next((path for path in reversed(self._checkpoints) if path.exists()), None)
-        open_bank(self.manager, self._config, keep_content=True, killed_in=self._step, checkpoint=checkpoint)
+        open_bank(self.manager, self._config, Opening(True, killed_in=self._step, checkpoint=checkpoint))
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell_again()
         self._connect_extractor()
@@ -255,30 +260,39 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Return the checksum of the bank's entries with their counters."""
         return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
 
+    def hold_back(self) -> None:
+        """Begin no update of the extractor in the background before :meth:`go_on`; one that is running goes on."""
+        if self._learner is not None:
+            self._learner.hold_back()
+
+    def go_on(self) -> None:
+        """Let the extractor be updated again."""
+        if self._learner is not None:
+            self._learner.go_on()
+
     def save(self, folder: Path, step: int) -> None:
         """Write extractor, bank, queue, buffer and counters.
 
         An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
         """
-        save = partial(
-            checkpoint.save,
-            folder,
-            step,
-            self.extractor,
-            self.manager,
-            self._comprl.work_timeout,
-            earlier=self._latest_with_extractor(),
-            given_up=self._learner is not None and self._learner.given_up,
-        )
         with self._learner.holding_back() if self._learner is not None else nullcontext():
-            try:
-                saved = save()
-            except (RayActorError, ManagerNotOpen):  # if it was not the manager that died, the same is raised again
-                self._guard.look(self._comprl.work_timeout)
-                saved = save()
+            saved = checkpoint.save(
+                folder,
+                step,
+                self.extractor,
+                self._save_manager,
+                self._comprl.work_timeout,
+                earlier=self._latest_with_extractor(),
+                given_up=self._learner is not None and self._learner.given_up,
+            )
         self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
         self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")
+
+    def _save_manager(self, folder: str) -> None:
+        """Let the manager save; one that dies meanwhile does so again, of what it still has."""
+        what = "the experience manager to save bank, queue and buffer"
+        self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
 
     def _latest_with_extractor(self) -> Path | None:
         folders = (path.parent for path in reversed(self._checkpoints))

@@ -85,17 +85,25 @@ class ExtractorLearner:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
+    def hold_back(self) -> None:
+        """Let the thread begin no further update before :meth:`go_on`."""
+        self._held_back.set()
+
+    def go_on(self) -> None:
+        """Let the thread update again."""
+        self._held_back.clear()
+
     @contextmanager
     def holding_back(self) -> Iterator[None]:
-        """Let the thread begin no update for a block that needs the extractor's lock.
+        """Hold the thread back for a block that needs the extractor's lock.
 
         It would take the lock again at once while full batches wait, as locks are not given in turn.
         """
-        self._held_back.set()
+        self.hold_back()
         try:
             yield
         finally:
-            self._held_back.clear()
+            self.go_on()
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the last update, and totals; never waits.

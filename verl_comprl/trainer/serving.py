@@ -3,10 +3,11 @@
 Owns the order away → abort → sleep → (update) → sync → resume → back and the limit of each of these calls. The manager
 is told first that the extractor goes away and last that it is back, so that no rollout asks a server that sleeps.
 
-Locks, in this order: the extractor's lock, which is held around all of this and while a checkpoint is written; then the
-one around telling the manager, which a manager that begins again is told under, too; then the manager's commit lock,
-inside its own process. The manager never calls the driver, and nothing is held across a remote
-call without a limit, so no two of them can wait for each other.
+Locks, in this order: the extractor's lock, which is held around all of this and while a checkpoint is written; then
+that of ``manager_guard``, since the manager may have to begin again for the checkpoint; then the one around telling the
+manager, which a manager that begins again is told under, too; then the manager's commit lock, inside its own process.
+The manager never calls the driver, and nothing is held across a remote call without a limit, so no two of them can wait
+for each other.
 """
 
 import threading

@@ -12,6 +12,7 @@ from verl_comprl.display.units import counted, duration
 from verl_comprl.platform.under_way import UnderWay, under_way
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.keys import EVALUATION, TRAIN
+from verl_comprl.trainer.run_processes import actor_servers, agent_loop_workers, extractor_servers
 
 ANSWER_SECONDS = 5.0
 """Time that a process has to say where it stands."""
@@ -25,8 +26,9 @@ Tags = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 def situation(trainer: Any) -> Iterator[str]:
     """Yield lines on prompts, episodes, servers and the experience manager of a run."""
-    workers, manager = _workers(trainer), _manager(trainer)
-    processes = workers | _servers(trainer) | manager
+    workers = agent_loop_workers(getattr(trainer, "agent_loop_manager", None))  # none before the first evaluation
+    manager = _manager(trainer)
+    processes = workers | actor_servers(trainer) | extractor_servers(trainer) | manager
     asked = {name: process.__ray_call__.remote(under_way) for name, process in processes.items()}
     counting = {"metrics": manager[MANAGER].metrics.remote()} if manager else {}
     answers = ask(asked | counting)
@@ -64,26 +66,9 @@ def _result(reference: Any) -> Any:
         return f"failed: {type(error).__name__}"
 
 
-def _workers(trainer: Any) -> dict[str, Any]:
-    loops = getattr(trainer, "agent_loop_manager", None)  # none before the first evaluation
-    return {f"agent loop worker {n}": worker for n, worker in enumerate(getattr(loops, "agent_loop_workers", ()))}
-
-
 def _manager(trainer: Any) -> dict[str, Any]:
     manager = getattr(trainer.experience_runtime, "manager", None)
     return {} if manager is None else {MANAGER: manager}
-
-
-def _servers(trainer: Any) -> dict[str, Any]:
-    """Return the processes of the inference servers that have started, by model and number."""
-    controls = (getattr(trainer, name, None) for name in ("checkpoint_manager", "standalone_checkpoint_manager"))
-    serving = getattr(getattr(trainer.experience_runtime, "extractor", None), "serving", None)
-    owners = {"the actor's": controls, "the extractor's": (serving,)}
-    found: dict[str, Any] = {}
-    for whose, parts in owners.items():
-        servers = [server for part in parts if part for replica in part.replicas for server in replica.servers]
-        found |= {f"{whose} server {number}": server for number, server in enumerate(servers)}
-    return found
 
 
 def describe_prompts(tags: Tags) -> str:

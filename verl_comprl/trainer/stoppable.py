@@ -15,6 +15,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.groups import episodes_are_running
+from verl_comprl.trainer.run_processes import actor_servers, agent_loop_workers, reward_workers
 from verl_comprl.trainer.serving import SERVER_SECONDS
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
 from verl_comprl.trainer.vital_actors import VitalActors
@@ -34,13 +35,7 @@ class StoppableTrainer(CheckpointingTrainer):
 
     def watch_over(self, agent_loops: AgentLoopManager) -> None:
         """Let the death of a process that rollouts need end the run with :class:`ProcessLost`."""
-        trainer: Any = self  # verl's classes have no types
-        managers = (self.llm_server_manager, getattr(trainer, "standalone_server_manager", None))
-        servers = [server for manager in managers if manager for server in manager.server_handles]
-        actors = {f"agent loop worker {number}": each for number, each in enumerate(agent_loops.agent_loop_workers)}
-        rewards = trainer.reward_loop_manager.reward_loop_worker_handles or ()
-        actors |= {f"reward worker {number}": each for number, each in enumerate(rewards)}
-        self._vital.watch(actors, {f"server {number} of the actor": each for number, each in enumerate(servers)})
+        self._vital.watch(agent_loop_workers(agent_loops) | reward_workers(self), actor_servers(self))
 
     def request_stop(self) -> None:
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""

@@ -42,6 +42,7 @@ from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
+from verl_comprl.trainer.limited_transfers import LimitedTransfers
 from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.marked_loops import MarkedAgentLoops
@@ -375,7 +376,7 @@ class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, Paus
 
 
 @register_trainer("comprl_separate_async")
-class ComplementarySeparateAsync(ComplementaryTrainerMixin, SubmittedAhead, PPOTrainerSeparateAsync):
+class ComplementarySeparateAsync(ComplementaryTrainerMixin, SubmittedAhead, LimitedTransfers, PPOTrainerSeparateAsync):
     """Servers of their own roll out while the trainer trains (verl's ``separate_async``)."""
 
     base_mode = "separate_async"

@@ -1,0 +1,37 @@
+"""Processes of a run by name, as far as they have started."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def agent_loop_workers(loops: Any) -> dict[str, Any]:
+    """Return the processes that play episodes.
+
+    Args:
+        loops: verl's ``AgentLoopManager``; None before there is one.
+    """
+    workers = getattr(loops, "agent_loop_workers", ())
+    return {f"agent loop worker {number}": worker for number, worker in enumerate(workers)}
+
+
+def reward_workers(trainer: Any) -> dict[str, Any]:
+    """Return the processes that compute rewards, if there are any."""
+    workers = trainer.reward_loop_manager.reward_loop_worker_handles or ()
+    return {f"reward worker {number}": worker for number, worker in enumerate(workers)}
+
+
+def actor_servers(trainer: Any) -> dict[str, Any]:
+    """Return the actor's servers: those on the trainer's slots, then those with slots of their own."""
+    names = ("checkpoint_manager", "standalone_checkpoint_manager")
+    return _servers("the actor's", (getattr(trainer, name, None) for name in names))
+
+
+def extractor_servers(trainer: Any) -> dict[str, Any]:
+    """Return those of the extractor's servers that have not died, as far as is known."""
+    extractor = getattr(trainer.experience_runtime, "extractor", None)
+    return _servers("the extractor's", (getattr(extractor, "serving", None),))
+
+
+def _servers(whose: str, owners: Iterable[Any]) -> dict[str, Any]:
+    found = [server for owner in owners if owner for replica in owner.replicas for server in replica.servers]
+    return {f"{whose} server {number}": server for number, server in enumerate(found)}
