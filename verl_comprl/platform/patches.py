@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 
-
 @functools.cache  # once, however often it is asked for
 def use_gloo_once(distributed: Any) -> None:
     """For verl 0.9.1 (``verl.utils.distributed``): torch refuses the backend "cpu:gloo,cpu:gloo" that it asks for."""
