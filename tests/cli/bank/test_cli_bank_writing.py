@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from test_cli_bank import contents
 
 from verl_comprl.cli.bank import write
 from verl_comprl.experience import BankConfig, ExperienceBank
-from verl_comprl.experience.transfer.snapshot import read_snapshot
+from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
 Run = Callable[..., Any]
 
@@ -167,3 +168,16 @@ def test_reembed_switches_to_another_embedder(comprl_bank: Run, folder: Path, tm
     assert contents(folder) == before and comprl_bank("verify", "--path", folder).code == 0
     comprl_bank("export", tmp_path / "all", "--path", folder)
     assert read_snapshot(tmp_path / "all", None).vectors.shape == (6, 384)
+
+
+@pytest.mark.parametrize(
+    "forged", [{"schema_version": "\x1b[2J"}, {"embedding": {"\x1b[2J": "\x1b[2J", "dimension": 64}}]
+)
+def test_a_refused_snapshot_cannot_control_the_terminal(
+    comprl_bank: Run, folder: Path, tmp_path: Path, forged: dict[str, Any]
+) -> None:
+    write_snapshot(tmp_path / "s", [], np.zeros((0, 64), np.float32), {"model": "fake", "dimension": 64})
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest | forged))
+    done = comprl_bank("import", "--path", folder, tmp_path / "s")
+    assert done.code == 2 and "2J" in done.err and "\x1b" not in done.err

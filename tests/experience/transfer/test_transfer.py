@@ -199,12 +199,13 @@ async def test_what_the_old_embedder_was_still_embedding_is_embedded_by_the_new_
     await apply(bank, lesson("lamp"))
     entry = Experience(id=derive_id("a"), title="slowly", content="b")
     write_snapshot(tmp_path / "snapshot", [entry], await FakeEmbedder().embed_documents(["a"]), bank.embedding)
-    work = {
+    calls: dict[str, Any] = {
         "retrieve": lambda: bank.retrieve("slowly lamp"),
         "search": lambda: bank.search("slowly lamp"),
         "apply": lambda: apply(bank, Add(title="slowly", content="x"), call_id="second"),
         "add_snapshot": lambda: bank.add_snapshot(tmp_path / "snapshot", reembed=True),
-    }[call]
+    }
+    work = calls[call]
     working = asyncio.create_task(work())
     await old.begun.wait()
     await bank.reembed(new)

@@ -50,7 +50,8 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
         OSError: If the model is not found.
         ImportError: If the extra ``embed`` is not installed.
     """
-    config = EmbedderConfig(**{"model": model, **settings})
+    values: dict[str, Any] = {"model": model, **settings}
+    config = EmbedderConfig(**values)
     embedder = await _load(config)
     if config.documents != "text":  # identities of banks that were made before this setting have no such key
         embedder.identity["documents"] = config.documents

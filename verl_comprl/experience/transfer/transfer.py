@@ -117,7 +117,7 @@ async def add_snapshot(
     return await ledger.write(write)
 
 
-async def reembed(ledger: Ledger, embedder: Embedder, switched: Callable[[], None]) -> None:
+async def reembed(ledger: Ledger, embedder: Embedder, switched: Callable[[], None] = lambda: None) -> None:
     """Embed every entry with ``embedder`` and record its identity in the store.
 
     Args:
