@@ -107,7 +107,8 @@ class EntryTable:
         """Return a creation time for a new entry: the current time, but always after that of the newest entry.
 
         Entries are sorted by creation time when a bank is opened; a clock that was set back must not reorder them. An
-        entry that claims to come from the end of time is an exception: it stays the newest.
+        entry that claims to come from the end of time is an exception: no time is later than its.
         """
         newest = next(reversed(self.by_id.values())).created_at if self.by_id else 0.0
-        return max(time.time(), min(newest + CLOCK_STEP, LAST_SECOND / 2))
+        later = newest + CLOCK_STEP
+        return max(time.time(), later if later < LAST_SECOND / 2 else 0.0)

@@ -31,6 +31,7 @@ def test_a_replacement_that_was_interrupted_names_what_is_left_over() -> None:
     [
         {"entry": "{}"},
         {"stored": 1e300},
+        {"stored": 2.0**33 - 1},
         {"stored": -1.0},
         {"stored": "inf"},
         {"stored": {}},
@@ -45,6 +46,8 @@ def test_a_point_that_cannot_be_read_removes_nothing(broken: dict[str, Any]) -> 
     assert contents.left_over == [] and set(contents.unreadable) == {OTHER.id} and contents.entries == [MINE]
     times = [contents.marks(())["stored"] for _ in range(3)]
     assert times == sorted(set(times))
+    written = read(*((entry.id, {**to_payload(entry), "stored": times[-1]}) for entry in (MINE, OTHER)))
+    assert len(written.entries) == 2
 
 
 @pytest.mark.parametrize("id", [7, "7", "lamp", "\x1b[2J"])
@@ -66,9 +69,12 @@ def test_the_id_of_a_point_is_a_number_or_a_text() -> None:
     assert point_id("7") == 7 and point_id(MINE.id) == MINE.id and point_id("lamp") == "lamp"
 
 
-@pytest.mark.parametrize("created_at", [2.0**33 - 1e-6, 2.0**32, 5.0])
+@pytest.mark.parametrize("created_at", [2.0**33 - 1e-6, 2.0**32, 2.0**32 - 1e-6, 5.0])
 def test_a_new_entry_has_a_possible_time_whatever_the_newest_one_says(created_at: float) -> None:
     table = EntryTable([MINE.model_copy(update={"created_at": created_at})], max_calls=9)
+    times = []
     for turn in range(3):
         later = Experience(id=derive_id(turn), title="", content="c", created_at=table.now())
         table.change([later], ())
+        times.append(later.created_at)
+    assert times == sorted(set(times))

@@ -47,7 +47,7 @@ class Contents:
         try:
             entry = from_payload(id, payload)
             stored = float(payload.get(_STORED, 0.0))
-            if not 0 <= stored < LAST_SECOND:  # what is written next is dated after the latest
+            if not 0 <= stored < LAST_SECOND / 2:  # what is written next is dated after the latest
                 raise StoreError(f"{_unreadable(id)}: {_STORED} is {stored}")
             replaced = {old: max(stored, self._replaced.get(old, 0.0)) for old in payload.get(_REPLACES, ())}
         except (StoreError, TypeError, ValueError) as error:
