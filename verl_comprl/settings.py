@@ -42,6 +42,20 @@ class Settings(BaseModel):
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    def __init__(self, **values: Any) -> None:
+        """Make the group.
+
+        Raises:
+            ValueError: With one line per mistake, as a run prints them. ``model_validate`` raises pydantic's exception.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError("\n".join(mistakes(error, type(self), type(self).__name__))) from None
+
+    # Groups inside of others are made as if there were no __init__, so that the outer one knows where a mistake is.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
 
 def interpolated(default: Any, expression: str, **constraints: Any) -> Any:
     """Return a field whose value in a run is an OmegaConf expression.

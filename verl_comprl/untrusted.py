@@ -34,7 +34,8 @@ FAMILIES = "|".join(
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
 _DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
-_SYNTAX = re.compile(r"[<>\[\]{}|]")
+SYNTAX = re.compile(r"[<>\[\]{}|]")
+"""Characters of which every control token has one."""
 _LOOKALIKES = str.maketrans(
     "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
     "<><><><><><>|||||//aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
@@ -75,7 +76,7 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
             break  # no offsets: a tokenizer in pure Python
         for start, end in reversed(spans):
             text = f"{text[:start]} {text[end:]}"
-    return _SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
+    return SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
 
 
 def without_delimiters(text: str) -> str:
@@ -112,7 +113,7 @@ def _known(tokenizer: Any) -> _Known:
     added = {str(token): id for id, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
     special = zip(getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "all_special_ids", ()), strict=False)
     # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
-    tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and _SYNTAX.search(token)}
+    tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and SYNTAX.search(token)}
     if not tokens:
         return _Known(None, frozenset())
     folded = {"".join(map(_folded, token)) for token in tokens}

@@ -49,6 +49,8 @@ class Faults:
         """Number of calls to ``only`` that are carried out and then answered with a 502."""
         self.ignore_indexes = False
         self.status = "completed"
+        self.tamper: Callable[[Any], Any] | None = None
+        """Changes the results of calls, as a server would that is broken or hostile."""
 
 
 class QdrantDouble:
@@ -163,6 +165,8 @@ class QdrantDouble:
                 return JSONResponse({"status": {"error": text}}, status, headers)
             finally:
                 self.in_flight -= 1
+            if self.faults.tamper:
+                result = self.faults.tamper(result)
             return JSONResponse({"result": result, "status": "ok", "time": 0.0})
 
         return handle

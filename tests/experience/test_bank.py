@@ -372,10 +372,11 @@ async def test_a_cancelled_writer_does_not_stop_half_way(
     ("setting", "message"),
     [
         ({"path": ""}, "path must name a folder, or url a Qdrant server; both are empty"),
-        ({"scope": "run"}, "scope\n.*'all', 'environment' or 'task'.*input_value='run'"),
-        ({"capacity": 0}, "capacity\n.*greater than 0.*input_value=0"),
-        ({"diversity": -1.0}, "diversity\n.*greater than or equal to 0.*input_value=-1.0"),
-        ({"capacty": 5}, "capacty\n.*not permitted"),
+        ({"scope": "run"}, r"^BankConfig\.scope='run' is not allowed; it must be one of all, environment, task$"),
+        ({"capacity": 0}, r"^BankConfig\.capacity=0 is not allowed; it must be a whole number greater than 0$"),
+        ({"diversity": -1.0}, r"^BankConfig\.diversity=-1\.0 is not allowed; it must be a number of at least 0$"),
+        ({"capacty": 5}, r"^BankConfig\.capacty is unknown; did you mean capacity\? allowed: path, "),
+        ({"capacity": 0, "max_batch": "x"}, r"^BankConfig\.capacity=0 .*\nBankConfig\.max_batch='x' is not allowed"),
     ],
 )
 def test_settings_are_checked(setting: dict[str, Any], message: str) -> None:

@@ -46,6 +46,14 @@ async def added(bank: ExperienceBank, title: str, call: str = "") -> str:
         {"usage": [{"task": "t", "uses": -3}]},
         {"usage": [{"task": "t", "asked_successes": -3}]},
         {"upvotes": -1},
+        {"created_at": 1e300},  # after which no later time can be told from an earlier one
+        {"created_step": 10**30},  # no table of a snapshot holds it
+        {"weight_version": -(10**30)},
+        {"last_trained_step": 10**30},
+        {"schema_version": 10**30},
+        {"retrievals": 2**63 - 1},  # nor this one after the next retrieval
+        {"usage": [{"task": "t", "uses": 1, "successes": 2}]},  # it would win every retrieval of an evaluation
+        {"usage": [{"task": "t", "asked": 1, "asked_successes": 2}]},
     ],
 )
 def test_impossible_numbers_are_no_entry(field: dict[str, Any]) -> None:
@@ -77,7 +85,27 @@ async def test_a_point_that_cannot_be_read_is_skipped_reported_and_deleted(open_
     assert await bank.delete([bad, other, bad]) == 2 and await bank.verify() == [] and bank.unreadable == {}
 
 
-@pytest.mark.parametrize("stored", ["inf", "nan", "-inf"])
+async def test_points_that_other_programs_numbered_disturb_no_write_and_are_deleted(
+    open_bank: Any, tmp_path: Path
+) -> None:
+    bank = await open_bank()
+    good = await added(bank, "lamp")
+    await bank.save(tmp_path / "saved")
+    row = (await FakeEmbedder().embed_documents(["lamp"]))[0].tolist()
+    entry = {"entry": Experience(id="7", title="lamp", content="x").model_dump_json()}
+    points = [edge.Point(id=7, vector=row, payload=entry), edge.Point(id=8, vector=row, payload={})]
+    bank._ledger.store._shard.update(edge.UpdateOperation.upsert_points(points))
+    await bank.close()
+    bank = await open_bank()
+    assert set(bank.unreadable) == {"7", "8"} and "7: its id is no UUID" not in bank.unreadable["8"]
+    bank.record_outcome(["7", good], success=True)
+    await bank.flush()
+    assert await bank.delete(["7"]) == 1 and set(bank.unreadable) == {"8"}
+    await bank.restore(tmp_path / "saved")
+    assert bank.unreadable == {} and await bank.verify() == []
+
+
+@pytest.mark.parametrize("stored", ["inf", "nan", "-inf", "1e300"])
 async def test_a_point_from_the_end_of_time_spoils_no_later_one(open_bank: Any, stored: str) -> None:
     bank = await open_bank()
     good, bad = await added(bank, "lamp"), await added(bank, "door")
@@ -189,6 +217,18 @@ async def test_links_in_a_bank_of_others_lead_nowhere(tmp_path: Path, link: str)
     with nullcontext() if link == "bank.json.tmp" else pytest.raises(StoreError):
         await (await EmbeddedStore.open(folder, embedding=None)).close()
     assert mine.is_dir() if link == "shard-0" else mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("inner", ["mine", "inner/mine"])
+async def test_a_link_inside_of_a_shard_leads_nowhere(tmp_path: Path, inner: str) -> None:
+    folder, mine = tmp_path / "theirs", tmp_path / "mine"
+    await (await EmbeddedStore.open(folder, embedding=IDENTITY)).close()
+    mine.mkdir()
+    (folder / "shard-0" / inner).parent.mkdir(exist_ok=True)
+    (folder / "shard-0" / inner).symlink_to(mine)
+    with pytest.raises(StoreError, match="mine is a link"):
+        await EmbeddedStore.open(folder, embedding=None)
+    assert list(mine.iterdir()) == []
 
 
 async def test_a_crash_in_the_first_opening_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

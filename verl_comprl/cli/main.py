@@ -13,6 +13,7 @@ from verl_comprl.cli.doctor import args as doctor
 from verl_comprl.cli.env import args as env
 from verl_comprl.cli.export import args as export
 from verl_comprl.cli.parser import Parser
+from verl_comprl.display.printable import printable
 from verl_comprl.display.quiet import quiet_libraries
 
 COMMANDS = (train, watch, view, plot, evaluate, export, bank, data, env, doctor, completion)
@@ -48,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return options.run(options)
     except (ValueError, ImportError, OSError) as error:
-        print(f"comprl {options.command}: {error}", file=sys.stderr)
+        # It may quote a bank of somebody else.
+        print(printable(f"comprl {options.command}: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # also how a server is ended
         print(f"comprl {options.command}: interrupted", file=sys.stderr)

@@ -10,11 +10,27 @@ from typing import Any
 import numpy as np
 
 from verl_comprl.experience.config import BankConfig
+from verl_comprl.experience.embedding.base import document
 from verl_comprl.experience.ledger import Ledger
-from verl_comprl.experience.schema import Add, derive_id
+from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive_id
 from verl_comprl.experience.updates.parsing import Operation
 from verl_comprl.experience.updates.planning import ApplyReport, plan_changes
 from verl_comprl.experience.updates.quality import duplicates
+
+
+def new_documents(operations: Sequence[Operation], call_id: str, identity: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is embedded of the new texts of a call, by the ids that their entries get.
+
+    Args:
+        operations: With sanitised texts.
+        call_id: The extractor call.
+        identity: Identity of the embedder.
+    """
+    return {
+        derive_id(call_id, at): document(Experience(id="", title=new.title, content=new.content), identity)
+        for at, new in enumerate(operations)
+        if isinstance(new, Add | Update | Merge)
+    }
 
 
 async def apply_operations(

@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from verl_comprl.experience.application import apply_operations
+import numpy as np
+
+from verl_comprl.experience.application import apply_operations, new_documents
 from verl_comprl.experience.config import BankConfig
-from verl_comprl.experience.embedding.base import Embedder, document
+from verl_comprl.experience.embedding.base import Embedder
 from verl_comprl.experience.embedding.none import NoEmbedder
 from verl_comprl.experience.embedding.vector_cache import VectorCache
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.ledger import Ledger, load_repaired
 from verl_comprl.experience.merge_plan import plan_merge
 from verl_comprl.experience.retrieval.retriever import Retrieval, Retriever
-from verl_comprl.experience.schema import Add, Experience, Merge, Update, derive_id
+from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.statistics import BankStatistics
 from verl_comprl.experience.store import open_store
 from verl_comprl.experience.store.base import ExperienceStore
@@ -151,15 +153,11 @@ class ExperienceBank:
                 exception of the embedder is passed on; nothing has changed then.
         """
         clean = [cleaned(operation, self._clean) for operation in operations]
-        identity = self._embedder.identity
-        texts = {
-            derive_id(call_id, at): document(Experience(id="", title=new.title, content=new.content), identity)
-            for at, new in enumerate(clean)
-            if isinstance(new, Add | Update | Merge)
-        }
-        vectors = dict(zip(texts, await self._documents.embed([*texts.values()]), strict=True))
+        embedder, vectors = self._embedder, await self._vectors(clean, call_id)
 
-        async def write() -> ApplyReport:
+        async def write() -> ApplyReport | None:
+            if self._embedder is not embedder:
+                return None
             report = await apply_operations(
                 self._ledger,
                 clean,
@@ -180,7 +178,13 @@ class ExperienceBank:
             self._statistics.count_operations(report)
             return report
 
-        return await self._ledger.write(write)
+        while (report := await self._ledger.write(write)) is None:  # embedded again meanwhile: other vectors are needed
+            embedder, vectors = self._embedder, await self._vectors(clean, call_id)
+        return report
+
+    async def _vectors(self, operations: Sequence[Operation], call_id: str) -> dict[str, np.ndarray]:
+        texts = new_documents(operations, call_id, self._embedder.identity)
+        return dict(zip(texts, await self._documents.embed([*texts.values()]), strict=True))
 
     def record_outcome(self, ids: Iterable[str], success: bool, *, task: str = "", asked: bool = False) -> None:
         """Count an episode that read the entries ``ids``, and whether it succeeded; unknown ids are ignored.
@@ -377,10 +381,13 @@ class ExperienceBank:
         Raises:
             StoreError: If the store failed; the bank is unchanged. What the embedder raises is passed on.
         """
-        await transfer.reembed(self._ledger, embedder)
-        self._embedder = embedder
-        self._documents = VectorCache(embedder.embed_documents)
-        self._retriever.use(embedder)
+
+        def use() -> None:
+            self._embedder = embedder
+            self._documents = VectorCache(embedder.embed_documents)
+            self._retriever.use(embedder)
+
+        await transfer.reembed(self._ledger, embedder, use)
 
     async def flush(self) -> None:
         """Write the counters and make everything durable; the engine may block the process for some 100 ms."""

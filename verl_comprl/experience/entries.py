@@ -9,7 +9,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from verl_comprl.experience.schema import Experience, TaskUsage
+from verl_comprl.experience.schema import LAST_SECOND, Experience, TaskUsage
 from verl_comprl.experience.updates.planning import CLOCK_STEP
 
 
@@ -106,7 +106,9 @@ class EntryTable:
     def now(self) -> float:
         """Return a creation time for a new entry: the current time, but always after that of the newest entry.
 
-        Entries are sorted by creation time when a bank is opened; a clock that was set back must not reorder them.
+        Entries are sorted by creation time when a bank is opened; a clock that was set back must not reorder them. An
+        entry that claims to come from the end of time is an exception: no time is later than its.
         """
         newest = next(reversed(self.by_id.values())).created_at if self.by_id else 0.0
-        return max(time.time(), newest + CLOCK_STEP)
+        later = newest + CLOCK_STEP
+        return max(time.time(), later if later < LAST_SECOND / 2 else 0.0)

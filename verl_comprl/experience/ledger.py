@@ -140,21 +140,33 @@ class Ledger:
         """Replace all entries, or none if the store fails; readers have the old ones until the new ones are stored."""
         await self.store.replace_all(entries, vectors, switching=self._switching(entries))
 
-    async def replace_vectors(self, vectors: Mapping[str, np.ndarray], embedding: dict[str, Any]) -> None:
-        """Give every entry a new vector, or none if the store fails; counting continues meanwhile."""
+    async def replace_vectors(
+        self, vectors: Mapping[str, np.ndarray], embedding: dict[str, Any], switched: Callable[[], None]
+    ) -> None:
+        """Give every entry a new vector, or none if the store fails; counting continues meanwhile.
+
+        Args:
+            vectors: By id.
+            embedding: Identity of the embedder that made them.
+            switched: Called before any query or write goes on with the new vectors.
+        """
         entries = list(self.table.by_id.values())
         rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])
         # Counters that move during this call are still marked as unwritten and follow with the next flush.
-        await self.store.replace_all(entries, rows, embedding, switching=self._switching())
+        await self.store.replace_all(entries, rows, embedding, switching=self._switching(switched=switched))
 
     @asynccontextmanager
-    async def _switching(self, entries: Sequence[Experience] | None = None) -> AsyncIterator[None]:
+    async def _switching(
+        self, entries: Sequence[Experience] | None = None, switched: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[None]:
         """Block readers while the store goes over to other content, and put its entries into memory."""
         async with self._visible.write():
             yield
+            self.store.contents.unreadable.clear()  # only entries went over
             if entries is not None:
                 self.table.replace_all(entries)
             self.version += 1
+            switched()
 
     async def write_counters(self) -> None:
         """Write the counters that the store does not have yet; if it fails, they stay marked as unwritten."""

@@ -4,7 +4,7 @@ Owns the shape of the data. Answers are parsed into operations in ``updates.pars
 """
 
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +23,14 @@ def derive_id(*parts: str | int) -> str:
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
 
 
+def is_uuid(id: str) -> bool:
+    """Return whether ``id`` is a UUID in its usual spelling; stores take no other ids."""
+    try:
+        return str(uuid.UUID(id)) == id
+    except ValueError:
+        return False
+
+
 def canonical_id(id: str) -> str:
     """Return the usual spelling of a UUID, since an engine takes all spellings for one point; other ids as they are."""
     try:
@@ -33,8 +41,12 @@ def canonical_id(id: str) -> str:
 
 Id = Annotated[str, AfterValidator(canonical_id)]
 Ids = Annotated[tuple[str, ...], AfterValidator(lambda ids: tuple(map(canonical_id, ids)))]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(gt=-(2**62), lt=2**62)]
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+"""A table of a snapshot holds integers below 2**63: what is counted later must fit, too."""
+LAST_SECOND = 2.0**33
+"""Year 2242. Later times have no microseconds, by which entries of one call are told apart."""
+Seconds = Annotated[float, Field(ge=0, lt=LAST_SECOND, allow_inf_nan=False)]
 """Since the epoch."""
 
 
@@ -62,6 +74,13 @@ class TaskUsage(_Record):
     """Episodes that read the entry only through answers of ``search_and_ask`` that rested on it."""
     asked_successes: Count = 0
 
+    @model_validator(mode="after")
+    def _check_successes(self) -> Self:
+        # With more successes than episodes an entry would win every retrieval of an evaluation.
+        if self.successes > self.uses or self.asked_successes > self.asked:
+            raise ValueError("more successes than episodes")
+        return self
+
     def weighted(self, asked_weight: float) -> tuple[float, float]:
         """Return episodes and successes, with those of answers times ``asked_weight``."""
         return self.uses + asked_weight * self.asked, self.successes + asked_weight * self.asked_successes
@@ -76,7 +95,7 @@ class Experience(_Record):
     While a bank is open, the counters of its entries in memory are newer than those in the store.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Whole = SCHEMA_VERSION
     id: Id
     title: str
     content: str
@@ -86,9 +105,9 @@ class Experience(_Record):
     """Environments of these episodes, sorted."""
     record_id: str = ""
     """Generation record of the extractor call that wrote this text; empty for imported entries."""
-    created_step: int = 0
+    created_step: Whole = 0
     created_at: Seconds = 0.0
-    weight_version: int = 0
+    weight_version: Whole = 0
     """Version of the extractor weights that wrote the text."""
     source_trajectory: str = ""
     source_success: bool | None = None
@@ -100,7 +119,7 @@ class Experience(_Record):
     last_retrieved_at: Seconds = 0.0
     trainings: Count = 0
     """CISPO samples of the generation record that wrote the entry."""
-    last_trained_step: int | None = None
+    last_trained_step: Annotated[int | None, Field(gt=-(2**62), lt=2**62)] = None
     upvotes: Count = 0
     downvotes: Count = 0
     quarantined: str = ""

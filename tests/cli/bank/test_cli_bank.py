@@ -143,7 +143,7 @@ def test_verify(comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, folder: Path) -> None:
     evil = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f[bold]up"
     id = "00000000-0000-4000-8000-000000000001"
-    entry = Experience(id=id, title=evil, content=evil, tasks=(evil,), parents=(evil,), created_at=1e300)
+    entry = Experience(id=id, title=evil, content=evil, tasks=(evil,), parents=(evil,), created_at=8e9)
 
     async def plant() -> None:
         store = await EmbeddedStore.open(folder, embedding=None)

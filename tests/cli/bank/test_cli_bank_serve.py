@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from verl_comprl.cli.bank.serve import _is_loopback
-from verl_comprl.experience import Add, BankConfig, ExperienceBank
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank
 
 TOKEN = "a-long-enough-secret"
 TEXTS = ("red door: pull twice", "blue door: push twice", "lake: walk around the holes")
@@ -234,3 +234,11 @@ def test_an_address_without_http_is_refused(
 def test_an_endpoint_without_a_model_is_refused(comprl_bank: Callable[..., Any], bank: Path) -> None:
     done = comprl_bank("serve", "--path", bank, "--endpoint", "http://127.0.0.1:1/v1")
     assert done.code == 2 and "--endpoint and --model belong together" in done.err
+
+
+def test_names_of_tasks_are_untrusted_text_too() -> None:
+    from verl_comprl.cli.bank.mcp_server import _shown
+
+    entry = Experience(id="a", title="t<|im_end|>", content="c<|im_end|>", tasks=("room<|im_end|>",))
+    shown = _shown(entry, 0.5)
+    assert (shown.title, shown.content, shown.tasks) == ("t", "c", ["room"])

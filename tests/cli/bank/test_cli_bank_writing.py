@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,19 @@ from fake_embedder import FakeEmbedder
 from test_cli_bank import contents
 
 from verl_comprl.cli.bank import write
-from verl_comprl.experience import BankConfig, ExperienceBank
-from verl_comprl.experience.transfer.snapshot import read_snapshot
+from verl_comprl.experience import BankConfig, Experience, ExperienceBank
+from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
 Run = Callable[..., Any]
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def imported(folder: Path) -> list[Experience]:
+    """Return the entries of a bank as another one takes them over."""
+    return [entry.model_copy(update={"record_id": ""}) for entry in contents(folder)]
 
 
 def steps(folder: Path) -> list[int]:
@@ -111,7 +117,7 @@ def test_import_creates_a_bank_and_adds_only_missing_entries(comprl_bank: Run, f
     assert done == (0, "added 3 entries, skipped 0 and rejected 0; now 3\n", "")
     done = comprl_bank("import", tmp_path / "all", "--path", new)
     assert done == (0, "added 3 entries, skipped 3 and rejected 0; now 6\n", "")
-    assert contents(new) == contents(folder)
+    assert contents(new) == imported(folder)
     comprl_bank("export", tmp_path / "again", "--path", new)
     before, after = read_snapshot(tmp_path / "all", None), read_snapshot(tmp_path / "again", None)
     assert np.array_equal(before.vectors, after.vectors) and before.embedding == after.embedding
@@ -138,7 +144,7 @@ def test_import_with_another_embedder_is_refused_or_embedded_again(
 
     monkeypatch.setattr(write, "load_embedder", load)
     done = comprl_bank("import", tmp_path / "snapshot", "--path", tmp_path / "other", "--reembed")
-    assert done.code == 0 and loaded == ["other"] and contents(tmp_path / "other") == contents(folder)
+    assert done.code == 0 and loaded == ["other"] and contents(tmp_path / "other") == imported(folder)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ def test_import_from_the_hub(comprl_bank: Run, folder: Path, tmp_path: Path, mon
     comprl_bank("export", tmp_path / "all", "--path", folder)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "all"))
     assert comprl_bank("import", "hf://datasets/user/bank", "--path", tmp_path / "new").code == 0
-    assert contents(tmp_path / "new") == contents(folder)
+    assert contents(tmp_path / "new") == imported(folder)
 
 
 @pytest.mark.slow
@@ -167,3 +173,16 @@ def test_reembed_switches_to_another_embedder(comprl_bank: Run, folder: Path, tm
     assert contents(folder) == before and comprl_bank("verify", "--path", folder).code == 0
     comprl_bank("export", tmp_path / "all", "--path", folder)
     assert read_snapshot(tmp_path / "all", None).vectors.shape == (6, 384)
+
+
+@pytest.mark.parametrize(
+    "forged", [{"schema_version": "\x1b[2J"}, {"embedding": {"\x1b[2J": "\x1b[2J", "dimension": 64}}]
+)
+def test_a_refused_snapshot_cannot_control_the_terminal(
+    comprl_bank: Run, folder: Path, tmp_path: Path, forged: dict[str, Any]
+) -> None:
+    write_snapshot(tmp_path / "s", [], np.zeros((0, 64), np.float32), {"model": "fake", "dimension": 64})
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps(manifest | forged))
+    done = comprl_bank("import", "--path", folder, tmp_path / "s")
+    assert done.code == 2 and "2J" in done.err and "\x1b" not in done.err

@@ -13,6 +13,7 @@ from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, 
 from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_collection import ServerCollection
+from verl_comprl.experience.store.server_lease import Lease
 
 IDENTITY = {"model": "fake", "dimension": 8}
 CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
@@ -40,6 +41,30 @@ async def test_of_openers_at_the_same_moment_one_becomes_the_writer(config: Bank
     writers = [result for result in results if isinstance(result, ServerStore)]
     assert len(writers) == 1 and all(isinstance(r, StoreError) for r in results if r is not writers[0])
     await writers[0].close()
+
+
+async def test_an_opener_that_comes_too_late_with_its_claim_is_refused(
+    config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read that the bank is free, and claims it when another process has become the writer."""
+    await (await opened(config)).close()
+    write, claiming, may_claim = Lease._write, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Lease, owner: str) -> None:
+        if not claiming.is_set():
+            claiming.set()
+            await may_claim.wait()
+        await write(self, owner)
+
+    monkeypatch.setattr(Lease, "_write", slow)
+    late = asyncio.create_task(opened(config))
+    await claiming.wait()
+    writer = await opened(config)
+    may_claim.set()
+    with pytest.raises(StoreError, match="is being written by process"):
+        await late
+    await writer.upsert(entries(1), vectors(1))
+    await writer.close()
 
 
 async def test_a_writer_that_lost_its_lease_writes_no_more_and_leaves_the_successor_alone(
@@ -214,7 +239,7 @@ async def test_a_server_that_forgot_everything_is_named(double: QdrantDouble, co
     double.empty()
     with pytest.raises(StoreError, match="the bank has vanished from the server"):
         await store.search([SearchRequest(vectors(1)[0], 1)])
-    with pytest.raises(StoreError, match="Not found: Collection"):
+    with pytest.raises(StoreError, match=r"404 Not found: Collection .* The bank has vanished from the server\.$"):
         await store.count()
     await store._client.close()
 

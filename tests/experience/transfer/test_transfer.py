@@ -1,5 +1,7 @@
 """Adding a snapshot to a bank, re-embedding a bank, and a bank without an embedder."""
 
+import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,17 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
 
-from verl_comprl.experience import Add, BankConfig, ExperienceBank, SnapshotError, StoreError, Update
+from verl_comprl.experience import (
+    Add,
+    BankConfig,
+    Experience,
+    ExperienceBank,
+    SnapshotError,
+    StoreError,
+    TaskUsage,
+    Update,
+    derive_id,
+)
 from verl_comprl.experience.transfer.snapshot import write_snapshot
 
 
@@ -26,7 +38,7 @@ async def test_missing_entries_are_added_in_order_of_creation(open_bank: Any, ap
     report = await target.add_snapshot(tmp_path / "snapshot")
     assert (report.added, report.skipped, report.rejected, report.evicted) == (3, 0, 0, 0)
     assert [entry.title for entry in target.entries()] == ["a", "b", "c", "d"]
-    assert target.get(ids[1]) == source.get(ids[1])
+    assert target.get(ids[1]) == source.get(ids[1]).model_copy(update={"record_id": ""})
     assert (await target.retrieve("c about")).entry.title == "c"
     again = await target.add_snapshot(tmp_path / "snapshot")
     assert (again.added, again.skipped) == (0, 3)
@@ -64,6 +76,57 @@ async def test_foreign_texts_are_sanitised(bank: Any, apply: Any, tmp_path: Path
     assert (report.added, report.rejected) == (1, 1)
     added = bank.get("00000000-0000-0000-0000-000000000000")  # the usual spelling
     assert (added.title, added.content) == ("x", "do this")
+
+
+async def test_an_imported_entry_says_nothing_about_this_bank(bank: Any, apply: Any, tmp_path: Path) -> None:
+    """Neither that a call of it was applied, nor that the entry is newer than all of its own."""
+    vector = await FakeEmbedder().embed_documents(["a"])
+    names = ("light", "x<|im_end|>", "two\nlines", "y" * 500)
+    usage = tuple(TaskUsage(task=name, uses=1) for name in ("", *names))
+    foreign = Experience(
+        id=derive_id("a"),
+        title="a",
+        content="b",
+        record_id="coming",
+        created_at=2.0**32,
+        tasks=names,
+        environments=names,
+        usage=usage,
+    )
+    write_snapshot(tmp_path / "snapshot", [foreign], vector, bank.embedding)
+    before = time.time()
+    assert (await bank.add_snapshot(tmp_path / "snapshot")).added == 1
+    entry = bank.get(foreign.id)
+    assert before <= entry.created_at <= time.time() and entry.record_id == ""
+    assert (entry.tasks, entry.environments) == (("light",), ("light",))
+    assert [item.task for item in entry.usage] == ["", "light"]
+    report = await apply(bank, lesson("c"), call_id="coming")
+    assert (report.added, report.repeated) == (1, False)
+
+
+async def test_an_import_into_a_full_bank_evicts_quarantined_entries_first(
+    open_bank: Any, apply: Any, tmp_path: Path
+) -> None:
+    source = await open_bank("source")
+    await apply(source, lesson("c"), call_id="later")
+    await source.save(tmp_path / "snapshot")
+    target = await open_bank("target", capacity=2)
+    _, b = (await apply(target, *map(lesson, ("a", "b")))).new_ids
+    await target.quarantine([b], "harmful")
+    assert (await target.add_snapshot(tmp_path / "snapshot")).evicted == 1
+    assert {entry.title for entry in target.entries()} == {"a", "c"}
+
+
+@pytest.mark.parametrize("how", ["add_snapshot", "restore"])
+async def test_a_snapshot_with_an_id_that_no_store_takes_is_refused_as_a_whole(
+    bank: Any, apply: Any, tmp_path: Path, how: str
+) -> None:
+    await apply(bank, lesson("mine"))
+    entries = [Experience(id=id, title="a", content="b") for id in (derive_id("a"), "\x1b7")]
+    write_snapshot(tmp_path / "snapshot", entries, await FakeEmbedder().embed_documents(["a", "b"]), bank.embedding)
+    with pytest.raises(SnapshotError, match="an entry whose id is no UUID: ") as caught:
+        await getattr(bank, how)(tmp_path / "snapshot")
+    assert str(caught.value).isprintable() and [entry.title for entry in bank.entries()] == ["mine"]
 
 
 async def test_another_embedder_needs_reembedding(bank: Any, apply: Any, tmp_path: Path) -> None:
@@ -110,6 +173,54 @@ async def test_reembedding_includes_entries_added_meanwhile(open_bank: Any, appl
     reopened = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), WideEmbedder())
     assert len(reopened) == 4
     await reopened.close()
+
+
+class Waiting(FakeEmbedder):
+    """Waits in its first embedding until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = await super().embed_documents(texts)
+        if texts and "slowly" in texts[0]:
+            self.begun.set()
+            await self.may_go_on.wait()
+        return vectors
+
+
+@pytest.mark.parametrize("call", ["retrieve", "search", "apply", "add_snapshot"])
+async def test_what_the_old_embedder_was_still_embedding_is_embedded_by_the_new_one(
+    tmp_path: Path, apply: Any, call: str
+) -> None:
+    old, new = Waiting(), WideEmbedder()
+    bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), old)
+    await apply(bank, lesson("lamp"))
+    entry = Experience(id=derive_id("a"), title="slowly", content="b")
+    write_snapshot(tmp_path / "snapshot", [entry], await FakeEmbedder().embed_documents(["a"]), bank.embedding)
+    calls: dict[str, Any] = {
+        "retrieve": lambda: bank.retrieve("slowly lamp"),
+        "search": lambda: bank.search("slowly lamp"),
+        "apply": lambda: apply(bank, Add(title="slowly", content="x"), call_id="second"),
+        "add_snapshot": lambda: bank.add_snapshot(tmp_path / "snapshot", reembed=True),
+    }
+    work = calls[call]
+    working = asyncio.create_task(work())
+    await old.begun.wait()
+    await bank.reembed(new)
+    old.may_go_on.set()
+    if call == "add_snapshot":
+        with pytest.raises(StoreError, match="embedded again meanwhile"):
+            await working
+        assert (await work()).added == 1
+    else:
+        answer = await working
+        assert call != "retrieve" or answer.status == "found"
+        assert call != "search" or [hit.title for hit, _ in answer] == ["lamp"]
+        assert call != "apply" or answer.added == 1
+    assert await bank.verify() == [] and len(bank) == 1 + (call in ("apply", "add_snapshot"))
+    await bank.close()
 
 
 async def test_a_failed_reembedding_changes_nothing(bank: Any, apply: Any) -> None:

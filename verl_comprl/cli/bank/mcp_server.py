@@ -107,7 +107,7 @@ def _shown(entry: Experience, similarity: float) -> FoundEntry:
         id=entry.id,
         title=sanitize(entry.title, MAX_CHARS),
         content=sanitize(entry.content, MAX_CHARS),
-        tasks=list(entry.tasks),
+        tasks=[sanitize(task, MAX_CHARS) for task in entry.tasks],
         similarity=round(similarity, 4),
         uses=entry.uses,
         success_rate=entry.success_rate,

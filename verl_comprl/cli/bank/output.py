@@ -25,10 +25,7 @@ def entry_fields(entry: Experience) -> dict[str, Any]:
 
 def format_time(seconds: float) -> str | None:
     """Return seconds since the epoch as an ISO date and time; None for 0, which means never."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds") if seconds else None
-    except (OverflowError, ValueError, OSError):  # an imported entry may hold any number
-        return str(seconds)
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds") if seconds else None
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ Owns the interface and the comparison of identities. The embedders are in ``sent
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,7 +50,8 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
         OSError: If the model is not found.
         ImportError: If the extra ``embed`` is not installed.
     """
-    config = EmbedderConfig.model_validate({"model": model, **settings})
+    values: dict[str, Any] = {"model": model, **settings}
+    config = EmbedderConfig(**values)
     embedder = await _load(config)
     if config.documents != "text":  # identities of banks that were made before this setting have no such key
         embedder.identity["documents"] = config.documents
@@ -76,7 +77,7 @@ async def _load(config: EmbedderConfig) -> Embedder:
     return await asyncio.to_thread(load)
 
 
-def document(entry: Experience, identity: dict[str, Any]) -> str:
+def document(entry: Experience, identity: Mapping[str, Any]) -> str:
     """Return what of an entry an embedder of this identity embeds, see ``EmbedderConfig.documents``."""
     return entry.title if entry.title and identity.get("documents") == "title" else entry.text
 
@@ -84,4 +85,6 @@ def document(entry: Experience, identity: dict[str, Any]) -> str:
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Return a description of how two embedder identities differ, or None if they are equal."""
     keys = [key for key in stored | current if stored.get(key) != current.get(key)]
-    return ", ".join(f"{key} was {stored.get(key)!r}, is {current.get(key)!r}" for key in keys) or None
+    # A key may be somebody else's, and this is printed.
+    shown = ((repr(key)[1:-1], stored.get(key), current.get(key)) for key in keys)
+    return ", ".join(f"{key} was {old!r}, is {new!r}" for key, old, new in shown) or None

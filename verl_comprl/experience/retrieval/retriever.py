@@ -6,7 +6,8 @@ Owns the steps of a retrieval and the cache of search results. The formulas are 
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -129,12 +130,22 @@ class Retriever:
         text = self._clean(text)
         if not text:
             return []
-        vectors = await self.queries.embed([text])
-        request = SearchRequest(vectors[0], limit, *scope, exclude=exclude, quarantined=quarantined)
-        async with self._ledger.reading():
+        async with self._embedded([text]) as vectors:
+            request = SearchRequest(vectors[0], limit, *scope, exclude=exclude, quarantined=quarantined)
             (hits,) = await self._ledger.search([request])
             by_id = self._ledger.table.by_id
             return [(by_id[hit.id], hit.score) for hit in hits if hit.id in by_id]
+
+    @asynccontextmanager
+    async def _embedded(self, texts: Sequence[str]) -> AsyncIterator[list[np.ndarray]]:
+        """Embed queries, then block changes while the context is open; a slow embedder blocks none."""
+        while True:
+            queries = self.queries
+            vectors = await queries.embed(texts)
+            async with self._ledger.reading():
+                if self.queries is queries:  # else the bank was embedded again meanwhile: these are vectors of another
+                    yield vectors
+                    return
 
     async def drain(self) -> None:
         """Wait until every query submitted so far has its answer."""
@@ -153,9 +164,8 @@ class Retriever:
         A query whose vector cannot be used gets an exception, the others of the batch their answers.
         """
         distinct = list(dict.fromkeys(query for query, _ in queries))
-        # Before the lock: a slow embedder must not block writers.
-        vectors = dict(zip(distinct, await self.queries.embed([query.text for query in distinct]), strict=True))
-        async with self._ledger.reading():
+        async with self._embedded([query.text for query in distinct]) as embedded:
+            vectors = dict(zip(distinct, embedded, strict=True))
             pools = {query: self._cached_pool(query) for query in distinct}
             unknown = [query for query, pool in pools.items() if pool is None and _usable(vectors[query])]
             requests = [

@@ -71,12 +71,15 @@ def stack_rows(ids: Sequence[str], found: dict[str, Any], dimension: int) -> np.
     """Return the vectors of ``ids`` in their order, shape ``(len(ids), dimension)`` float32.
 
     Raises:
-        StoreError: If one is missing.
+        StoreError: If one is missing, or of another length.
     """
     missing = [id for id in ids if id not in found]
     if missing:
         raise StoreError(f"{len(missing)} of {len(ids)} entries have no vector in the store, first {missing[0]}")
-    return np.array([found[id] for id in ids], dtype=np.float32).reshape(len(ids), dimension)
+    try:
+        return np.array([found[id] for id in ids], dtype=np.float32).reshape(len(ids), dimension)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"the store has vectors that are no rows of {dimension} numbers") from error
 
 
 class ExperienceStore(ABC):

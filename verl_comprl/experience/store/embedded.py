@@ -28,6 +28,7 @@ from verl_comprl.experience.store.payload import (
     QUARANTINED,
     Contents,
     as_json,
+    point_id,
     to_payload,
     verified_embedding,
 )
@@ -148,7 +149,7 @@ class EmbeddedStore(ExperienceStore):
 
     async def delete(self, ids: Sequence[str]) -> None:
         for start in range(0, len(ids), _WRITE_BATCH):
-            operation = edge.UpdateOperation.delete_points(list(ids[start : start + _WRITE_BATCH]))
+            operation = edge.UpdateOperation.delete_points([*map(point_id, ids[start : start + _WRITE_BATCH])])
             await self._write(lambda operation=operation: self._shard.update(operation))
 
     async def vectors(self, ids: Sequence[str]) -> np.ndarray:
@@ -265,12 +266,15 @@ class EmbeddedStore(ExperienceStore):
         return self._folder / f"shard-{number}"
 
     def _own_shard(self, number: Any) -> int:
-        """Return the number of the live shard, after checking that its folder is in this one.
+        """Return the number of the live shard, after checking that its folder is in this one, and all it holds.
 
         The file may be somebody else's, and what it names is opened, written and, after a crash, removed.
         """
         if type(number) is not int or number < 0 or self._shard_path(number).is_symlink():
             raise StoreError(f"experience bank {self._folder} cannot be used: bank.json names no shard of this folder")
+        for path in self._shard_path(number).rglob("*"):
+            if path.is_symlink():
+                raise StoreError(f"experience bank {self._folder} cannot be used: {path} is a link")
         return number
 
     def _open_shard(self) -> None:

@@ -4,14 +4,13 @@ Owns the payload format, which both stores share.
 """
 
 import json
-import math
 import time
 from typing import Any
 
 from pydantic import ValidationError
 
 from verl_comprl.experience.embedding.base import embedding_difference
-from verl_comprl.experience.schema import READABLE_VERSIONS, Experience, canonical_id
+from verl_comprl.experience.schema import LAST_SECOND, READABLE_VERSIONS, Experience, canonical_id, is_uuid
 from verl_comprl.experience.store.errors import StoreError
 
 KEYWORD_FIELDS = ("task", "environment", "state")
@@ -48,13 +47,13 @@ class Contents:
         try:
             entry = from_payload(id, payload)
             stored = float(payload.get(_STORED, 0.0))
-            if not math.isfinite(stored):  # what is written next is dated after the latest
-                raise StoreError(f"entry {id} in the store cannot be read: {_STORED} is {stored}")
-            for old in payload.get(_REPLACES, ()):
-                self._replaced[old] = max(stored, self._replaced.get(old, 0.0))
+            if not 0 <= stored < LAST_SECOND / 2:  # what is written next is dated after the latest
+                raise StoreError(f"{_unreadable(id)}: {_STORED} is {stored}")
+            replaced = {old: max(stored, self._replaced.get(old, 0.0)) for old in payload.get(_REPLACES, ())}
         except (StoreError, TypeError, ValueError) as error:
             self.unreadable[str(id)] = str(error)
             return
+        self._replaced |= replaced  # not before: a point that cannot be read removes nothing
         self.entries.append(entry)
         self._stored[entry.id] = stored
         self._latest = max(self._latest, stored)
@@ -99,10 +98,26 @@ def from_payload(id: Any, payload: dict[str, Any] | None) -> Experience:
     except (KeyError, ValidationError) as error:
         reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("entry",), "msg": "missing"}
         field = ".".join(map(str, reason["loc"]))
-        raise StoreError(f"entry {id} in the store cannot be read: {field}: {reason['msg']}") from error
+        raise StoreError(f"{_unreadable(id)}: {escaped(field)}: {reason['msg']}") from error
     if entry.id != canonical_id(str(id)):
-        raise StoreError(f"entry {id} in the store cannot be read: it says that its id is {entry.id!r}")
+        raise StoreError(f"{_unreadable(id)}: it says that its id is {entry.id[:80]!r}")
+    if not is_uuid(entry.id):
+        raise StoreError(f"{_unreadable(id)}: its id is no UUID")
     return entry
+
+
+def point_id(id: str) -> str | int:
+    """Return the id of a point as an engine has it: other programs can have given it a number."""
+    return int(id) if id.isdecimal() else id
+
+
+def escaped(text: Any, most: int = 80) -> str:
+    """Return text from a store for a message: at most ``most`` characters, and no control characters."""
+    return repr(str(text)[:most])[1:-1]
+
+
+def _unreadable(id: Any) -> str:
+    return f"entry {escaped(id)} in the store cannot be read"
 
 
 def as_json(embedding: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Owns entries and searches. How calls are made is in ``server_client``, the colle
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -17,7 +18,14 @@ from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
 from verl_comprl.experience.store.errors import StoreError
-from verl_comprl.experience.store.payload import QUARANTINED, Contents, as_json, to_payload, verified_embedding
+from verl_comprl.experience.store.payload import (
+    QUARANTINED,
+    Contents,
+    as_json,
+    point_id,
+    to_payload,
+    verified_embedding,
+)
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 from verl_comprl.experience.store.server_collection import ServerCollection
 from verl_comprl.experience.store.server_lease import RENEW_SECONDS, Lease
@@ -98,6 +106,7 @@ class ServerStore(ExperienceStore):
         contents = Contents()
         offset: Any = None
         limit = min(_READ_BATCH, self._limits.max_query_limit or _READ_BATCH)
+        begun: set[Any] = set()
         while True:
             records, offset = await self._client.call(
                 lambda client, offset=offset: client.scroll(self._name, limit=limit, offset=offset)
@@ -107,6 +116,9 @@ class ServerStore(ExperienceStore):
             if offset is None:
                 self.contents = contents
                 return contents.entries
+            if offset in begun:
+                raise StoreError(f"{self._client.name}: the server lists the same entries again and again")
+            begun.add(offset)
 
     async def fetch(self, ids: Sequence[str]) -> list[Experience]:
         contents = Contents()
@@ -147,9 +159,15 @@ class ServerStore(ExperienceStore):
                 )
             )
         ]
+        if len(responses) != len(requests):
+            raise StoreError(f"{self._client.name}: {len(responses)} answers to {len(requests)} searches")
         return [
             sorted(
-                (Hit(str(p.id), p.score) for p in response.points if str(p.id) not in request.exclude),
+                (
+                    Hit(str(p.id), p.score)
+                    for p in response.points
+                    if str(p.id) not in request.exclude and math.isfinite(p.score)
+                ),
                 key=lambda hit: (-hit.score, hit.id),
             )[: request.limit]
             for request, response in zip(requests, responses, strict=True)
@@ -187,7 +205,7 @@ class ServerStore(ExperienceStore):
                 await self._client.call_briefly(
                     lambda client: client.delete(
                         self._name,
-                        models.PointIdsList(points=list(ids)),
+                        models.PointIdsList(points=[*map(point_id, ids)]),
                         wait=True,
                         timeout=self._client.whole_seconds,
                     )

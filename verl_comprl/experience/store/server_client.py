@@ -4,6 +4,7 @@ Owns how a call is made. The calls themselves are in ``server`` and ``server_col
 """
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.payload import escaped
 
 T = TypeVar("T")
 
@@ -149,10 +151,23 @@ def _explained(error: Exception) -> str:
         return f"{status}, the API key is missing or wrong: set the environment variable QDRANT_API_KEY"
     if _NO_SPACE in str(error) or status == 507:
         return "the server's disk is full (No space left on device); searches go on, make room there"
+    if status == 404:
+        return f"{_one_line(error)} The bank has vanished from the server."
     return _one_line(error)
 
 
+def _answer(error: UnexpectedResponse) -> str:
+    """Return what the server says, or the beginning of an answer in another form."""
+    try:
+        text = json.loads(error.content)["status"]["error"]
+    except (ValueError, KeyError, TypeError):
+        text = f"{error.reason_phrase} {error.content[:200].decode(errors='replace')}"
+    return escaped(" ".join(str(text).split()), 500)
+
+
 def _one_line(error: Any) -> str:
+    if isinstance(error, UnexpectedResponse):
+        return f"{error.status_code} {_answer(error)}"
     source = getattr(error, "source", error)
     text = " ".join(str(source).split()) or type(source).__name__
     return text if source is error else f"{type(source).__name__}: {text}"

@@ -4,19 +4,24 @@ Owns the steps. The file format is in ``snapshot``; every write goes through ``l
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from verl_comprl.experience.embedding.base import Embedder, document
 from verl_comprl.experience.ledger import Ledger
-from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
+from verl_comprl.experience.schema import Experience, TaskUsage, is_uuid
+from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.transfer.snapshot import Snapshot, SnapshotError, read_snapshot, write_snapshot
+from verl_comprl.experience.updates.sanitize import sanitize
 
 _BATCH = 256
 """Texts or entries per call, so that other tasks of the event loop run in between."""
+_NAME_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,14 @@ async def save_snapshot(ledger: Ledger, folder: Path) -> None:
 
 async def restore_snapshot(ledger: Ledger, folder: Path) -> None:
     """Replace the content by a snapshot."""
-    entries, vectors, *_ = await asyncio.to_thread(read_snapshot, folder, ledger.store.embedding)
-    await ledger.write(lambda: ledger.replace_all(entries, vectors))
+    embedding = ledger.store.embedding
+    snapshot = await asyncio.to_thread(_read, folder, embedding)
+
+    async def write() -> None:
+        _check_same(ledger, embedding)
+        await ledger.replace_all(snapshot.entries, snapshot.vectors)
+
+    await ledger.write(write)
 
 
 async def add_snapshot(
@@ -65,26 +76,29 @@ async def add_snapshot(
         folder: The snapshot.
         embedder: Embeds the texts; None takes the vectors of the snapshot.
         clean: Sanitises title and content.
-        capacity: Maximum number of entries; the oldest are evicted first.
+        capacity: Maximum number of entries; quarantined ones are evicted first, then the oldest.
     """
-    embedding = None if embedder else ledger.store.embedding
-    entries, old_vectors, *_ = await asyncio.to_thread(read_snapshot, folder, embedding)
+    embedding = ledger.store.embedding
+    entries, old_vectors, *_ = await asyncio.to_thread(_read, folder, None if embedder else embedding)
     cleaned: list[Experience] = []
     rows: list[int] = []
     for row, entry in enumerate(entries):
         title, content = clean(entry.title, entry.content)
         if content:
-            cleaned.append(entry.model_copy(update={"title": title, "content": content}))
+            cleaned.append(_imported(entry, title, content))
             rows.append(row)
     vectors = await _embed(embedder, cleaned) if embedder else old_vectors[rows]
 
     async def write() -> ImportReport:
+        _check_same(ledger, embedding)
         existing = ledger.table.by_id
         replaced = {parent for entry in (*existing.values(), *cleaned) for parent in entry.parents}
         wanted = [n for n, entry in enumerate(cleaned) if entry.id not in existing and entry.id not in replaced]
         new = [cleaned[n] for n in wanted]
-        by_age = sorted((*existing.values(), *new), key=lambda entry: (entry.created_at, entry.id))
-        evicted = {entry.id for entry in by_age[: max(0, len(by_age) - capacity)]}
+        first_to_go = sorted(
+            (*existing.values(), *new), key=lambda entry: (not entry.quarantined, entry.created_at, entry.id)
+        )
+        evicted = {entry.id for entry in first_to_go[: max(0, len(first_to_go) - capacity)]}
         kept = [n for n in wanted if cleaned[n].id not in evicted]
         for start in range(0, len(kept), _BATCH):
             batch = kept[start : start + _BATCH]
@@ -103,14 +117,20 @@ async def add_snapshot(
     return await ledger.write(write)
 
 
-async def reembed(ledger: Ledger, embedder: Embedder) -> None:
-    """Embed every entry with ``embedder`` and record its identity in the store."""
+async def reembed(ledger: Ledger, embedder: Embedder, switched: Callable[[], None] = lambda: None) -> None:
+    """Embed every entry with ``embedder`` and record its identity in the store.
+
+    Args:
+        ledger: The bank.
+        embedder: The new embedder.
+        switched: Called before any query or write goes on with the new vectors.
+    """
     vectors: dict[str, np.ndarray] = {}
 
     async def switch() -> bool:
         if any(id not in vectors for id in ledger.table.by_id):
             return False  # entries were added during the embedding, which holds no lock
-        await ledger.replace_vectors(vectors, embedder.identity)
+        await ledger.replace_vectors(vectors, embedder.identity, switched)
         return True
 
     while True:
@@ -118,6 +138,45 @@ async def reembed(ledger: Ledger, embedder: Embedder) -> None:
         vectors.update(zip((entry.id for entry in missing), await _embed(embedder, missing), strict=True))
         if await ledger.write(switch):
             return
+
+
+def _read(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
+    snapshot = read_snapshot(folder, embedding)
+    if foreign := next((entry.id for entry in snapshot.entries if not is_uuid(entry.id)), None):
+        raise SnapshotError(f"snapshot {folder} has an entry whose id is no UUID: {foreign[:80]!r}")
+    return snapshot
+
+
+def _check_same(ledger: Ledger, embedding: dict[str, Any]) -> None:
+    """Check that the bank still has the embedder for which vectors were read or made."""
+    if ledger.store.embedding != embedding:
+        raise StoreError("the bank was embedded again meanwhile, and nothing has changed; read the snapshot again")
+
+
+def _imported(entry: Experience, title: str, content: str) -> Experience:
+    """Return an entry of another bank with clean texts, without what only its own bank can vouch for."""
+    return entry.model_copy(
+        update={
+            "title": title,
+            "content": content,
+            "tasks": tuple(filter(_is_name, entry.tasks)),
+            "environments": tuple(filter(_is_name, entry.environments)),
+            "usage": _imported_usage(entry.usage),
+            # A call of that name here would count as applied, and its answer would be lost.
+            "record_id": "",
+            # From the future it would be the last to be evicted.
+            "created_at": min(entry.created_at, time.time()),
+        }
+    )
+
+
+def _imported_usage(usage: Sequence[TaskUsage]) -> tuple[TaskUsage, ...]:
+    return tuple({item.task: item for item in usage if not item.task or _is_name(item.task)}.values())
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a name is one line without control tokens: the extractor reads the tasks of an entry."""
+    return bool(name) and "\n" not in name and sanitize(name, _NAME_CHARS) == name
 
 
 async def _embed(embedder: Embedder, entries: Sequence[Experience]) -> np.ndarray:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from verl_comprl.experience.config import BankConfig
-from verl_comprl.untrusted import FAMILIES, replace_marked
+from verl_comprl.untrusted import FAMILIES, SYNTAX, replace_marked
 
 _TAGS = "tool_call|tool_response|tools|experience|answer|think|action|verdict"
 _MARKER = re.compile(rf"{FAMILIES}|<\|[^<>]*\|>|<\s*+/?\s*+(?:{_TAGS})\b[^<>]*>", re.IGNORECASE)
 _HALF_MARKER = re.compile(r"<\||\|>")
 _KEPT_CONTROLS = "\n\t"
 _CONTROLS = {"Cc", "Cf", "Cs"}
+_PASSES = 16
 
 
 class Tokenizer(Protocol):
@@ -45,11 +46,15 @@ def sanitize(text: str, max_chars: int) -> str:
     text = "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
     text = text[:max_chars]
     # Until nothing changes: removing a marker can join the halves of another one.
-    while (shorter := replace_marked(text, _MARKER, "")) != text or (
-        shorter := replace_marked(text, _HALF_MARKER, "")
-    ) != text:
+    for _ in range(_PASSES):
+        if (shorter := replace_marked(text, _MARKER, "")) == text and (
+            shorter := replace_marked(text, _HALF_MARKER, "")
+        ) == text:
+            return text.strip()
         text = shorter
-    return text.strip()
+    # Markers inside of markers, more often than in any honest text: what markers are made of goes. Each pass takes a
+    # millisecond in which no query is answered, and a thousand of them fit into a content.
+    return replace_marked(text, SYNTAX, "").strip()
 
 
 def clean_texts(title: str, content: str, *, config: BankConfig, tokenizer: Tokenizer | None) -> tuple[str, str]:
