@@ -19,16 +19,18 @@ seen_files=0
 limited() {
   # Twice what `exceeded` allows, so that the supervisor's own commands can still start when the limit is reached.
   ulimit -c 0 -t "$cpu" -d "$memory" -u $((2 * processes)) -n 1024
-  exec bash --noprofile --norc "$@"
+  exec "$@"
 }
 
 start() {
-  coproc SHELL { limited 3>&1 >&9 2>&1 9>&-; }
+  coproc SHELL { limited bash --noprofile --norc 3>&1 >&9 2>&1 9>&-; }
   printf '%s\n' 'if [ -r ~/.bashrc ]; then . ~/.bashrc; fi </dev/null 3>&-' >&"${SHELL[1]}"
 }
 
+# With this shell's own program, which may be unreadable: an evaluation script holds the hidden tests, and what it runs
+# could otherwise read them in the memory of the shell.
 alone() (
-  limited <(printf '%s\n' "$command") >&9 2>&1 9>&-
+  limited "$BASH" --noprofile --norc <(printf '%s\n' "$command") >&9 2>&1 9>&-
 )
 
 exceeded() {
