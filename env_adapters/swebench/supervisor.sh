@@ -18,7 +18,7 @@ seen_files=0
 
 limited() {
   # Twice what `exceeded` allows, so that the supervisor's own commands can still start when the limit is reached.
-  ulimit -c 0 -t "$cpu" -d "$memory" -u $((2 * processes)) -n 1024
+  ulimit -c 0 -t "$cpu" -d "$memory" -v $((512 * memory)) -u $((2 * processes)) -n 1024
   exec "$@"
 }
 
@@ -34,13 +34,14 @@ alone() (
 )
 
 exceeded() {
-  local statm resident total=0 path kind used
+  local statm size resident total=0 path kind used
   set +f
   local tasks=(/proc/[0-9]*/task/[0-9]*) statms=(/proc/[0-9]*/statm)
   set -f
   if ((${#tasks[@]} > processes)); then status=processes; return; fi
   for statm in "${statms[@]}"; do
-    { read -r _ resident _ <"$statm"; } 2>/dev/null && ((total += resident))
+    # Page tables are not resident memory; a process that reads one byte of every 2 MiB has a page of them for each.
+    { read -r size resident _ <"$statm"; } 2>/dev/null && ((total += resident + size / 512))
   done
   if ((total > pages)); then status=memory; return; fi
   (($1 % 10)) && return 1

@@ -139,7 +139,7 @@ def _without_return(statement: ast.stmt) -> ast.stmt:
     """Return a statement that fails where it returned: a twin must not pass by an end of its own test."""
 
     class Fail(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> ast.AST:
+        def visit(self, node: ast.AST) -> Any:
             if isinstance(node, ast.Return):
                 return _statement(_RAISE)
             inner = isinstance(node, _Function | ast.Lambda | ast.ClassDef)
