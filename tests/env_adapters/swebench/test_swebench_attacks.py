@@ -105,8 +105,9 @@ def test_there_are_no_new_namespaces_and_no_kernel_objects_outside_of_the_limits
 
 def test_files_of_the_first_process_that_can_be_opened_change_nothing(agent: Callable[[str], str]) -> None:
     agent("for f in /proc/1/*; do { echo -17 >$f; } 2>/dev/null; done; echo 1000 1 2 2>/dev/null >/proc/self/uid_map")
-    text = "import os\nfor name in os.listdir('/proc/1'):\n    try:\n        open('/proc/1/' + name).read(1); print(name)\n"
-    opened = agent(f"python3 - <<'END'\n{text}    except (OSError, ValueError):\n        pass\nEND")
+    text = "import os\nfor name in os.listdir('/proc/1'):\n    try:\n        open('/proc/1/' + name).read(1)\n"
+    text += "        print(name)\n    except (OSError, ValueError):\n        pass\n"
+    opened = agent(f"python3 - <<'END'\n{text}END")
     assert not {"environ", "maps", "smaps", "mem", "auxv", "stack", "syscall", "personality"} & set(opened.split())
     assert agent("cut -d ' ' -f 2 /proc/1/stat") == "(supervisor)"
 

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -233,6 +234,11 @@ def grade_changes(start: Start, instance: Instance, *commands: str) -> Verdict:
     return grade(instance, patch, lambda: start(timeout=20), pack)
 
 
+def test_the_documentation_counts_the_forges() -> None:
+    page = (Path(__file__).parents[3] / "docs/environments/swebench.md").read_text()
+    assert f"has {len(FORGES) + len(SCRIPT_FORGES)} forges" in page
+
+
 @pytest.mark.parametrize("forge", FORGES)
 def test_a_forge_solves_nothing(forge: str, start: Start, instances: dict[str, Instance]) -> None:
     verdict = grade_changes(start, instances["chronos-2"], FORGES[forge])
@@ -319,11 +325,17 @@ def test_what_a_patch_may_change(instances: dict[str, Instance]) -> None:
         "chronos.egg-info/entry_points.txt", "a/b.dist-info/METADATA", "pytest.py", "_pytest/__init__.py", "src/os.py",
         "setup.py", "a/.gitattributes", ".pytest.ini", "Tests/x.py", "conftest.cpython-311-x86_64-linux-gnu.so",
     ]  # fmt: skip
+    steering += [
+        "unittest.cfg", "a/nose2.cfg", "attr.py", "pytest_more/__init__.py", "telnetlib.py", "src/pytest_x.py", "new test.py",
+    ]  # fmt: skip
     assert protected(product + steering, task, existing) == steering
     # A test file outside of a folder of tests: nothing may stand in for it.
     moved = replace(task, test_patch=task.test_patch.replace("tests/test_spans.py", "checks/spans.py"))
     stand_ins = ["checks/spans.py", "checks/spans/__init__.py", "checks/spans.abi3.so"]
     assert protected([*stand_ins, "checks/spans_more.py"], moved, existing) == stand_ins
+    # pytest imports from the folder of a test file, unless it is a package.
+    assert protected(["checks/decimal.py", "chronos/decimal.py"], moved, existing) == ["checks/decimal.py"]
+    assert protected(["checks/decimal.py"], moved, [*existing, "checks/__init__.py"]) == []
     # What the gold patch changes is product code.
     gold = replace(task, patch=task.patch + "diff --git a/setup.cfg b/setup.cfg\n")
     assert protected(["setup.cfg", "tox.ini"], gold, existing) == ["tox.ini"]
