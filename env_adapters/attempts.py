@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature (default: 1)")
     parser.add_argument("--max-tokens", type=int, default=2048, help="tokens of one answer (default: 2048)")
     parser.add_argument("--parallel", type=int, default=16, help="episodes at the same time (default: 16)")
-    parser.add_argument("--step-timeout", type=float, default=5700.0, help="seconds of one step (default: 5700)")
+    parser.add_argument("--step-timeout", type=float, default=9300.0, help="seconds of one step (default: 9300)")
     options = parser.parse_args(arguments)
     ask = endpoint(options.endpoint, options.model, temperature=options.temperature, max_tokens=options.max_tokens)
     limits = Limits(step=options.step_timeout, episode=max(14400.0, 2 * options.step_timeout))

@@ -14,7 +14,9 @@ FAMILIES = "|".join(
     (
         r"<\|[^<>|\n]{1,64}\|>",  # not over lines, as in maps of games: ChatML, Qwen, Llama 3, DeepSeek
         r"</?s>|<(?:unk|pad|bos|eos|sep|cls|mask|sop|eop|eod|eot)>",  # SentencePiece: Llama 2, Mistral, Gemma, GLM
-        r"(?-i:\[(?:CLS|SEP|PAD|UNK|[gs]?MASK)\])",  # BERT, GLM
+        # BERT, GLM. Not [SEP], with which WebShop joins the parts of a page: no model that writes has such a token, and
+        # that of a tokenizer which has one is removed in any case.
+        r"(?-i:\[(?:CLS|PAD|UNK|[gs]?MASK)\])",
         r"(?-i:\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK"
         r"|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|(?:BEGIN_)?AUDIO|(?:NEXT|REPEAT)_AUDIO_TEXT|STREAMING_(?:PAD|WORD)"
         r"|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX)\])",  # Mistral

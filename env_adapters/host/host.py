@@ -89,11 +89,14 @@ class Session:
 
     def _checked(self, answer: Sequence[Any]) -> Step:
         """Return a step whose numbers can be learned from: one NaN would make the advantages of its whole group NaN."""
-        step = _, reward, _, _, info = tuple(answer)
-        for name, value in (("reward", reward), ("score", info.get("score", 0.0))):
-            if not math.isfinite(value):
-                self.broken = True
-                raise EnvironmentFailure(f"the {name} is {value!r}, which is not finite", kind="ValueError")
+        try:
+            step = _, reward, _, _, info = tuple(answer)
+            for name, value in (("reward", reward), ("score", info.get("score", 0.0))):
+                if not math.isfinite(value):
+                    raise ValueError(f"the {name} is {value!r}, which is not finite")
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            self.broken = True
+            raise EnvironmentFailure(f"a step cannot be used: {error}", kind=type(error).__name__) from error
         return step
 
 

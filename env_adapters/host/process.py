@@ -38,18 +38,19 @@ class ProcessWorker:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Send a request and wait for its answer, as ``Worker``."""
+        request = encode([method, *arguments])
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(sock=self._socket)
             reader, writer = self._streams
-            writer.write(encode([method, *arguments]))
+            writer.write(request)
             await writer.drain()
             answer = await receive(reader)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} died in {method}()") from error
-        if "error" in answer:
-            raise EnvironmentFailure(**answer["error"])
-        return answer["result"]
+        except (ValueError, RecursionError) as error:
+            raise EnvironmentFailure(f"the environment's process {self.pid} sent no message: {error}") from error
+        return _result(answer)
 
     def alive(self) -> bool:
         """Return whether the process has not ended, as ``Worker``."""
@@ -70,6 +71,16 @@ class ProcessWorker:
                 self._streams[1].close()
         else:
             self._socket.close()
+
+
+def _result(answer: Any) -> Any:
+    """Return the result in an answer of a process, which plays untrusted actions and may send anything."""
+    if isinstance(answer, dict) and "result" in answer:
+        return answer["result"]
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if not (isinstance(error, dict) and "text" in error and error.keys() <= {"text", "kind", "trace"}):
+        raise EnvironmentFailure(f"the environment's process sent neither a result nor an error: {str(answer)[:80]!r}")
+    raise EnvironmentFailure(**{name: str(value) for name, value in error.items()})
 
 
 class ForkServer:

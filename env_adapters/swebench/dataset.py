@@ -20,7 +20,7 @@ def build_rows(
     seed: int = 0,
     max_turns: int = 30,
     timeout: float = 30.0,
-    test_timeout: float = 60.0,
+    test_timeout: float = 20.0,
 ) -> list[dict[str, Any]]:
     """Build the rows of one split.
 

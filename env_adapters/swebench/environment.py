@@ -48,7 +48,7 @@ class SWEBenchEnvironment(TextEnvironment):
         held_out: float = HELD_OUT,
         max_turns: int = 30,
         timeout: float = 30.0,
-        test_timeout: float = 60.0,
+        test_timeout: float = 20.0,
         memory: int = 2048,
         disk: int = 512,
         processes: int = 128,

@@ -38,13 +38,13 @@ def with_tests(instance: Instance) -> Instance:
     return instance
 
 
-def run_tests(sandbox: Sandbox, instance: Instance, replaced: Mapping[str, str] | None = None) -> dict[str, str] | None:
+def run_tests(sandbox: Sandbox, instance: Instance, texts: Mapping[str, str] | None = None) -> dict[str, str] | None:
     """Return the status of each test that was run, by name; None if the tests did not finish.
 
     Args:
         sandbox: A sandbox with the patch applied, and for our own runner the test patch too.
         instance: The task, from ``with_tests``.
-        replaced: Texts that replace files of the tests, by path.
+        texts: Texts to which files of the tests are set just before the tests run, by path.
 
     Raises:
         SandboxLost: If the sandbox stops answering.
@@ -54,9 +54,9 @@ def run_tests(sandbox: Sandbox, instance: Instance, replaced: Mapping[str, str] 
         names = [*instance.FAIL_TO_PASS, *instance.PASS_TO_PASS]
         program = f"{_runner()}\nmain({mark!r}, {names!r}, {WORK_TREE!r})\n"
         # Started in /, because Python would import modules of the current folder before its own.
-        output = sandbox.exec(f"{_write(replaced)}cd / && exec python3 -s -S -B -", stdin=program.encode())
+        output = sandbox.exec(f"{_write(texts)}cd / && exec python3 -s -S -B -", stdin=program.encode())
         return read_report(output.data.decode(errors="replace"), mark)
-    output = sandbox.exec(marked_script(instance.eval_script, mark, _write(replaced)))
+    output = sandbox.exec(marked_script(instance.eval_script, mark, _write(texts)))
     if output.stopped:
         return None
     return read_log(output.data.decode(errors="replace"), mark, instance)

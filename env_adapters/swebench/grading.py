@@ -3,9 +3,15 @@
 Owns the order of the steps: install the base commit, apply the patch, take back what it may not change, apply the test
 patch, run the tests. The patch is untrusted and is applied by git inside the sandbox, which also rejects paths outside
 of the work tree. Whatever it holds, what runs are the task's tests and their configuration, and the patched product.
+
+The tested code can make any test pass, so a patch is also run with twins of the tests, which correct code fails. The
+kinds of runs execute the same commands and differ in the text of the tests alone: neither times of files nor numbers of
+processes tell them apart. Their order is random, because the time at which a patch was made can be part of the patch.
 """
 
+import secrets
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 
 from env_adapters.swebench.evaluation import UNITTEST, run_tests
 from env_adapters.swebench.instances import Instance
@@ -26,6 +32,14 @@ git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames {
 """
 
 
+class Run(Enum):
+    """Kinds of runs: the tests themselves, or twins with one or all of their assertions spoiled."""
+
+    TESTS = auto()
+    ONE_SPOILED = auto()
+    ALL_SPOILED = auto()
+
+
 def grade(instance: Instance, patch: bytes | None, start: Callable[[], Sandbox], pack: bytes | None) -> Verdict:
     """Return the verdict on a patch.
 
@@ -43,58 +57,73 @@ def grade(instance: Instance, patch: bytes | None, start: Callable[[], Sandbox],
     if not patch.strip():
         return reject(instance, "nothing was changed")
     try:
-        statuses = _run(instance, patch, start, pack)
-        if isinstance(statuses, str):
-            return reject(instance, statuses)
-        verdict = judge(instance, statuses)
-        if verdict.score > 0 and _forged(instance, patch, start, pack):
-            return reject(instance, "tests pass that cannot pass")
-        return verdict
+        return _judge_all(instance, patch, start, pack)
     except SandboxLost:  # broken by the tests, for which the patch is responsible
         return reject(instance, "the tests broke down")
 
 
-def _forged(instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None) -> bool:
-    """Return whether twins of the tests pass too, in a sandbox of their own, so that no run leaves a trace for another.
+def _judge_all(instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None) -> Verdict:
+    """Run the tests and their twins, each in a sandbox of its own, so that no run leaves a trace for another."""
+    verdict: Verdict | None = None
+    fixed = set(instance.FAIL_TO_PASS)
+    passing_twins: set[str] = set()
+    for run in _order():
+        statuses, spoiled = _run(instance, patch, start, pack, run)
+        passing = set() if isinstance(statuses, str) else _passing(instance, statuses)
+        if run is not Run.TESTS:
+            passing_twins |= passing & spoiled
+            continue
+        fixed &= passing
+        verdict = verdict or (reject(instance, statuses) if isinstance(statuses, str) else judge(instance, statuses))
+        if verdict.score == 0:  # the other runs can only lower it
+            return verdict
+    assert verdict is not None
+    # The twin of a test that fails may pass: it says the opposite.
+    if passing_twins & fixed:
+        return reject(instance, "tests pass that cannot pass")
+    if len(fixed) < verdict.fixed:
+        return reject(instance, "tests pass at one time and fail at another")
+    return verdict
 
-    Only twins of FAIL_TO_PASS tell something: the agent has never seen these tests, and without them nothing is solved.
-    """
-    spoiled: set[str] = set()
-    statuses = _run(instance, patch, start, pack, spoiled)
-    return not isinstance(statuses, str) and any(passes(test, instance, statuses) for test in spoiled)
+
+def _order() -> list[Run]:
+    """Return the runs in a random order."""
+    runs = [Run.TESTS, Run.TESTS, Run.ONE_SPOILED, Run.ALL_SPOILED]
+    secrets.SystemRandom().shuffle(runs)
+    return runs
+
+
+def _passing(instance: Instance, statuses: Mapping[str, str]) -> set[str]:
+    return {test for test in instance.FAIL_TO_PASS if passes(test, instance, statuses)}
 
 
 def _run(
-    instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None, twins: set[str] | None = None
-) -> Mapping[str, str] | str:
-    """Return the statuses of the tests, or why there are none.
+    instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None, run: Run
+) -> tuple[Mapping[str, str] | str, set[str]]:
+    """Return the statuses of the tests, or why there are none, and the names of the tests that have twins.
 
     Args:
         instance: The task.
         patch: The patch.
         start: Starts a fresh sandbox.
         pack: From ``work_tree.load_pack``.
-        twins: If given, twins of FAIL_TO_PASS are run, and the names of those that were made are added to it.
+        run: Whether the tests are run, or their twins.
     """
     sandbox = start()
     try:
         base = install(sandbox, instance, pack, keep_history=True)
         problem = _apply(sandbox, instance, patch, base)
         if problem:
-            return problem
-        # Evaluation scripts apply the test patch themselves.
-        own = instance.log_parser == UNITTEST
+            return problem, set()
         test_patch = instance.test_patch.encode()
-        replaced: dict[str, str] = {}
-        if own or twins is not None:
-            if not sandbox.exec(f"{_APPLY} -", stdin=test_patch).ok:
-                return "the tests do not fit into the changed work tree"
-            if twins is not None:
-                replaced = _spoil(sandbox, instance, twins)
-            if not own and not sandbox.exec(f"{_APPLY} -R -", stdin=test_patch).ok:
-                return "the tests do not fit into the changed work tree"
-        statuses = run_tests(sandbox, instance, replaced)
-        return "the tests did not come to their end" if statuses is None else statuses
+        if not sandbox.exec(f"{_APPLY} -", stdin=test_patch).ok:
+            return "the tests do not fit into the changed work tree", set()
+        texts, spoiled = _texts(sandbox, instance, run)
+        # Evaluation scripts apply the test patch themselves.
+        if instance.log_parser != UNITTEST and not sandbox.exec(f"{_APPLY} -R -", stdin=test_patch).ok:
+            return "the tests do not fit into the changed work tree", set()
+        statuses = run_tests(sandbox, instance, texts)
+        return "the tests did not come to their end" if statuses is None else statuses, spoiled
     finally:
         sandbox.close()
 
@@ -117,15 +146,20 @@ def _paths(data: bytes) -> list[str]:
     return data.decode(errors="surrogateescape").removesuffix("\0").split("\0") if data else []
 
 
-def _spoil(sandbox: Sandbox, instance: Instance, twins: set[str]) -> dict[str, str]:
-    """Return the texts of the test files with twins, and add the names of these tests to ``twins``."""
-    replaced: dict[str, str] = {}
+def _texts(sandbox: Sandbox, instance: Instance, run: Run) -> tuple[dict[str, str], set[str]]:
+    """Return the texts of the files whose tests have twins, as the run wants them, and the names of these tests.
+
+    Only twins of FAIL_TO_PASS tell something: the agent has never seen these tests, and without them nothing is solved.
+    """
+    texts: dict[str, str] = {}
+    names: set[str] = set()
     for path in test_files(instance):
         data = sandbox.read(path) if path.endswith(".py") else None
         if data is None:
             continue
-        text, names = spoil(data.decode(errors="surrogateescape"), instance.FAIL_TO_PASS)
-        if names:
-            replaced[path] = text
-            twins |= names
-    return replaced
+        text = data.decode(errors="surrogateescape")
+        spoiled, found = spoil(text, instance.FAIL_TO_PASS, every=run is Run.ALL_SPOILED)
+        if found:
+            texts[path] = text if run is Run.TESTS else spoiled
+            names |= found
+    return texts, names

@@ -17,12 +17,25 @@ _TEST_WORDS = {"test", "tests", "testing", "e2e"}
 # Files that configure test runs, run at an installation or at Python's start, or change what git writes to files.
 _STEERING = re.compile(
     r"(conftest|sitecustomize|usercustomize)\..*|\.?pytest\.(ini|toml)|tox\.(ini|toml)|setup\.(cfg|py)|pyproject\.toml"
-    r"|noxfile\.py|\.coveragerc|\.gitattributes|\.gitmodules|.*\.(pth|pyc|pyo|egg-link)",
+    r"|(unittest|nose2?)\.cfg|\.noserc|\.stestr\.conf|noxfile\.py|\.coveragerc|\.gitattributes|\.gitmodules"
+    r"|.*\.(pth|pyc|pyo|egg-link)",
     re.IGNORECASE,
 )
 _STEERING_FOLDERS = re.compile(r"__pycache__|(site|user)customize|conftest|.*\.(egg-info|dist-info)", re.IGNORECASE)
 # Modules that test runs import before product code: a new one beside the product would replace them.
-_RUNNERS = {"_pytest", "coverage", "hypothesis", "iniconfig", "mock", "nose", "packaging", "pluggy", "py", "pytest"}
+_RUNNERS = {
+    *("_pytest", "coverage", "hypothesis", "mock", "nose", "nose2", "py", "pytest", "tox", "xdist"),
+    *("apipkg", "atomicwrites", "attr", "attrs", "exceptiongroup", "execnet", "importlib_metadata", "iniconfig"),
+    *("more_itertools", "packaging", "pathlib2", "pluggy", "pygments", "six", "toml", "tomli", "typing_extensions"),
+    *("wcwidth", "zipp"),
+}
+# The sandbox's Python may be older than this one, with more modules of its own.
+_REMOVED = {
+    *("asynchat", "asyncore", "binhex", "distutils", "formatter", "imp", "macpath", "parser", "smtpd", "symbol"),
+    *("aifc", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "mailcap", "msilib", "nis", "nntplib", "pipes"),
+    *("ossaudiodev", "sndhdr", "spwd", "sunau", "telnetlib", "uu", "xdrlib", "lib2to3"),
+}
+_FOREIGN = sys.stdlib_module_names | _REMOVED | _RUNNERS
 _ROOTS = {"lib", "src"}
 
 
@@ -36,14 +49,17 @@ def protected(paths: Iterable[str], instance: Instance, existing: Iterable[str])
         instance: The task.
         existing: Paths of all files of the base commit.
     """
-    gold = patched(instance.patch)
+    gold, files, existing = patched(instance.patch), test_files(instance), set(existing)
     # Python takes `test_x/__init__.py` or a compiled `test_x.so` before `test_x.py`.
-    tests = tuple(f"{name.rpartition('.py')[0] or name}{end}" for name in test_files(instance) for end in ("/", "."))
-    known = {_module(path) for path in existing}
+    tests = tuple(f"{name.rpartition('.py')[0] or name}{end}" for name in files for end in ("/", "."))
+    # pytest imports from the folder of a test file, too, unless it is a package.
+    folders = {name.rpartition("/")[0] for name in files}
+    roots = _ROOTS | {folder for folder in folders if folder and f"{folder}/__init__.py" not in existing}
+    known = {module for path in existing for module in _modules(path, roots)}
     return [
         path
         for path in paths
-        if path not in gold and (_steers(path) or path.startswith(tests) or _shadows(_module(path), known))
+        if path not in gold and (_steers(path) or path.startswith(tests) or _shadows(path, roots, known))
     ]
 
 
@@ -60,20 +76,24 @@ def test_files(instance: Instance) -> list[str]:
 
 def _steers(path: str) -> bool:
     *folders, name = path.split("/")
-    words = set(re.split(r"[/_.]", path.lower()))
+    words = set(re.split(r"[/_. ]", path.lower()))
     in_steering_folder = any(_STEERING_FOLDERS.fullmatch(folder) for folder in (*folders, name))
     return bool(words & _TEST_WORDS or _STEERING.fullmatch(name) or in_steering_folder)
 
 
-def _module(path: str) -> tuple[str, str]:
-    """Return the folder from which a file might be imported, and the top module in which it would be found."""
-    first, slash, rest = path.partition("/")
-    root, inner = (first, rest) if slash and first in _ROOTS else ("", path)
-    return root, inner.partition("/")[0].partition(".")[0]
+def _modules(path: str, roots: set[str]) -> set[tuple[str, str]]:
+    """Return the folders from which a file might be imported, each with the top module in which it would be found."""
+    inside = {"", *(root for root in roots if path.startswith(f"{root}/"))}
+    return {(root, path.removeprefix(f"{root}/").partition("/")[0].partition(".")[0]) for root in inside}
 
 
-def _shadows(module: tuple[str, str], known: set[tuple[str, str]]) -> bool:
-    return module not in known and (module[1] in sys.stdlib_module_names or module[1] in _RUNNERS)
+def _shadows(path: str, roots: set[str], known: set[tuple[str, str]]) -> bool:
+    """Return whether a new file would replace a module that is not of the repository."""
+    return any(
+        name in _FOREIGN or name.startswith("pytest_")
+        for root, name in _modules(path, roots)
+        if (root, name) not in known
+    )
 
 
 def _files_of(test: str) -> list[str]:

@@ -8,7 +8,7 @@ from env_adapters import TextEnvironment, Transition
 
 
 class Misbehaving(TextEnvironment):
-    """Actions: fine, raise, hang (forever), sleep (0.3 s), exit, die, pid, nan, inf (reward), unscored (NaN), huge."""
+    """Actions: fine, raise, hang (forever), sleep (0.3 s), exit, die, pid, huge; numbers that cannot be used."""
 
     instructions = goal = "Misbehave."
     task_id = "misbehaving"
@@ -49,6 +49,10 @@ class Misbehaving(TextEnvironment):
                 return Transition(str(os.getpid()))
             case "nan" | "inf":
                 return Transition(action, reward=float(action))
+            case "many":
+                return Transition(action, reward=10**400)
+            case "much":
+                return Transition(action, reward="much")  # type: ignore[arg-type]
             case "unscored":
                 return Transition(action, score=float("nan"))
             case "huge":

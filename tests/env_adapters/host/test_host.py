@@ -3,6 +3,9 @@
 import asyncio
 import os
 import signal
+import socket
+import struct
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,6 +16,8 @@ import pytest
 import env_adapters
 from env_adapters import registry
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+from env_adapters.host.process import ProcessWorker
+from env_adapters.host.wire import encode
 
 PROCESS = "misbehaving:Misbehaving"
 THREAD = "misbehaving:Sharing"
@@ -98,9 +103,15 @@ async def test_a_failure_affects_only_its_episode(make_host: MakeHost, name: str
 @BOTH
 @pytest.mark.parametrize(
     ("action", "message"),
-    [("nan", "the reward is nan"), ("inf", "the reward is inf"), ("unscored", "the score is nan")],
+    [
+        ("nan", "the reward is nan"),
+        ("inf", "the reward is inf"),
+        ("unscored", "the score is nan"),
+        ("many", "too large to convert"),
+        ("much", "must be real number, not str"),
+    ],
 )
-async def test_a_number_that_is_not_finite_is_a_failure(
+async def test_a_number_that_cannot_be_learned_from_is_a_failure(
     make_host: MakeHost, name: str, action: str, message: str
 ) -> None:
     host = make_host()
@@ -108,6 +119,33 @@ async def test_a_number_that_is_not_finite_is_a_failure(
         await play(host, name, "fine", action)
     assert host.counts["failed"] == 1
     assert await play(host, name, "fine") == ["seed 1", "fine"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff" * 8,
+        struct.pack("!I", 1) + b"{",
+        struct.pack("!I", 1) + b"\xff",
+        struct.pack("!I", 100_000) + b"[" * 100_000,
+        encode([1, 2]),
+        encode("result"),
+        encode({}),
+        encode({"error": "x"}),
+        encode({"error": {"text": "x", "__notes__": "y"}}),
+        encode({"error": {"text": [], "kind": {}}}),
+    ],
+)
+async def test_whatever_a_process_sends_only_its_episode_fails(sent: bytes) -> None:
+    """The process plays untrusted actions, so its messages are not trusted either."""
+    ours, theirs = socket.socketpair()
+    with theirs, subprocess.Popen(["sleep", "60"]) as process:
+        worker = ProcessWorker(process.pid, ours)
+        theirs.sendall(sent)
+        with pytest.raises(EnvironmentFailure):
+            await worker.call("step", "x")
+        worker.stop()
+        assert process.wait(5) == -signal.SIGKILL
 
 
 async def test_a_process_that_dies_affects_only_its_episode(make_host: MakeHost) -> None:

@@ -137,6 +137,15 @@ def test_a_patch_that_is_too_long_is_rejected(start: Start, instances: dict[str,
     assert not verdict.resolved and verdict.problem.startswith("no patch could be made")
 
 
+def test_a_short_patch_that_unpacks_to_more_than_the_disk_holds(start: Start, instances: dict[str, Instance]) -> None:
+    instance, sandbox = instances["chronos-2"], start(disk=60, memory=512, output=2**20)
+    base = install(sandbox, instance, load_pack(instance, needed=True))
+    assert sandbox.exec("head -c 24M /dev/zero >zeros").ok
+    patch = take_patch(sandbox, base)
+    assert patch and len(patch) < 200_000
+    assert grade_patch(start, instance, patch).problem == "the patch does not apply"
+
+
 def test_a_sandbox_that_cannot_start_is_an_error_and_not_a_failed_patch(instances: dict[str, Instance]) -> None:
     def broken() -> Sandbox:
         raise SandboxError("no room")

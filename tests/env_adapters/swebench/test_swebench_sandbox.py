@@ -161,6 +161,20 @@ def test_memory_is_limited_per_process_and_in_total(start: Start) -> None:
     assert shell(sandbox, "echo here") == "here\n"
 
 
+def test_memory_of_page_tables_is_limited(start: Start) -> None:
+    """Reading a byte of every 2 MiB of a mapping costs a page of the kernel's memory, and none of the process's."""
+    sandbox = start(memory=64)
+    touch = (
+        "import mmap, time\n"
+        "made = mmap.mmap(-1, {gib} << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)\n"
+        "print(sum(made[at << 21] for at in range({gib} << 9)))\n"
+    )
+    assert b"Cannot allocate memory" in sandbox.exec("python3 -", stdin=touch.format(gib=33).encode()).data
+    assert sandbox.exec("python3 -", stdin=touch.format(gib=4).encode()).data == b"0\n"
+    sandbox.write("/tmp/touch.py", f"{touch.format(gib=20)}time.sleep(5)".encode())
+    assert sandbox.exec("python3 /tmp/touch.py & python3 /tmp/touch.py & wait").stopped == "memory"
+
+
 def test_processes_and_threads_are_limited(start: Start) -> None:
     sandbox = start(processes=16)
     assert sandbox.exec("for i in $(seq 40); do sleep 5 & done; wait", session=True).stopped == "processes"
