@@ -18,6 +18,17 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0 and all(f"    {name} " in shown for name in ("train", "data", "doctor"))
 
 
+@pytest.mark.parametrize(("given", "longest"), [([], "completion"), (["bank"], "quarantine")])
+def test_the_longest_command_has_its_help_on_its_line(
+    given: list[str], longest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main.main([*given, "--help"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"    {longest} ")]
+    assert line.removeprefix(f"    {longest}").strip()
+
+
 def test_the_version_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["--version"])
