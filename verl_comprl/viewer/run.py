@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from verl_comprl.record import RunRecord
+from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.viewer.blocks import Block, dump, pack
 from verl_comprl.viewer.calls import call_blocks
 from verl_comprl.viewer.curves import curves
@@ -98,8 +97,8 @@ def _chosen_steps(record: RunRecord, kept: int | None) -> set[int] | None:
 def _facts(folder: Path) -> list[tuple[str, Any]]:
     """Return label and value of the settings in the heading."""
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+        config = read_settings(folder / SETTINGS)
+    except (OSError, ValueError):
         return []
     found = []
     for label, path in FACTS.items():
