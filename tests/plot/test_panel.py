@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,5 +50,4 @@ def test_the_interval_of_a_single_evaluation_is_a_stroke() -> None:
     panel = Figure().subplots()
     draw_lines(panel, [Line("a", "#000000", Band([0], [0.16], [0.12], [0.22]))], share=True)
     (strokes,) = panel.collections
-    ((below, above),) = [[tuple(point) for point in path.vertices] for path in strokes.get_paths()]
-    assert (below, above) == ((0, 0.12), (0, 0.22))
+    assert [np.asarray(path.vertices).tolist() for path in strokes.get_paths()] == [[[0, 0.12], [0, 0.22]]]
