@@ -1,6 +1,6 @@
-"""Makes the pictures of docs/viewer.md from two made runs, in light and dark colours.
+"""Makes the pictures of docs/viewer.md from runs, or from two made ones, in light and dark colours.
 
-python -m benchmarks.viewer_pictures [--output docs/images] [--font FAMILY]
+python -m benchmarks.viewer_pictures [--runs RUN [RUN]] [--output docs/images] [--font FAMILY]
 """
 
 import argparse
@@ -33,20 +33,24 @@ def take(tab: Tab, page: Path, hash: str, ready: str, file: Path, font: str) -> 
     Image.open(file).convert("RGB").quantize(COLOURS).save(file, optimize=True)
 
 
+def _made_runs(folder: str) -> list[Path]:
+    os.chdir(folder)  # the page shows where its runs are
+    runs = [Path("outputs") / name for name in RUNS]
+    for seed, run in enumerate(runs):
+        make_run(run, seed=seed)
+    return runs
+
+
 def main() -> None:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", nargs="+", type=Path, help="folders, shown as they are given (default: made ones)")
     parser.add_argument("--output", type=Path, default=Path("docs/images"))
     parser.add_argument("--font", default="", help="instead of the system's")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, chromium() as tab:
-        output = options.output.resolve()
-        os.chdir(folder)  # the page shows where its runs are
-        runs = [Path("outputs") / name for name in RUNS]
-        for seed, run in enumerate(runs):
-            make_run(run, seed=seed)
-        page = Path("view.html")
-        write_view(runs, page)
+        output, page = options.output.resolve(), Path(folder) / "view.html"
+        write_view(options.runs or _made_runs(folder), page)
         tab.size(WIDTH, HEIGHT, SCALE)
         for scheme, suffix in (("light", ""), ("dark", "_dark")):
             tab.scheme(scheme)

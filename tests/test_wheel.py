@@ -17,7 +17,13 @@ observation, info = environment.reset(seed=7)
 assert "Legend" in observation and info["goal"]
 assert not {"numpy", "torch", "verl", "ray"} & sys.modules.keys()
 files = importlib.resources.files("verl_comprl")
-for name in ("config/arm/complementary.yaml", "config/comprl/default.yaml", "extractor/prompts/distill.system.txt"):
+for name in (
+    "config/arm/complementary.yaml",
+    "config/comprl/default.yaml",
+    "extractor/prompts/distill.system.txt",
+    "viewer/web/index.html",
+    "viewer/web/vendor/uplot.js",
+):
     assert files.joinpath(name).is_file(), name
 print(verl_comprl.__version__)
 """

@@ -65,6 +65,7 @@ REQUIRED_SYMBOLS = {
     "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager": "checkpoints of a lent engine",
     "verl.utils.checkpoint.checkpoint_manager:find_latest_ckpt_path": "resume",
     "verl.utils.distributed:initialize_global_process_group_ray": "patched on a CPU",
+    "verl.utils.rollout_trace:_trace_enabled": "traces of episodes",
     "verl.utils.tokenizer.continuous_token:ContinuousTokenBuilder": "exact token stream of an episode",
     "verl.workers.engine_workers:ActorRolloutRefWorker": "engine of both models",
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY": "makes the extractor's server adapter selectable",

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,25 @@ import pytest
 from verl_comprl import __version__
 from verl_comprl.cli import data, main
 
+RUN = Path(__file__).parents[2] / "examples/run"
+
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["--help"])
     shown = capsys.readouterr().out
     assert caught.value.code == 0 and all(f"    {name} " in shown for name in ("train", "data", "doctor"))
+
+
+@pytest.mark.parametrize(("given", "longest"), [([], "completion"), (["bank"], "quarantine")])
+def test_the_longest_command_has_its_help_on_its_line(
+    given: list[str], longest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main.main([*given, "--help"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"    {longest} ")]
+    assert line.removeprefix(f"    {longest}").strip()
 
 
 def test_the_version_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,11 +135,25 @@ def test_help_costs_less_than_three_tenths_of_a_second() -> None:
     assert min(seconds) < 0.3
 
 
-def test_the_command_starts_without_loading_verl_or_torch() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["completion", "bash"],
+        ["env", "list"],
+        ["watch", str(RUN), "--once"],
+        ["view", str(RUN), "--output", "view.html"],
+        ["plot", str(RUN), "--output", "figures"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_neither_verl_nor_torch_does_not_load_them(arguments: list[str], tmp_path: Path) -> None:
     program = (
         "import sys; from verl_comprl.cli.main import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: print([name for name in ('verl', 'torch', 'ray') if name in sys.modules])"
+        "try: code = main(sys.argv[1:])\n"
+        "except SystemExit as end: code = end.code\n"
+        "print(code, [name for name in ('verl', 'torch', 'ray') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "[]"
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr

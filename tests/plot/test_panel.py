@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,3 +44,10 @@ def test_a_panel_with_a_given_end_says_where_its_lines_end() -> None:
     panel = Figure().subplots()
     draw_lines(panel, [line("guided", [1, 6], [0.1, 0.5])], share=True, last=12)
     assert [text.get_text() for text in panel.texts] == ["guided  50 % (step 6)"] and panel.get_xlim()[1] >= 12
+
+
+def test_the_interval_of_a_single_evaluation_is_a_stroke() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [Line("a", "#000000", Band([0], [0.16], [0.12], [0.22]))], share=True)
+    (strokes,) = panel.collections
+    assert [np.asarray(path.vertices).tolist() for path in strokes.get_paths()] == [[[0, 0.12], [0, 0.22]]]

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from verl_comprl.viewer import run
 from verl_comprl.viewer.run import CollectedRun
 
 
-def collect(folder: Path, kept: int = 0) -> dict[str, Any]:
+def collect(folder: Path, kept: int | None = None) -> dict[str, Any]:
     """Blocks of a run by name."""
     blocks = CollectedRun(folder, "name", kept).blocks("r")
     return {block.name: json.loads(gzip.decompress(base64.b64decode(block.text))) for block in blocks}
@@ -63,6 +64,15 @@ def test_of_many_episodes_whole_steps_are_kept_with_the_last(made: Path) -> None
     kept = [row["step"] for row in details(blocks, "episodes") if row]
     assert {*kept} == {3, 6} and len(kept) == 48
     assert len(blocks["r/episodes"]["columns"]["id"]) == 144
+
+
+def test_of_a_large_run_not_all_turns_are_kept_unless_asked_for(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_on_disk = sum(file.stat().st_size for file in (made / "episodes").iterdir())
+    monkeypatch.setattr(run, "KEPT", 50)
+    for large, default in ((bytes_on_disk, 144), (bytes_on_disk - 1, 48)):
+        monkeypatch.setattr(run, "LARGE", large)
+        assert sum(map(bool, details(collect(made), "episodes"))) == default
+        assert all(details(collect(made, kept=0), "episodes"))
 
 
 def test_a_run_without_experience_has_curves_only(made: Path, tmp_path: Path) -> None:

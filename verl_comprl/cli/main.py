@@ -4,7 +4,6 @@
 import argparse
 import os
 import sys
-from functools import partial
 
 from verl_comprl import __version__
 from verl_comprl.cli import completion, data, evaluate, plot, train, view, watch
@@ -27,8 +26,7 @@ _DESCRIPTION = (
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    wide = partial(argparse.HelpFormatter, max_help_position=30)
-    parser = Parser(prog="comprl", description=_DESCRIPTION, formatter_class=wide)
+    parser = Parser(prog="comprl", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, title="commands", metavar="COMMAND")
     for command in COMMANDS:

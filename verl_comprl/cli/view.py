@@ -22,9 +22,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--episodes",
         type=int,
-        default=5000,
         metavar="N",
-        help="episodes per run whose turns are kept, from evenly spaced steps; 0 keeps all (default: 5000)",
+        help="episodes per run whose turns are kept, from evenly spaced steps; 0 keeps all (default: all, or about "
+        "5000 of a run with more than 32 MB of them)",
     )
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     parser.set_defaults(run=run)

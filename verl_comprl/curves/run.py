@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from verl_comprl.config.saved import FILE
 from verl_comprl.nearest import did_you_mean
 from verl_comprl.record.follower import LineFollower
 from verl_comprl.record.reader import METRICS, step_metrics
+from verl_comprl.record.settings_file import SETTINGS, read_settings
 
 Series = dict[int, float]
 """Values of a metric by actor step."""
@@ -36,7 +34,7 @@ class Run:
             if not isinstance(value, dict) or part not in value:
                 known = [f"{before}{name}" for name in value] if isinstance(value, dict) else []
                 hint = did_you_mean(before + part, known).rstrip()
-                raise ValueError(f"{self.folder / FILE} has no setting {key!r}" + (f"; {hint}" if hint else ""))
+                raise ValueError(f"{self.folder / SETTINGS} has no setting {key!r}" + (f"; {hint}" if hint else ""))
             value, before = value[part], f"{before}{part}."
         return value
 
@@ -83,17 +81,13 @@ def open_run(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder; give the folder of a run, its trainer.default_local_dir")
-    file = folder / FILE
+    file = folder / SETTINGS
     if not file.is_file():
-        hint = "; it contains folders of runs: give those" if next(folder.glob(f"*/{FILE}"), None) else ""
+        hint = "; it contains folders of runs: give those" if next(folder.glob(f"*/{SETTINGS}"), None) else ""
         if (folder / "train.log").is_file():
             hint = " yet; the run writes it when its models have started"
-        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {FILE}{hint}")
-    try:
-        # Not OmegaConf: it takes half a second for a file of this size, and interpolations are resolved already.
-        config = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not YAML: {str(error).splitlines()[0]}") from error
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {SETTINGS}{hint}")
+    config = read_settings(file)
     comprl = config.get("comprl") if isinstance(config, dict) else None
     if not isinstance(comprl, dict) or not {"arm", "experience"} <= comprl.keys():
         raise ValueError(f"{file} is not the configuration of a run of verl-comprl: it has no comprl.arm")

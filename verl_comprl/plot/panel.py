@@ -63,7 +63,9 @@ def _draw(panel: Axes, line: Line) -> None:
     for series in line.behind:
         steps = sorted(series)
         panel.plot(steps, [series[step] for step in steps], color=line.colour, alpha=0.25, linewidth=0.8)
-    if band.has_interval:
+    if band.has_interval and len(band.steps) == 1:  # a band of one step has no width
+        panel.vlines(band.steps, band.low, band.high, color=line.colour, alpha=0.4, linewidth=2)
+    elif band.has_interval:
         panel.fill_between(band.steps, band.low, band.high, color=line.colour, alpha=0.14, linewidth=0)
     marker = "o" if line.markers or len(band.steps) == 1 else ""
     style, width = ((0, (3, 1.2)), 1.5) if line.dashed else ("-", 1.8)

@@ -33,6 +33,10 @@ class RunRecord:
         """Return the steps that have episodes."""
         return self._episodes.steps()
 
+    def episode_bytes(self) -> int:
+        """Return how many bytes the episodes take on disk, compressed."""
+        return self._episodes.size()
+
     def episodes(self, steps: Collection[int] | None = None) -> Iterator[Record]:
         """Yield the episodes in the order of steps.
 

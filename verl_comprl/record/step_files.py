@@ -10,6 +10,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _NAME = re.compile(r"step_(\d+)\.jsonl\.gz")
@@ -28,6 +29,14 @@ class StepFiles:
         """Return the steps that have a file, in order."""
         names = (_NAME.fullmatch(file.name) for file in self.folder.glob("step_*.jsonl.gz"))
         return sorted(int(name[1]) for name in names if name)
+
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        total = 0
+        for step in self.steps():
+            with suppress(FileNotFoundError):  # the run has just deleted it, or moved it aside
+                total += self.file(step).stat().st_size
+        return total
 
     def file(self, step: int) -> Path:
         """Return the file of a step."""

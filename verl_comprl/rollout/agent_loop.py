@@ -35,12 +35,14 @@ from verl_comprl.rollout.guidance import Guidance, is_guided_slot
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
+from verl_comprl.rollout.traces import Traces
 
 # One of each per worker process: verl makes a new agent loop for every episode.
 environment_host = cache(EnvironmentHost)
 guidance = cache(Guidance.connect)
 failure_reporter = cache(FailureReporter)
 episode_recorder = cache(EpisodeRecorder)
+traces = cache(Traces)
 relieve_garbage_collector_once = cache(relieve_garbage_collector)  # when all libraries have been loaded
 
 
@@ -104,7 +106,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
         try:
             # Guided or free is fixed before anything is retrieved or played, so that the halves differ in nothing else.
             episode = Episode(row, slot_guided=self._is_guided_slot(row))
-            outputs = await self._play_episode(episode, sampling_params)
+            with traces().episode(row):
+                outputs = await self._play_episode(episode, sampling_params)
         except Exception as error:
             # Before the return: verl may count the prompt as finished after it, and the trainer ends the step.
             failure = await failure_reporter().report(row, error)

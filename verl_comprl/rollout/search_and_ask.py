@@ -8,6 +8,7 @@ from typing import Any
 
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.utils.rollout_trace import rollout_trace_op
 
 from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.rollout.guidance import Guidance
@@ -30,6 +31,7 @@ class SearchAndAskTool(BaseTool):
         """Return the schema in the form that chat templates take."""
         return self.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
 
+    @rollout_trace_op
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:

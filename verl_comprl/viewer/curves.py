@@ -45,7 +45,7 @@ def curves(metrics: Iterable[Metrics], evaluations: Iterable[Metrics]) -> list[d
         (step, data) for step, data in steps if any(name.startswith("comprl/eval/") for name in data)
     ]
     width = max(1, -(-len(steps) // POINTS))
-    note = f"training, {'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals"
+    note = f"{'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals"
     found = [
         _curve("Success in training", note, _success(steps, width, ""), rate=True),
         _curve("Success in evaluations", "held-out tasks, 95 % intervals", _evaluation(evaluated, ""), rate=True),

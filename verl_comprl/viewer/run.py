@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from verl_comprl.record import RunRecord
+from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.viewer.blocks import Block, dump, pack
 from verl_comprl.viewer.calls import call_blocks
 from verl_comprl.viewer.curves import curves
@@ -26,17 +25,24 @@ FACTS = {
 
 _PATHS = ("actor", "extractor")
 
+LARGE = 32 * 2**20
+"""Bytes of a run's episodes on disk, which the page takes about twice of, from which on not all turns are kept."""
+
+KEPT = 5000
+"""Episodes whose turns are kept of such a run."""
+
 
 class CollectedRun:
     """What the page shows of one run."""
 
-    def __init__(self, folder: Path, name: str, kept: int) -> None:
+    def __init__(self, folder: Path, name: str, kept: int | None) -> None:
         """Read the run.
 
         Args:
             folder: The run's folder.
             name: The run's name in the page.
-            kept: Episodes whose turns are kept, about; 0 keeps all. Of the others there is a row only.
+            kept: Episodes whose turns are kept, about; 0 keeps all, None what a browser is comfortable with. Of the
+                others there is a row only.
 
         Raises:
             FileNotFoundError: If the folder does not exist or holds nothing of a run.
@@ -74,9 +80,11 @@ class CollectedRun:
         yield from call_blocks(f"{name}/calls", self._record.calls())
 
 
-def _chosen_steps(record: RunRecord, kept: int) -> set[int] | None:
+def _chosen_steps(record: RunRecord, kept: int | None) -> set[int] | None:
     """Return the steps whose episodes are kept in full, evenly spaced with the last one; None for all."""
     steps = record.steps()
+    if kept is None:
+        kept = KEPT if record.episode_bytes() > LARGE else 0
     if not kept or not steps:
         return None
     per_step = sum(1 for _ in record.episodes(steps[-1:])) or 1
@@ -89,8 +97,8 @@ def _chosen_steps(record: RunRecord, kept: int) -> set[int] | None:
 def _facts(folder: Path) -> list[tuple[str, Any]]:
     """Return label and value of the settings in the heading."""
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+        config = read_settings(folder / SETTINGS)
+    except (OSError, ValueError):
         return []
     found = []
     for label, path in FACTS.items():

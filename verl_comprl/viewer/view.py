@@ -9,19 +9,20 @@ from verl_comprl.viewer.page import write_page
 from verl_comprl.viewer.run import CollectedRun
 
 
-def write_view(folders: Sequence[Path], file: Path, kept: int = 0) -> None:
+def write_view(folders: Sequence[Path], file: Path, kept: int | None = None) -> None:
     """Write a page that shows runs.
 
     Args:
         folders: Folders of runs.
         file: HTML file.
-        kept: Episodes of each run whose turns are kept, about; 0 keeps all. Of the others the page has a row only.
+        kept: Episodes of each run whose turns are kept, about; 0 keeps all, None about 5,000 of a large run. Of the
+            others the page has a row only.
 
     Raises:
         FileNotFoundError: If a folder is not one of a run.
         ValueError: If ``kept`` is negative.
     """
-    if kept < 0:
+    if kept is not None and kept < 0:
         raise ValueError(f"{kept} episodes: the number must be at least 0, which keeps all")
     names = run_names(folders)
     # All are read before a file is begun: a folder that is no run leaves nothing behind.

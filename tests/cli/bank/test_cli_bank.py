@@ -77,6 +77,13 @@ def test_list_prints_a_table(comprl_bank: Run, folder: Path) -> None:
     assert done.err == ""
 
 
+def test_the_table_has_room_for_titles_next_to_several_tasks(comprl_bank: Run, folder: Path) -> None:
+    (entry,) = [entry for entry in contents(folder) if len(entry.tasks) == 2]
+    lines = comprl_bank("list", "--path", folder).out.splitlines()
+    (line,) = [line for line in lines if line.startswith(entry.id[:8])]
+    assert f"{entry.tasks[0]} +1 " in line and line.rstrip().endswith(entry.title)
+
+
 def test_show_prints_text_counters_and_lineage(comprl_bank: Run, folder: Path) -> None:
     child = contents(folder)[-1]
     done = comprl_bank("show", child.id[:6], "--path", folder)

@@ -1,1 +1,1 @@
-"""Sub-commands of ``comprl bank``: inspect, export, import and edit an experience bank."""
+"""Sub-commands of ``comprl bank``: inspect, change, build and serve an experience bank."""

@@ -8,7 +8,7 @@ import asyncio
 from pathlib import Path
 
 _DESCRIPTION = (
-    "Inspect, export, import and edit an experience bank. Name the bank by --path (the folder of an embedded bank) or "
+    "Inspect, change, build and serve an experience bank. Name the bank by --path (the folder of an embedded bank) or "
     "by --url and --collection (a Qdrant server). While a training run has the bank open, stats, list, show, search, "
     "export and verify work; commands that change the bank are refused."
 )
@@ -22,7 +22,7 @@ _BUILT_WITH = "the one the bank was built with"
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command with its own sub-commands."""
     parser = commands.add_parser(
-        "bank", help="inspect, export, import and edit an experience bank", description=_DESCRIPTION
+        "bank", help="inspect, change, build and serve an experience bank", description=_DESCRIPTION
     )
     actions = parser.add_subparsers(dest="action", required=True, title="commands", metavar="COMMAND")
     target = argparse.ArgumentParser(add_help=False)

@@ -47,10 +47,15 @@ def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None 
     for row, entry in enumerate(entries):
         state = "quarantined" if entry.quarantined else ""
         title = entry.title or entry.content
-        values = (entry.id[:8], ", ".join(entry.tasks), entry.created_step, entry.uses, entry.success_rate, state)
+        values = (entry.id[:8], _brief(entry.tasks), entry.created_step, entry.uses, entry.success_rate, state)
         cells = map(_cell, values if scores is None else (f"{scores[row]:.3f}", *values))
         table.add_row(*cells, _cell(title, no_wrap=True, overflow="ellipsis"))
     _print(table)
+
+
+def _brief(tasks: Sequence[str]) -> str:
+    """Return the first task and how many others there are: with all of them an entry would have no room for a title."""
+    return " ".join([*tasks[:1], *([f"+{len(tasks) - 1}"] if len(tasks) > 1 else [])])
 
 
 def _formatted(value: Any) -> str:

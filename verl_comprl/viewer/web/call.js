@@ -29,7 +29,7 @@ export function Call({ row }) {
   const { value: call } = useAsync(() => run.calls.detail(row), [run, row]);
   const rejected = Object.entries(call?.rejections ?? {});
   return html`<header><h2>${{ distill: "Distillation", merge: "Merge", answer: "Answer to a question" }[value("kind")] ?? value("kind")}</h2>
-      <p class="faint">step ${value("step")} · weights ${value("version")} · reward ${signed(value("reward"))} over ${number(value("uses"))} uses</p></header>
+      <p class="faint">step ${value("step")} · weights ${value("version")} · reward ${signed(value("reward"))} over ${number(value("uses"))} ${value("uses") === 1 ? "use" : "uses"}</p></header>
     ${call && html`
     <ul class="lineage">
       ${call.episode && html`<li><span class="label">about</span><${EpisodeLink} id=${call.episode} /></li>`}

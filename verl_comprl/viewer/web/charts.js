@@ -6,6 +6,7 @@ import { html, number, percent } from "viewer/parts";
 
 const STYLES = { "with experience": "--accent", without: "--other" };
 const DEFAULTS = ["--accent", "--other"];
+const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((ten) => [ten, 2 * ten, 5 * ten]); // a step has no fractions
 
 function colour(name) {
   const probe = document.createElement("span");
@@ -18,7 +19,7 @@ function colour(name) {
 
 const faded = (text, share) => text.replace(/^rgb\((.*)\)$/, `rgba($1, ${share})`);
 
-const value = (curve, y) => (y == null ? "–" : curve.rate ? percent(y) : number(+y.toPrecision(3)));
+const value = (curve, y) => (y == null ? "–" : curve.rate ? percent(y) : number(Number.isInteger(y) ? y : +y.toPrecision(3)));
 
 // Columns of all series over the union of their steps: for each series its value, upper and lower bound.
 function aligned(series) {
@@ -47,7 +48,7 @@ function options(curve, size, steps, cursor, pick) {
     ...size, series, bands, legend: { show: false }, padding: [8, 14, 0, 0],
     scales: { x: { time: false, range: [0, steps] },
       y: { range: curve.rate ? [0, Math.min(1, Math.ceil(top * 10 + 0.5) / 10)] : (_, low, high) => uPlot.rangeNum(Math.min(0, low), high || 1, 0.1, true) } },
-    axes: [{ ...axis, grid: { show: false }, size: 26 },
+    axes: [{ ...axis, grid: { show: false }, size: 26, incrs: WHOLE },
       { ...axis, size: 42, values: (_, ticks) => ticks.map((y) => (curve.rate ? percent(y) : number(y))) }],
     cursor: { y: false, sync: { key: "steps" }, points: { size: 7 }, drag: { x: false, y: false } },
     hooks: {

@@ -49,8 +49,8 @@ export function Overview() {
   const [training, evaluated] = ["Success in training", "Success in evaluations"].map((title) =>
     summary.curves.find((curve) => curve.title === title));
   const figures = [
-    ["evaluation, with it", last(evaluated, "with experience"), true],
-    ["evaluation, without", last(evaluated, "without")],
+    ["evaluation, guided", last(evaluated, "with experience"), true],
+    ["evaluation, free", last(evaluated, "without")],
     ["training, guided", last(training, "with experience"), true],
     ["training, free", last(training, "without")],
   ].filter(([, value]) => value);
