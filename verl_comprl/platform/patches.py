@@ -53,7 +53,8 @@ def let_vllm_sleep() -> None:
     """
     from vllm.distributed.device_communicators import shm_broadcast
 
-    shm_broadcast.sched_yield = functools.partial(time.sleep, 1e-4)
+    waiting: Any = shm_broadcast  # which does not export the name that it looks up
+    waiting.sched_yield = functools.partial(time.sleep, 1e-4)
 
 
 @contextmanager
