@@ -41,6 +41,7 @@ def test_without_torchrun_the_first_node_hosts_the_store(port: int) -> None:
     assert (first.rank, second.rank, second.nodes, second.first_ip) == (0, 1, 2, "127.0.0.1")
     assert second.get("head") == ""
     first.set("head", "address")
+    assert first.get("head") == "address"  # in order for one node, not for two
     assert second.get("head") == "address" and second.add("left", 1) == 1 and first.add("left", 0) == 1
 
 

@@ -44,7 +44,9 @@ def test_from_a_folder_to_a_server_and_back(
 ) -> None:
     assert comprl_bank("verify", *target).out == "6 entries, no problems found\n"
     assert comprl_bank("export", tmp_path / "back", *target).code == 0
-    assert read_snapshot(tmp_path / "back", None).entries == contents(folder)
+    # An imported entry is no answer of a run's extractor.
+    imported = [entry.model_copy(update={"record_id": ""}) for entry in contents(folder)]
+    assert read_snapshot(tmp_path / "back", None).entries == imported
     there, back = (read_snapshot(tmp_path / name, None) for name in ("exported", "back"))
     assert there.vectors.tobytes() == back.vectors.tobytes() and there.embedding == back.embedding
 
