@@ -1,4 +1,4 @@
-"""How Ray is started or found; ``ray.init`` itself is replaced, since only its arguments matter here."""
+"""Start of Ray, or connection to one; ``ray.init`` itself is replaced, since only its arguments matter here."""
 
 import os
 from pathlib import Path

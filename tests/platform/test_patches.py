@@ -105,13 +105,17 @@ def test_vllm_still_spins_while_it_waits_for_a_message(tmp_path: Path) -> None:
         looks, wait = [], SpinCondition.wait
         SpinCondition.wait = lambda self, timeout_ms=None: (looks.append(self), wait(self, timeout_ms))
 
-        def looks_in_half_a_second():
+        def make_queue():
             writer = MessageQueue(n_reader=1, n_local_reader=1)
             reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
             ready = threading.Thread(target=writer.wait_until_ready)
             ready.start()
             reader.wait_until_ready()
             ready.join()
+            return writer, reader
+
+        def looks_in_half_a_second():
+            writer, reader = make_queue()
             writer.enqueue("first")
             assert reader.dequeue(timeout=10) == "first"
             looks.clear()
@@ -119,12 +123,7 @@ def test_vllm_still_spins_while_it_waits_for_a_message(tmp_path: Path) -> None:
                 reader.dequeue(timeout=0.5)
             except TimeoutError:
                 number_of_looks = len(looks)
-            answers = MessageQueue(n_reader=1, n_local_reader=1)
-            asker = MessageQueue.create_from_handle(answers.export_handle(), 0)
-            ready = threading.Thread(target=answers.wait_until_ready)
-            ready.start()
-            asker.wait_until_ready()
-            ready.join()
+            answers, asker = make_queue()
 
             def answer():
                 for _ in range(300):

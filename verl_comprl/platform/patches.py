@@ -47,9 +47,9 @@ def keep_vllm_cpu_weights() -> None:
 def let_vllm_sleep() -> None:
     """For vLLM 0.28 (``shm_broadcast``): a process that waits for a message spins for a second after the last one.
 
-    Engine and worker of a server take turns, so that while requests run one of them always spins. Two servers take more
-    than half of two cores that way. Sleeping between two looks at the message's flag costs 0.2 ms of latency at most.
-    Its other means, to wait for a notification, cannot be used here: of two within a millisecond it loses the second.
+    Engine and worker of a server take turns, so that while requests run one of them always spins, on cores that others
+    need. A sleep between two looks at the message's flag takes about 0.16 ms. Its other means, to wait for a
+    notification at once, was tried: both sides then waited for each other until vLLM's next check, after 5 s.
     """
     from vllm.distributed.device_communicators import shm_broadcast
 
