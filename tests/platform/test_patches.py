@@ -96,55 +96,6 @@ def test_ray_still_has_to_be_told_to_stay_on_loopback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_vllm_still_spins_while_it_waits_for_a_message(tmp_path: Path) -> None:
-    program = """
-        import threading
-        from vllm.distributed.device_communicators.shm_broadcast import MessageQueue, SpinCondition
-        from verl_comprl.platform.patches import let_vllm_sleep
-
-        looks, wait = [], SpinCondition.wait
-        SpinCondition.wait = lambda self, timeout_ms=None: (looks.append(self), wait(self, timeout_ms))
-
-        def make_queue():
-            writer = MessageQueue(n_reader=1, n_local_reader=1)
-            reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
-            ready = threading.Thread(target=writer.wait_until_ready)
-            ready.start()
-            reader.wait_until_ready()
-            ready.join()
-            return writer, reader
-
-        def looks_in_half_a_second():
-            writer, reader = make_queue()
-            writer.enqueue("first")
-            assert reader.dequeue(timeout=10) == "first"
-            looks.clear()
-            try:
-                reader.dequeue(timeout=0.5)
-            except TimeoutError:
-                number_of_looks = len(looks)
-            answers, asker = make_queue()
-
-            def answer():
-                for _ in range(300):
-                    answers.enqueue(reader.dequeue(timeout=30))
-
-            threading.Thread(target=answer, daemon=True).start()
-            for number in range(300):
-                writer.enqueue(number)
-                assert asker.dequeue(timeout=4) == number, "a lost message is noticed only after 5 s"
-            return number_of_looks
-
-        print(looks_in_half_a_second())
-        let_vllm_sleep()
-        print(looks_in_half_a_second())
-    """
-    before, after = map(int, run(tmp_path, program).split()[-2:])
-    assert before > 10_000, "vLLM no longer spins; the patch is not needed any more"
-    assert after <= 5_000
-
-
-@pytest.mark.slow
 def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
     program = """
         import torch

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 def test_a_server_that_hangs_is_named_in_time_and_the_run_ends_well_when_it_goes_on(folder: Path) -> None:
     run = Run(
         folder,
-        "trainer.total_training_steps=2",
+        "trainer.total_training_steps=4",  # long enough for another look after the server went on
         f"trainer.default_local_dir={folder / 'stopped'}",
         "trainer.resume_mode=disable",
         "actor_rollout_ref.rollout.n=4",
@@ -49,5 +49,5 @@ def test_a_server_that_hangs_is_named_in_time_and_the_run_ends_well_when_it_goes
     assert "watchdog: training > rollouts: went on after " in said
     log = (folder / "stopped" / "train.log").read_text()
     assert found[0] in log and "the watchdog found it here" in log
-    assert [step["step"] for step in read_steps(folder / "stopped")] == [1, 2]
+    assert [step["step"] for step in read_steps(folder / "stopped")] == [1, 2, 3, 4]
     assert run.processes() == []

@@ -7,7 +7,6 @@ library no longer needs it. Those of process groups and of vLLM are applied only
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,19 +41,6 @@ def keep_vllm_cpu_weights() -> None:
         dispatch(layer, False)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
-
-
-def let_vllm_sleep() -> None:
-    """For vLLM 0.28 (``shm_broadcast``): a process that waits for a message spins for a second after the last one.
-
-    Engine and worker of a server take turns, so that while requests run one of them always spins, on cores that others
-    need. A sleep between two looks at the message's flag takes about 0.16 ms. Its other means, to wait for a
-    notification at once, was tried: both sides then waited for each other until vLLM's next check, after 5 s.
-    """
-    from vllm.distributed.device_communicators import shm_broadcast
-
-    waiting: Any = shm_broadcast  # which does not export the name that it looks up
-    waiting.sched_yield = functools.partial(time.sleep, 1e-4)
 
 
 @contextmanager

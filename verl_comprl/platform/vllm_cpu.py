@@ -4,7 +4,7 @@ import os
 
 
 def register() -> None:
-    """Make vLLM's CPU build accept weight updates, need no compiler and leave cores that it does not use to others.
+    """Make vLLM's CPU build accept weight updates and need no compiler.
 
     Does nothing outside a CPU run of verl.
     """
@@ -16,7 +16,6 @@ def register() -> None:
     torch._dynamo.config.disable = True
     # verl asks for it with ``rollout.full_determinism``; there are kernels of that kind for GPUs only.
     os.environ.pop("VLLM_BATCH_INVARIANT", None)
-    from verl_comprl.platform.patches import keep_vllm_cpu_weights, let_vllm_sleep
+    from verl_comprl.platform.patches import keep_vllm_cpu_weights
 
     keep_vllm_cpu_weights()
-    let_vllm_sleep()
