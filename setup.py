@@ -1,5 +1,6 @@
 """The distribution: what it contains, what it needs, and what it registers with verl and vLLM."""
 
+import os
 import re
 from pathlib import Path
 
@@ -7,6 +8,20 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "verl_comprl/__init__.py").read_text(), re.M)[1]
+
+# The web address of the source code, which the release workflow sets: an index shows pages apart from the repository.
+REPOSITORY = os.environ.get("REPOSITORY_URL", "").rstrip("/")
+
+
+def readme() -> str:
+    """Return README.md; where the address of the repository is known, with links that lead there from anywhere."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    if not REPOSITORY:
+        return text
+    text = re.sub(r"\]\(\.\./\.\./", f"]({REPOSITORY}/", text)  # of the host, as the badges
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{REPOSITORY}/raw/HEAD/", text)
+    return re.sub(r"\]\((?!https?:|#)", f"]({REPOSITORY}/blob/HEAD/", text)
+
 
 # One group per environment family; importing env_adapters needs none of them.
 ENVIRONMENTS = {
@@ -26,8 +41,9 @@ setup(
     name="verl-comprl",
     version=VERSION,
     description="Complementary RL for verl: a policy and an experience extractor that learn together",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=readme(),
     long_description_content_type="text/markdown",
+    project_urls={"Source": REPOSITORY, "Changelog": f"{REPOSITORY}/blob/HEAD/CHANGELOG.md"} if REPOSITORY else {},
     license="Apache-2.0",
     packages=find_packages(include=["verl_comprl*", "env_adapters*"]),
     package_data={
