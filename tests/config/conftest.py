@@ -39,4 +39,5 @@ def config(composed: DictConfig, tmp_path: Path) -> DictConfig:
     config.data.val_files = str(data)
     config.data.train_batch_size = 1
     config.extractor.actor.ppo_micro_batch_size_per_gpu = 4
+    config.comprl.arm = "mine"  # which may set anything
     return config

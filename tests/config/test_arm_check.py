@@ -47,6 +47,15 @@ def test_a_setting_that_undoes_the_arm_is_named_with_its_remedy() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "setting", ["algorithm.adv_estimator=grpo", "comprl.experience=false", "comprl.extractor.train=false"]
+)
+def test_the_method_is_not_the_name_of_a_part_of_it(setting: str) -> None:
+    """As after a config of plain GRPO was extended: its estimator would make it the arm ``shared_baseline``."""
+    (line,) = contradictions(config("minihack_small/cpu", setting))
+    assert line.startswith(f"arm=complementary means {setting.partition('=')[0]}=")
+
+
 def test_an_evaluation_may_give_a_baseline_a_bank() -> None:
     changed = config("minihack_small/cpu", "arm=baseline", "comprl.experience=true", "algorithm.adv_estimator=grpo")
     assert [line.split(",")[0] for line in contradictions(changed)] == ["arm=baseline means comprl.experience=false"]

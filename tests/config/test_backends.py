@@ -46,7 +46,7 @@ def test_it_cannot_be_trained(frozen: DictConfig, backend: str) -> None:
     frozen.comprl.extractor.update(backend=backend, train=True)
     (message,) = mistakes(frozen)
     assert message.startswith(f"comprl.extractor.train=true needs comprl.extractor.backend=own, but it is {backend}")
-    assert "set comprl.extractor.train=false" in message
+    assert "choose arm=static_online or arm=offline" in message
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from verl_comprl.config.validation import ConfigError, validate
 def divided(config: DictConfig) -> DictConfig:
     """4 GPUs in two ranks for the actor, 4 in two ranks for the extractor; mini-batches of 16 x 8 rollouts."""
     config.trainer.n_gpus_per_node = config.comprl.extractor.n_gpus_per_node = 4
-    config.actor_rollout_ref.actor.ppo_mini_batch_size = 16
+    config.data.train_files = list(config.data.train_files) * 9  # 18 rows
+    config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size = 18, 16
     for model in (config.actor_rollout_ref, config.extractor):
         model.actor.ulysses_sequence_parallel_size = 2
         model.actor.use_dynamic_bsz = True
@@ -65,6 +66,17 @@ def test_ranks_must_divide_a_mini_batch(divided: DictConfig) -> None:
     validate(divided)
 
 
+def test_a_mini_batch_is_no_larger_than_the_batch(divided: DictConfig) -> None:
+    divided.actor_rollout_ref.actor.ppo_mini_batch_size = 20
+    with pytest.raises(ConfigError, match="ppo_mini_batch_size=20 must be at most data.train_batch_size=18$"):
+        validate(divided)
+
+
+def test_by_default_a_batch_is_trained_in_one_step(config: DictConfig) -> None:
+    config.data.train_batch_size = 2
+    assert config.actor_rollout_ref.actor.ppo_mini_batch_size == 2
+
+
 def test_a_shorter_context_bounds_the_longest_sequence(divided: DictConfig) -> None:
     divided.extractor.actor.ppo_max_token_len_per_gpu = 20000
     divided.extractor.rollout.max_model_len = 40000
@@ -91,7 +103,6 @@ def test_standalone_servers_are_divided_over_their_own_gpus(
     actor.rollout.max_num_seqs = 2048
     divided.data.train_batch_size, divided.trainer.v1.separate_async.parameter_sync_step = 16, 1
     actor.rollout.checkpoint_engine.backend = "nccl"
-    divided.data.train_files = list(divided.data.train_files) * 8  # 16 rows
     validate(divided)
     actor.hybrid_engine = True  # servers on the GPUs that train, too
     with pytest.raises(ConfigError, match=r"=8 must divide the 4 device slots of its servers \(trainer.nnodes"):

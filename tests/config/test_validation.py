@@ -36,7 +36,6 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.initial_bank", "/nowhere", "comprl.initial_bank=/nowhere is no snapshot; make one with"),
         ("comprl.extractor.distill", False, "comprl.initial_bank must name a snapshot, as comprl.extractor.distill=F"),
         ("comprl.guided_fraction", 0.3, "comprl.guided_fraction=0.3 of .*rollout.n=8 rollouts is 2.4; .* whole"),
-        ("actor_rollout_ref.rollout.n", 7, "actor_rollout_ref.rollout.n=7 is odd, .* use an even number"),
         ("actor_rollout_ref.rollout.n", 0, "rollout.n=0 rollouts is 0; both halves must be whole and non-empty"),
         ("actor_rollout_ref.rollout.val_kwargs.n", 1, "val_kwargs.n=1: .* use an even number of at least 2"),
         ("actor_rollout_ref.rollout.val_kwargs.n", 3, "val_kwargs.n=3: .* use an even number of at least 2"),
@@ -131,7 +130,7 @@ def test_what_is_allowed_passes(config: DictConfig, key: str, value: Any) -> Non
 @pytest.mark.parametrize("key", ["actor.ppo_micro_batch_size_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"])
 def test_micro_batches_fill_a_mini_batch(config: DictConfig, key: str) -> None:
     ours = config.actor_rollout_ref
-    ours.actor.ppo_mini_batch_size, ours.rollout.n = 7, 2
+    ours.rollout.n = 14
     config.trainer.nnodes, config.trainer.n_gpus_per_node, ours.rollout.tensor_model_parallel_size = 1, 1, 1
     ours.actor.use_dynamic_bsz = ours.rollout.log_prob_use_dynamic_bsz = False
     OmegaConf.update(ours, key, 7)
@@ -151,8 +150,21 @@ def test_the_micro_batch_is_not_looked_at_when_batches_are_dynamic(config: DictC
     validate(config)
 
 
-def test_all_mistakes_are_reported_at_once(config: DictConfig) -> None:
+@pytest.fixture
+def odd_group(config: DictConfig) -> DictConfig:
+    """7 rollouts of a prompt, which one rank trains."""
+    config.trainer.n_gpus_per_node = config.actor_rollout_ref.rollout.tensor_model_parallel_size = 1
     config.actor_rollout_ref.rollout.n = 7
+    return config
+
+
+def test_an_odd_group_has_no_halves(odd_group: DictConfig) -> None:
+    (line,) = mistakes(odd_group)
+    assert line == "actor_rollout_ref.rollout.n=7 is odd, but half of K rollouts are guided; use an even number"
+
+
+def test_all_mistakes_are_reported_at_once(odd_group: DictConfig) -> None:
+    config = odd_group
     config.comprl.extractor.batch_size = 0
     config.comprl.bank.scope = "?"
     assert len(mistakes(config)) == 3
@@ -260,10 +272,10 @@ def test_a_running_cluster_needs_more_nodes_not_other_settings(
 # ---- arms ----
 
 
-def test_without_experience_nothing_is_asked_of_the_extractor(config: DictConfig) -> None:
+def test_without_experience_nothing_is_asked_of_the_extractor(odd_group: DictConfig) -> None:
+    config = odd_group
     config.comprl.experience = False
     config.extractor.model.path = None
-    config.actor_rollout_ref.rollout.n = 7
     config.actor_rollout_ref.rollout.val_kwargs.n = 1
     validate(config)
     check_slots(config, {"GPU": config.trainer.n_gpus_per_node, "CPU": 100})

@@ -17,7 +17,7 @@ def frozen_back_end(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     if comprl.extractor.train:
         yield (
             f"comprl.extractor.train=true needs comprl.extractor.backend=own, but it is {backend}, which cannot be "
-            "trained; set comprl.extractor.train=false (as arm=static_online and arm=offline do)"
+            "trained; choose arm=static_online or arm=offline"
         )
     yield from _endpoint(comprl) if backend == "endpoint" else _actor(config)
 

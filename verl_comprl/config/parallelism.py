@@ -58,6 +58,11 @@ def _ranks(config: DictConfig, subtree: str, gpus: int, named: str) -> Iterator[
 def _mini_batch(config: DictConfig, gpus: int) -> Iterator[str]:
     actor, group = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
     ranks = training_ranks(config.actor_rollout_ref, gpus)
+    if actor.ppo_mini_batch_size > config.data.train_batch_size:  # verl says so only without use_dynamic_bsz
+        yield (
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={actor.ppo_mini_batch_size} must be at most "
+            f"data.train_batch_size={config.data.train_batch_size}"
+        )
     if ranks and actor.ppo_mini_batch_size * group % ranks:
         yield (
             f"actor_rollout_ref.actor.ppo_mini_batch_size={actor.ppo_mini_batch_size} prompts of "
