@@ -4,4 +4,4 @@ Importing this package loads nothing but the version. verl finds the rest throug
 ``verl.plugins``, which names ``verl_comprl.plugin``; the bank (``verl_comprl.experience``) works without verl.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -31,11 +31,14 @@ Trains an actor and an experience extractor; settings are Hydra overrides. Neede
   actor_rollout_ref.model.path=MODEL          the actor: a folder, or a name on the Hugging Face hub
   extractor.model.path=MODEL                  the extractor
   data.train_batch_size=N                     prompts per step: fewer than there are tasks
+  data.max_prompt_length=N data.max_response_length=N
+                                              tokens: rules, entry, first observation; the whole episode (512 each)
   actor_rollout_ref.actor.use_dynamic_bsz=true extractor.actor.use_dynamic_bsz=true
                                               or micro-batches of your own sizes
 
-Every key of verl's ppo_trainer config can be set; what this package adds is under comprl and extractor, and arm=NAME
-chooses a variant of the method (arm=baseline is plain GRPO).
+Checkpoints are written every trainer.save_freq steps, evaluations made every trainer.test_freq (-1: none). Every key of
+verl's ppo_trainer config can be set; what this package adds is under comprl and extractor, and arm=NAME chooses a
+variant of the method (arm=baseline is plain GRPO).
 
   comprl train --cfg job                      prints the whole config and starts nothing
   comprl train --info defaults-tree           prints the files that it is made from

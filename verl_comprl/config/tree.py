@@ -100,10 +100,10 @@ class WatchdogConfig(Settings):
     """Says on the terminal and in `train.log` which part of a run waits for what (``comprl.watchdog``)."""
 
     after: NonNegativeFloat = 600.0
-    """Seconds that any part of a run may take before it is said where it stands; 0 is off."""
+    """Report any phase or wait of a run that takes more seconds than this; 0 is off."""
 
     factor: PositiveFloat = 3.0
-    """A part is also given this multiple of what it takes otherwise, the median of its latest sixteen times."""
+    """Report it only if it also takes more than this multiple of the median of its last sixteen durations."""
 
 
 class ComprlConfig(Settings):

@@ -59,7 +59,7 @@ def test_a_failing_check_does_not_stop_the_others(
         "FAIL  one: 'no idea'",
         "ok    two: fine",
         "warn  three: a bit wrong",
-        "      to mend: mend --it",
+        "      fix: mend --it",
     ]
 
 

@@ -57,7 +57,7 @@ def _print(findings: Iterable["Finding"]) -> int:
         statuses.append(finding.status)
         print(f"{_MARKS[finding.status]} {finding.check}: {finding.message}", flush=True)
         if finding.remedy:
-            print(f"      to mend: {finding.remedy}", flush=True)
+            print(f"      fix: {finding.remedy}", flush=True)
     failed, warned = statuses.count("failed"), statuses.count("warning")
     if failed:
         print(f"{failed} of {len(statuses)} checks failed (Python {platform.python_version()})")
