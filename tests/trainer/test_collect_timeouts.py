@@ -1,5 +1,6 @@
 """A manager that does not answer in time costs the metrics of a step, not the run."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from ray.exceptions import ActorDiedError
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.manager.actor import ManagerNotOpen, Opening
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard, ManagerLost
@@ -160,11 +162,35 @@ def test_a_run_that_is_left_at_once_waits_no_longer_than_that_and_lets_nothing_b
     assert waited == [5.0] * 3
 
 
+@pytest.mark.parametrize("error", [WaitTimeout("the bank", 300.0), ActorDiedError(), ManagerNotOpen("not open")])
 def test_a_manager_that_does_not_close_is_ended(
-    runtime: ExperienceRuntime, late: set[str], monkeypatch: pytest.MonkeyPatch
+    runtime: ExperienceRuntime, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def wait_for(*_: Any) -> None:
+        raise error
+
     killed: list[Any] = []
     monkeypatch.setattr(experience_runtime.ray, "kill", killed.append)
-    late.add("close")
+    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
     runtime.close()
     assert killed == [runtime.manager]
+
+
+def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_again_in_that_step(
+    runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openings: list[Opening] = []
+    monkeypatch.setattr(experience_runtime.checkpoint, "load", lambda *_: None)
+    monkeypatch.setattr(experience_runtime, "load_manager", lambda *_: "load")
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: openings.append(opening))
+    runtime._config, runtime._step = OmegaConf.create({"trainer": {"val_only": False}}), 0
+    runtime.extractor = SimpleNamespace(
+        publish_weights=lambda: None, generate=lambda actor: None, model=None, prompt_length=8
+    )
+    runtime.manager.connect = SimpleNamespace(remote=lambda *_: "connect")
+    saved = tmp_path / "global_step_7"
+    (saved / "comprl").mkdir(parents=True)
+    runtime.connect(saved, None)
+    runtime.stop(1.0)
+    runtime._begin_again()
+    assert openings == [Opening(True, killed_in=7, checkpoint=saved / "comprl")]

@@ -20,6 +20,7 @@ from verl_comprl.experience import StoreError
 from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, Opening, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
+from verl_comprl.trainer.checkpoint_folders import step_of
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
@@ -172,7 +173,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         extractor = self.extractor
         self._generate = extractor.generate(actor)
         self._connect_extractor()
-        self._checkpoints = [folder / "comprl"] if folder else []
+        if folder is not None:
+            self._step, self._checkpoints = step_of(folder), [folder / "comprl"]
         self._guard.start()
 
     def _connect_extractor(self) -> None:
@@ -326,8 +328,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), CLOSE_SECONDS, "the experience manager to close the bank")
-        except (WaitTimeout, StoreError) as error:  # costs the counts since the last flush of the bank
-            print(error)
+        except (WaitTimeout, StoreError, RayActorError, ManagerNotOpen) as error:  # costs the counts since a flush
+            print(f"the bank was not closed: {error}")
         finally:
             ray.kill(self.manager)
 
