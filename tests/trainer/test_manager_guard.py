@@ -88,7 +88,7 @@ def test_a_manager_that_fails_to_begin_again_is_given_another_attempt_whoever_lo
     def begin_again() -> None:
         if failures:
             raise failures.pop()
-        manager.states = [True]
+        manager.states[0] = True
 
     guard = ManagerGuard(manager, begin_again)
     assert guard.ask(lambda: "answer" if manager.states == [True] else died(), 1.0, "it") == "answer"

@@ -146,7 +146,7 @@ def test_a_stop_counts_though_no_step_begins_after_it(
 ) -> None:
     events = Events()
     with_stubs(events, monkeypatch)
-    trainer = trainer_of(ComplementarySync, events, 1, [])
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
     trainer.config.trainer.save_freq = save_freq
     evaluating(trainer, monkeypatch, trainer.request_stop if moment == "last evaluation" else lambda: None)
     if moment == "last step":
@@ -165,7 +165,7 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_makes_it_when_it_is_resum
 ) -> None:
     events = Events()
     with_stubs(events, monkeypatch)
-    trainer = trainer_of(ComplementarySync, events, 1, [])
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
     evaluating(trainer, monkeypatch)
     trainer.config.trainer.default_local_dir, trainer.global_steps = str(tmp_path), STEPS
     steps = [STEPS - 1, *([STEPS] if measured else [])]
@@ -177,7 +177,7 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_makes_it_when_it_is_resum
 def test_a_run_has_as_many_steps_as_it_is_to_have_whatever_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     events, logged = Events(), []
     with_stubs(events, monkeypatch)
-    trainer = trainer_of(ComplementarySync, events, 1, logged)
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, logged)
     evaluating(trainer, monkeypatch)
     trainer.config.trainer.total_epochs, trainer.steps_per_epoch = 1, 2
     trainer.fit(MagicMock())
@@ -196,7 +196,7 @@ def test_a_run_that_does_not_end_in_order_hardly_waits_for_an_update_of_the_extr
             raise error
 
     events = Events()
-    trainer = trainer_of(ComplementarySync, events, 1, [])
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
     monkeypatch.setattr(trainer_base.PPOTrainer, "fit", end)
     with pytest.raises(type(error)) if error is not None else nullcontext():
         trainer.fit(MagicMock())
