@@ -74,8 +74,8 @@ it (``trainer/checkpoint.py``), counted in ``comprl/extractor/saves_failed``; wi
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
-manager cannot begin again (``ManagerLost``), if an update of the actor raises, or one of the extractor while
-``comprl.extractor.max_failures`` is 0.
+manager cannot begin again, three times in a row (``ManagerLost``), if an update of the actor raises, or one of the
+extractor while ``comprl.extractor.max_failures`` is 0.
 
 **A process that rollouts need dies**: an agent loop worker, a server of the actor or its engine, a reward worker. verl
 would wait for their prompts without end; the run ends within seconds, with an error that names the process and the

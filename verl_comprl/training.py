@@ -189,6 +189,11 @@ class Training:
                     tracking.finish(exit_code=0 if finished else 1)
                 trainer.close()
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether somebody has asked the run to stop, however it has ended."""
+        return self.trainer.stop.made
+
     def release(self) -> None:
         """End the agent loops and remove what the run has left in TransferQueue, so that another run can begin."""
         import ray

@@ -63,6 +63,27 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     assert (model.hybrid_engine, model.rollout.checkpoint_engine.backend) == (True, "naive")
 
 
+@pytest.mark.parametrize(("code", "kept"), [(130, False), (1, True)])
+def test_an_evaluation_that_was_stopped_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool
+) -> None:
+    """One that failed leaves the log that its message names."""
+    folder = tmp_path / "evaluation"
+
+    def evaluate(config: Any) -> int:
+        (folder / "train.log").touch()
+        return code
+
+    config: Any = {"trainer": {"device": "cpu", "default_local_dir": str(folder)}}
+    monkeypatch.setattr("verl_comprl.cli.evaluate._config", lambda *_: OmegaConf.create(config))
+    monkeypatch.setattr("verl_comprl.cli.evaluate.tempfile.mkdtemp", lambda prefix: folder.mkdir() or str(folder))
+    monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
+    monkeypatch.setattr("verl_comprl.train.run", evaluate)
+    (tmp_path / "global_step_2").mkdir()
+    assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_2")]) == code
+    assert folder.exists() == kept
+
+
 def test_a_checkpoint_of_no_run_is_one_line(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "global_step_1").mkdir()
     assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_1")]) == 2

@@ -23,6 +23,8 @@ class Script:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.failing: dict[str, BaseException] = {}
+        self.stopped = ""
+        """Runs that are asked to stop, which leave with what is in ``failing`` or finish all the same."""
 
     def lend_actor(self, trainer: "ScriptedTraining") -> None:
         self.events.append(f"lend {trainer.name}")
@@ -33,6 +35,7 @@ class ScriptedTraining:
 
     def __init__(self, script: Script, name: str) -> None:
         self.script, self.name, self.trainer = script, name, self
+        self.was_stopped = name in script.stopped
 
     def prepare(self) -> None:
         self.script.events.append(f"prepare {self.name}")
@@ -181,6 +184,19 @@ def test_an_interruption_ends_the_sweep(
     records = sweep(script).run()
     assert [record["status"] for record in records] == ["finished", "interrupted"]
     assert (tmp_path / "a" / FINISHED).exists() and not (tmp_path / "b" / FINISHED).exists()
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, "finished"), (OSError(28, "No space left"), "failed")])
+def test_a_stop_ends_the_sweep_however_its_run_ends(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, error: BaseException | None, status: str
+) -> None:
+    """It may have come too late for the run, or its checkpoint could not be written."""
+    script = Script()
+    script.stopped, script.failing = "b", {"b": error} if error else {}
+    with pytest.raises(KeyboardInterrupt):  # of which the command makes its exit code
+        sweep(script).run()
+    assert [record["status"] for record in read(tmp_path / "results.jsonl")] == ["finished", status]
+    assert "train c" not in script.events and (tmp_path / "b" / FINISHED).exists() == (status == "finished")
 
 
 def test_a_run_that_cannot_be_prepared_fails_in_its_own_turn(

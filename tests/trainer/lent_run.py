@@ -31,6 +31,7 @@ def register_plain_trainer() -> None:
 
     from verl_comprl.config.reading import comprl_config
     from verl_comprl.trainer.engine_sharing import EngineSharing
+    from verl_comprl.trainer.stopping import StopRequest
 
     @register_trainer("plain")
     class Plain(EngineSharing, PPOTrainerSync):
@@ -39,7 +40,7 @@ def register_plain_trainer() -> None:
                 config.trainer.v1.trainer_mode = "sync"
                 config.comprl.watchdog.after = 0.0  # it looks at parts that verl's trainer does not have
             super().__init__(config)
-            self.comprl = comprl_config(config)
+            self.comprl, self.stop = comprl_config(config), StopRequest()
 
         def close(self) -> None: ...
 

@@ -201,6 +201,16 @@ def test_a_run_that_goes_on_from_an_earlier_step_gives_up_the_later_ones(tmp_pat
     assert folders.latest() is None
 
 
+def test_given_up_checkpoints_do_not_count_again_when_the_run_has_saved_beyond_them(tmp_path: Path) -> None:
+    saved = {step: save(tmp_path, step, keep=2) for step in (30, 40, 47)}
+    CheckpointFolders(tmp_path).take_back(saved[40])
+    latest = save(tmp_path, 50, keep=2)
+    assert names(tmp_path) == ["global_step_40", "global_step_50"]
+    assert (saved[47] / "comprl" / "bank" / "manifest.json").exists()
+    cut(latest / "data.pt")
+    assert CheckpointFolders(tmp_path).latest() == saved[40]
+
+
 @pytest.mark.parametrize("marker", [None, "", "four", "\x00\x00"])
 def test_without_a_marker_that_can_be_read_the_latest_counts(tmp_path: Path, marker: str | None) -> None:
     save(tmp_path, 2)

@@ -1,13 +1,16 @@
 """A manager that does not answer in time costs the metrics of a step, not the run."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.manager.actor import ManagerNotOpen, Opening
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard, ManagerLost
@@ -89,36 +92,105 @@ def test_a_manager_that_is_lost_ends_the_run_with_its_error(runtime: Any, error:
     with pytest.raises(ManagerLost) as raised:
         runtime.collect(1)
     assert raised.value.__cause__ is error
-    runtime.stop()  # in fit's finally: another error there would hide this one
+    runtime.stop(1.0)  # in fit's finally: another error there would hide this one
 
 
 @pytest.mark.parametrize("name", ["drain", "take_warnings", "metrics"])
 def test_the_end_of_a_run_survives_it(runtime: ExperienceRuntime, late: set[str], name: str) -> None:
     late.add(name)
-    assert runtime.finish() == {"comprl/extractor/updates": 2.0, "comprl/extractor/saves_failed": 0.0}
-    runtime.stop()
+    assert runtime.finish(lambda: False) == {"comprl/extractor/updates": 2.0, "comprl/extractor/saves_failed": 0.0}
+    runtime.stop(1.0)
 
 
-def test_the_end_of_a_run_waits_for_the_queue_unless_the_servers_are_down(runtime: ExperienceRuntime) -> None:
-    waited: list[float] = []
+def draining(
+    runtime: ExperienceRuntime, monkeypatch: pytest.MonkeyPatch, *, dies: bool = False
+) -> tuple[list[float], list[float]]:
+    """Let the queue never become empty; returns how long the manager waited each time, and the clock that moves."""
+    waited, clock = [], [0.0]
 
     def drain(seconds: float) -> str:
         waited.append(seconds)
+        clock[0] += 0.0 if dies else seconds
         return "drain"
 
     manager: Any = runtime.manager
     manager.drain = SimpleNamespace(remote=drain)
+    monkeypatch.setattr(experience_runtime, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    return waited, clock
+
+
+def test_the_end_of_a_run_waits_for_the_queue_unless_the_servers_are_down(
+    runtime: ExperienceRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, clock = draining(runtime, monkeypatch)
     for down in (False, True):
         runtime.extractor.is_down = down  # pyright: ignore[reportAttributeAccessIssue]
-        runtime.finish()
-    assert waited == [5.0, 0.0]
+        runtime.finish(lambda: False)
+    assert sum(waited) == 5.0 == clock[0] and waited[-1] == 0.0
 
 
-def test_a_manager_that_does_not_close_is_ended(
-    runtime: ExperienceRuntime, late: set[str], monkeypatch: pytest.MonkeyPatch
+def test_a_stop_ends_waiting_for_the_queue(runtime: ExperienceRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, clock = draining(runtime, monkeypatch)
+    runtime._comprl.drain_timeout = 3600.0
+    runtime.finish(lambda: clock[0] > 5)
+    assert 5 < sum(waited) < 10
+
+
+def test_nobody_waits_for_the_queue_when_the_extractor_dies(
+    runtime: ExperienceRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The manager then answers at once, though its queue is not empty."""
+    waited, _ = draining(runtime, monkeypatch, dies=True)
+    runtime.finish(lambda: False)
+    assert len(waited) == 1
+
+
+def test_a_run_that_is_left_at_once_waits_no_longer_than_that_and_lets_nothing_begin_again(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def wait_for(call: str, seconds: float, what: str) -> Any:
+        waited.append(seconds)
+        raise ActorDiedError
+
+    for module in (experience_runtime, manager_guard):
+        monkeypatch.setattr(module, "wait_for", wait_for)
+    runtime._learner.stop = runtime._guard.stop = waited.append
+    runtime._guard._begin_again = lambda: pytest.fail("it would load the bank")
+    runtime.stop(5.0)
+    assert waited == [5.0] * 3
+
+
+@pytest.mark.parametrize("error", [WaitTimeout("the bank", 300.0), ActorDiedError(), ManagerNotOpen("not open")])
+def test_a_manager_that_does_not_close_is_ended(
+    runtime: ExperienceRuntime, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for(*_: Any) -> None:
+        raise error
+
     killed: list[Any] = []
     monkeypatch.setattr(experience_runtime.ray, "kill", killed.append)
-    late.add("close")
+    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
     runtime.close()
     assert killed == [runtime.manager]
+
+
+def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_again_in_that_step(
+    runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openings: list[Opening] = []
+    monkeypatch.setattr(experience_runtime.checkpoint, "load", lambda *_: None)
+    monkeypatch.setattr(experience_runtime, "load_manager", lambda *_: "load")
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: openings.append(opening))
+    runtime._config, runtime._step = OmegaConf.create({"trainer": {"val_only": False}}), 0
+    runtime.extractor = SimpleNamespace(
+        publish_weights=lambda: None, generate=lambda actor: None, model=None, prompt_length=8
+    )
+    runtime.manager.connect = SimpleNamespace(remote=lambda *_: "connect")
+    saved = tmp_path / "global_step_7"
+    (saved / "comprl").mkdir(parents=True)
+    runtime.connect(saved, None)
+    runtime.stop(1.0)
+    runtime._begin_again()
+    assert openings == [Opening(True, killed_in=7, checkpoint=saved / "comprl")]

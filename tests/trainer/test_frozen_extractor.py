@@ -75,7 +75,7 @@ def start(cluster: None, config: DictConfig) -> Iterator[Start]:
 
     yield begin
     for runtime in started:
-        runtime.stop()
+        runtime.stop(5.0)
         runtime.close()
 
 
@@ -90,7 +90,7 @@ def test_episodes_are_distilled_and_questions_answered(
     teacher.failures = [refusal(429), refusal(503)]
     for number in range(3):
         report(runtime, make_request(f"prompt_{number}"))
-    metrics = runtime.finish()
+    metrics = runtime.finish(lambda: False)
     assert metrics["comprl/distillations/written"] == metrics["comprl/bank/size"] == 3
     assert metrics["comprl/queue/retried"] == 0, "a refused request is retried without failing the call"
     # The check is no call.
@@ -113,13 +113,13 @@ def test_a_resumed_run_continues_the_counts(
 ) -> None:
     runtime = start()
     report(runtime, make_request("prompt_0"))
-    runtime.finish()
+    runtime.finish(lambda: False)
     runtime.save(tmp_path / "global_step_1", 1)
     config.trainer.default_local_dir = str(tmp_path / "resumed")  # with a bank and a queue of its own
     (tmp_path / "resumed").mkdir()
     resumed = start(tmp_path / "global_step_1")
     report(resumed, make_request("prompt_1"))
-    metrics = resumed.finish()
+    metrics = resumed.finish(lambda: False)
     assert metrics["comprl/bank/size"] == 2 and metrics["comprl/extractor/tokens/prompt"] == 22
 
 
@@ -137,13 +137,13 @@ def test_episodes_wait_for_an_endpoint_that_is_down(
     runtime = start()
     teacher.failures = [refusal(503)]
     report(runtime, make_request("prompt_0"))
-    metrics = runtime.finish()
+    metrics = runtime.finish(lambda: False)
     assert metrics["comprl/queue/retried"] == 1 == metrics["comprl/distillations/written"]
     teacher.server.stop()
     report(runtime, make_request("prompt_1"))
-    assert runtime.finish()["comprl/queue/dead"] == 1
+    assert runtime.finish(lambda: False)["comprl/queue/dead"] == 1
     answer: Any = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
     assert answer.status == "failed"
     teacher.server.start()
     report(runtime, make_request("prompt_2"))
-    assert runtime.finish()["comprl/distillations/written"] == 2
+    assert runtime.finish(lambda: False)["comprl/distillations/written"] == 2

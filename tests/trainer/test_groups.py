@@ -1,6 +1,9 @@
 """Groups in TransferQueue: those without rows, what a restored queue holds, and prompts left in flight."""
 
 from collections import defaultdict
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,12 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from verl_comprl.trainer import groups
+from verl_comprl.errors import Boundary, RolloutError
+from verl_comprl.record import RunRecord
+from verl_comprl.rollout.failures import PARTITION as FAILED
+from verl_comprl.rollout.failures import describe
+from verl_comprl.trainer import failures, groups
+from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import clear_leftovers, episodes_are_running, refill_groups_without_rows
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync
 
@@ -113,18 +121,57 @@ def test_a_run_in_which_everything_fails_ends(queue: Queue, status: str) -> None
     assert submitted > 5
 
 
-def test_a_restored_queue_loses_what_nobody_reads(queue: Queue) -> None:
+def test_a_restored_queue_loses_what_nobody_reads(queue: Queue, tmp_path: Path) -> None:
     queue.row("trained", 0, 1)  # of the checkpointed step: verl clears rows after it has saved
     queue.prompt("finished", "finished", 0, 1)
     queue.prompt("running", "running", 0)
     queue.prompt("asked", "running", 0, partition="val")
     queue.partitions["failures"]["x"] = {"type": "ValueError"}
     queue.partitions["comprl_episodes"] = {"trained_0": {}, "finished_1": {}, "running_0": {}, "asked_0": {}}
-    assert clear_leftovers() == 6
+    assert clear_leftovers(tmp_path) == 6
     assert queue.partitions["comprl_episodes"].keys() == {"finished_1", "running_0"}
     assert queue.partitions["train"].keys() == {"finished", "finished_0_0", "finished_1_0", "running", "running_0_0"}
     assert queue.partitions["val"] == {} and queue.partitions["failures"]
-    assert clear_leftovers() == 0
+    assert clear_leftovers(tmp_path) == 0
+
+
+def failed_in(metrics: dict[str, float]) -> float:
+    return metrics["comprl/rollouts/failed/environment"]
+
+
+def test_a_failed_rollout_counts_once_though_the_checkpoint_has_its_record(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails while its step ends: the queue is saved, then its record is written and counted with the step."""
+    monkeypatch.setattr(failures, "tq", queue)
+    error = RolloutError(Boundary.ENVIRONMENT)
+
+    def fail(uid: str) -> None:
+        tag = asdict(describe({"uid": uid, "session_id": 0, "global_steps": 3}, error))
+        queue.partitions[FAILED][f"{uid}_0"] = tag | {"boundary": "environment"}
+
+    fail("before")
+    saved, step_3, step_4 = deepcopy(queue.partitions), {}, {}
+    FailureLog(tmp_path).collect(step_3)
+    assert failed_in(step_3) == 1.0
+
+    trainer: Any = object.__new__(ComplementaryColocateAsync)
+    names = {"default_local_dir": str(tmp_path)}
+    trainer.config, trainer._resumed_from = OmegaConf.create({"trainer": names}), tmp_path / "global_step_3"
+    trainer.global_steps = 3
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_load_checkpoint", lambda self: setattr(queue, "partitions", saved))
+    trainer._load_checkpoint()
+    fail("after")
+    FailureLog(tmp_path).collect(step_4)
+    assert failed_in(step_4) == 1.0
+    assert [record["id"] for record in RunRecord(tmp_path).failures()] == ["before_0", "after_0"]
+
+
+def test_a_failed_rollout_that_nobody_has_counted_counts_after_a_resume(queue: Queue, tmp_path: Path) -> None:
+    """The run was killed between the two."""
+    queue.partitions[FAILED]["p_0"] = {"type": "ValueError"}
+    (tmp_path / "failures.jsonl").write_text('{"id": "other_0", "step": 1}\n')
+    assert clear_leftovers(tmp_path) == 0 and queue.partitions[FAILED]
 
 
 def test_running_episodes(queue: Queue) -> None:

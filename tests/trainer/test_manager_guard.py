@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.experience import StoreError
 from verl_comprl.manager.actor import ManagerNotOpen
 from verl_comprl.trainer import manager_guard as module
 from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard, ManagerLost
@@ -77,6 +78,58 @@ def test_a_call_that_met_a_dead_manager_is_made_again(failure: Exception) -> Non
     guard = ManagerGuard(manager, lambda: manager.states.__setitem__(0, True))
     assert guard.ask(lambda: results.pop(0), 1.0, "it") == "answer"
     assert guard.restarts == 1
+
+
+@pytest.mark.parametrize("failure", [died(), StoreError("away"), ManagerNotOpen("not open")])
+def test_a_manager_that_fails_to_begin_again_is_given_another_attempt_whoever_looks(failure: Exception) -> None:
+    """Here a call does, before the guard's thread; the embedder that is loaded may be what runs out of memory."""
+    manager, failures = Manager(False), [failure] * (MAX_FAILURES - 1)
+
+    def begin_again() -> None:
+        if failures:
+            raise failures.pop()
+        manager.states[0] = True
+
+    guard = ManagerGuard(manager, begin_again)
+    assert guard.ask(lambda: "answer" if manager.states == [True] else died(), 1.0, "it") == "answer"
+    assert guard.restarts == 1 and not failures
+
+
+def test_a_manager_that_fails_to_begin_again_for_every_call_ends_the_run() -> None:
+    attempts: list[None] = []
+
+    def fail() -> None:
+        attempts.append(None)
+        raise StoreError("away")
+
+    guard = ManagerGuard(Manager(False), fail)
+    with pytest.raises(ManagerLost, match="could not begin again: away"):
+        guard.ask(died, 1.0, "it")
+    assert len(attempts) == MAX_FAILURES
+
+
+def test_a_call_that_kills_the_manager_again_is_not_made_for_ever() -> None:
+    guard, calls = ManagerGuard(Manager(False), lambda: None), []
+    with pytest.raises(ActorDiedError):
+        guard.ask(lambda: calls.append(None) or died(), 1.0, "it")
+    assert guard.restarts == MAX_FAILURES and len(calls) == MAX_FAILURES + 1
+
+
+def test_attempts_of_the_thread_and_of_calls_have_pauses_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is away for some seconds would use up all of them otherwise."""
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+    times: list[float] = []
+
+    def fail() -> None:
+        times.append(time.monotonic())
+        raise StoreError("away")
+
+    guard = ManagerGuard(Manager(False), fail)
+    guard.start()
+    with pytest.raises(ManagerLost):
+        guard.ask(died, 5.0, "it")
+    guard.stop(5.0)
+    assert times[1] - times[0] >= 0.2 and times[2] - times[1] >= 0.4
 
 
 def test_a_call_waits_only_so_long_for_a_manager_that_begins_again() -> None:

@@ -1,5 +1,7 @@
 """Content of a step's checkpoint: verl's own training loop, in each of its modes, with everything else a stub."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +20,7 @@ from verl_comprl.trainer import manager_guard
 from verl_comprl.trainer.checkpoint_folders import CheckpointFolders
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard
-from verl_comprl.trainer.stopping import StopRequest
+from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
 from verl_comprl.trainer.trainer import (
     ComplementaryColocateAsync,
     ComplementarySeparateAsync,
@@ -36,7 +38,7 @@ class Events(list[str]):
 
     def __getattr__(self, name: str) -> Any:
         def note(*arguments: Any) -> dict[str, float]:
-            self.append(" ".join([name, *map(str, arguments[-1:])]))
+            self.append(" ".join([name, *(str(argument) for argument in arguments[-1:] if not callable(argument))]))
             return {"comprl/closed": float(arguments[0])} if name == "collect" else {}
 
         return note
@@ -61,10 +63,11 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
     trainer._episodes = SimpleNamespace(take=events.record, metrics=dict, close=lambda step: None)
-    trainer.end_episodes, trainer.kill_episodes = events.end_episodes, dict
+    trainer.end_episodes, trainer.kill_episodes = lambda free_memory=False: events.append("end_episodes"), dict
     trainer.watch_over = lambda *_: None
     trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()
     trainer.stop, trainer._saved_step, trainer._saves_failed = StopRequest(), -1, 0
+    trainer._first_step, trainer._resumed_from = 0, None
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
 
@@ -81,14 +84,8 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     return trainer
 
 
-@pytest.mark.parametrize(
-    ("kind", "updates"),
-    [(ComplementarySync, 1), (ComplementaryColocateAsync, 1), (ComplementarySeparateAsync, 2)],
-)
-def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
-    kind: type[ComplementaryTrainerMixin], updates: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events, logged = Events(), []
+def with_stubs(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace what verl's loop calls."""
 
     def train(self: Any, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         events.append("train")
@@ -103,6 +100,17 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     monkeypatch.setattr(trainer_base.PPOTrainer, "_save_checkpoint", lambda self: events.append("save verl's"))
     monkeypatch.setattr(CheckpointFolders, "begin", lambda self: Path("aside"))
     monkeypatch.setattr(CheckpointFolders, "finish", lambda *_: events.append("name"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "updates"),
+    [(ComplementarySync, 1), (ComplementaryColocateAsync, 1), (ComplementarySeparateAsync, 2)],
+)
+def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
+    kind: type[ComplementaryTrainerMixin], updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, logged = Events(), []
+    with_stubs(events, monkeypatch)
     trainer_of(kind, events, updates, logged).fit(MagicMock())
 
     # The extractor begins no update between the actor's update of a step that is saved and the end of its checkpoint.
@@ -112,9 +120,87 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
         *(*held, "collect 2", "record 2", "take_turn", "save verl's", "save 2", "name", "go_on", "publish 2"),
         *(*held, "collect 3", "record 3", "take_turn", "save verl's", "save 3", "name", "go_on", "publish 3"),
-        *("end_episodes", "finish", "stop"),
+        *("end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
+
+
+def evaluating(trainer: Any, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object] = lambda: None) -> None:
+    """Let the trainer evaluate after its last step, which a stop ends; ``run`` is called first."""
+
+    def evaluate(self: Any) -> dict[str, float]:
+        trainer.experience_runtime.append("evaluate")
+        run()
+        if trainer.stop.made:
+            raise WaitingStopped
+        return {"success": 1.0}
+
+    trainer.config.trainer.test_freq = STEPS
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_validate", evaluate)
+
+
+@pytest.mark.parametrize("save_freq", [2, -1])
+@pytest.mark.parametrize("moment", ["last step", "last evaluation", "last episodes"])
+def test_a_stop_counts_though_no_step_begins_after_it(
+    moment: str, save_freq: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = Events()
+    with_stubs(events, monkeypatch)
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
+    trainer.config.trainer.save_freq = save_freq
+    evaluating(trainer, monkeypatch, trainer.request_stop if moment == "last evaluation" else lambda: None)
+    if moment == "last step":
+        trainer._episodes.take = lambda step: step == STEPS and trainer.request_stop()
+    if moment == "last episodes":
+        cast(Any, events).finish = lambda is_stopped: trainer.request_stop() or {"stopped": is_stopped()}
+    with pytest.raises(RunInterrupted, match=rf"stopped after step {STEPS}; checkpoint in .*global_step_{STEPS}"):
+        trainer.fit(MagicMock())
+    assert events.count("evaluate") == events.count(f"save {STEPS}") == 1
+    trainer.progress.finish.assert_not_called()
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_run_that_was_stopped_in_its_last_evaluation_makes_it_when_it_is_resumed(
+    tmp_path: Path, measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = Events()
+    with_stubs(events, monkeypatch)
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
+    evaluating(trainer, monkeypatch)
+    trainer.config.trainer.default_local_dir, trainer.global_steps = str(tmp_path), STEPS
+    steps = [STEPS - 1, *([STEPS] if measured else [])]
+    (tmp_path / "evaluations.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in steps))
+    trainer.fit(MagicMock())
+    assert ("evaluate" in events) != measured and "train" not in events
+
+
+def test_a_run_has_as_many_steps_as_it_is_to_have_whatever_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    events, logged = Events(), []
+    with_stubs(events, monkeypatch)
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, logged)
+    evaluating(trainer, monkeypatch)
+    trainer.config.trainer.total_epochs, trainer.steps_per_epoch = 1, 2
+    trainer.fit(MagicMock())
+    assert len(logged) == STEPS and logged[-1]["success"] == 1.0 and f"save {STEPS}" in events
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(None, 3600.0), (RunInterrupted("stopped"), 3600.0), (ValueError("lost"), 5.0), (KeyboardInterrupt(), 5.0)],
+)
+def test_a_run_that_does_not_end_in_order_hardly_waits_for_an_update_of_the_extractor(
+    error: BaseException | None, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(self: Any, loops: Any) -> None:
+        if error is not None:
+            raise error
+
+    events = Events()
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
+    monkeypatch.setattr(trainer_base.PPOTrainer, "fit", end)
+    with pytest.raises(type(error)) if error is not None else nullcontext():
+        trainer.fit(MagicMock())
+    assert events[-1] == f"stop {seconds}"
 
 
 @pytest.mark.parametrize("backend", ["own", "endpoint", "actor"])
@@ -143,7 +229,7 @@ def test_servers_that_read_the_last_episodes_are_not_paused_before_that(
     trainer.kill_episodes = events.kill_episodes
     monkeypatch.setattr(trainer_base.PPOTrainer, "fit", lambda self, loops: events.append("train"))
     trainer.fit(MagicMock())
-    assert events == ["begin", "train", ending, "finish", "kill_episodes", "stop"]
+    assert events == ["begin", "train", ending, "finish", "kill_episodes", "stop 3600.0"]
 
 
 def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:

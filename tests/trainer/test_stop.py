@@ -35,7 +35,7 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     trainer: Any = object.__new__(kind)
     trainer.config = OmegaConf.create(
         {
-            "trainer": {"default_local_dir": str(folder)},
+            "trainer": {"default_local_dir": str(folder), "val_only": False},
             "data": {"train_batch_size": updates},
             "actor_rollout_ref": {"rollout": {}},
         }
@@ -190,6 +190,21 @@ def test_an_evaluation_ends_without_a_result(trainer: Any, events: list[str], mo
     trainer._first_step, trainer.global_steps, trainer._saved_step = 0, 4, 4
     with pytest.raises(RunInterrupted, match="stopped after step 4"):
         trainer._validate()
+
+
+def test_an_evaluation_of_a_checkpoint_that_is_stopped_writes_none(
+    trainer: Any, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``comprl evaluate`` makes it: in a folder of its own, which has no checkpoint of the step."""
+
+    def evaluate(self: Any) -> dict:
+        raise stopping.WaitingStopped
+
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_validate", evaluate)
+    trainer.config.trainer.val_only, trainer._first_step = True, 0
+    with pytest.raises(RunInterrupted, match="stopped before the evaluation had ended; it has no result"):
+        trainer._validate()
+    assert events == ["end episodes"]
 
 
 def test_agent_loops_end_before_their_servers(trainer: Any, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

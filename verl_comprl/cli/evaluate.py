@@ -13,6 +13,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C or SIGTERM has ended."""
+
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
@@ -66,8 +69,8 @@ def run(options: argparse.Namespace) -> int:
                 return code
         found = result(config, checkpoint, folder)
     finally:
-        # The error message of a failed run names its train.log; a refused one has none.
-        if not code or not any(folder.iterdir()):
+        # The error message of a failed run names its train.log; a refused one has none, a stopped one no message.
+        if code in (0, INTERRUPTED) or not any(folder.iterdir()):
             shutil.rmtree(folder)
     text = json.dumps(found, indent=1)
     print(text)

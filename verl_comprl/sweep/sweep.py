@@ -74,9 +74,14 @@ class Sweep:
         self._next: Training | None = None
         """Of the next run, whose processes have been started."""
         self._own_tensorboard = "TENSORBOARD_DIR" not in os.environ
+        self._was_stopped = False
 
     def run(self) -> list[Record]:
-        """Train what has not finished before; returns all records, which are written to the results too."""
+        """Train what has not finished before; returns all records, which are written to the results too.
+
+        Raises:
+            KeyboardInterrupt: If a run was asked to stop and has not left for that: it failed, or had just finished.
+        """
         self._results.parent.mkdir(parents=True, exist_ok=True)
         self._results.write_text("")
         self._display.note(f"{self._plan()}; results: {self._results}")
@@ -94,6 +99,8 @@ class Sweep:
                 file.write(json.dumps(record) + "\n")
             if record["status"] == "interrupted":
                 break
+            if self._was_stopped:  # it had ended by then, or failed to write its checkpoint: no other is to begin
+                raise KeyboardInterrupt
         return records
 
     def _plan(self) -> str:
@@ -174,6 +181,7 @@ class Sweep:
         try:
             training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
         finally:
+            self._was_stopped = training.was_stopped
             training.release()
 
     def _prepared(self, run: CheckedRun) -> Training | None:

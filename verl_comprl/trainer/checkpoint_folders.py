@@ -6,7 +6,8 @@ Owns the names in the run's folder, and when a checkpoint counts as complete. ``
 ``global_step_N``                  A complete checkpoint. Its ``complete.json`` lists every file with its size.
 ``checkpoint_being_written``       What a save has not finished, or a kill has left; removed when the next save begins.
 ``latest_checkpointed_iteration``  verl's file with the latest step. Later checkpoints than that are of a part of the
-``.txt``                           run that was given up by resuming from an earlier one.
+``.txt``                           run that was given up by resuming from an earlier one; only their banks are left when
+                                   the run has saved beyond them.
 =================================  =====================================================================================
 """
 
@@ -84,6 +85,7 @@ class CheckpointFolders:
         _write_manifest(written)
         if named.exists():  # of a part of the run that was given up, or torn
             named.rename(aside / _REPLACED)
+        self._strip_given_up(step)
         # Before the rename, which is then the only moment that counts: until then the marker names nothing.
         self._mark(step)
         written.rename(named)
@@ -156,6 +158,13 @@ class CheckpointFolders:
             return int((self._run / MARKER).read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
+
+    def _strip_given_up(self, step: int) -> None:
+        """Leave only the banks of what was given up, before ``step``: its marker would let the rest count again."""
+        marked = self._marked()
+        for number in self._numbered():
+            if marked is not None and marked < number < step:
+                _strip(self._folder(number))
 
     def _prune(self, step: int, keep: int | None) -> None:
         """Leave only the banks of checkpoints before the ``keep`` latest complete ones."""

@@ -3,6 +3,7 @@
 The trainer holds one such object; an arm without experience holds a :class:`NoExperienceRuntime`.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from verl_comprl.experience import StoreError
 from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, Opening, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer import checkpoint
+from verl_comprl.trainer.checkpoint_folders import step_of
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
@@ -29,6 +31,12 @@ Metrics = dict[str, float]
 
 CLOSE_SECONDS = 300.0
 """Limit of closing the bank, which only writes counters."""
+
+HASTY_SECONDS = 5.0
+"""For which a run that failed, or is left at once, waits for an update of the extractor."""
+
+DRAIN_SECONDS = 2.0
+"""After which the end of a run, waiting for the queue, looks whether it was asked to stop."""
 
 
 class NoExperienceRuntime:
@@ -70,12 +78,20 @@ class NoExperienceRuntime:
     def take_turn(self) -> None:
         """Train the extractor while the actor pauses, if they share slots."""
 
-    def finish(self) -> Metrics:
-        """Wait for pending distillations at the end of a run and return the totals."""
+    def finish(self, is_stopped: Callable[[], bool]) -> Metrics:
+        """Wait for pending distillations at the end of a run and return the totals.
+
+        Args:
+            is_stopped: Says that nobody wants to wait any more.
+        """
         return {}
 
-    def stop(self) -> None:
-        """Let a running update finish, then stop training the extractor."""
+    def stop(self, seconds: float) -> None:
+        """Let a running update finish, then stop training the extractor.
+
+        Args:
+            seconds: After which it is left behind.
+        """
 
     def bank_checksum(self) -> str | None:
         """Return the checksum of the bank's current content."""
@@ -157,7 +173,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         extractor = self.extractor
         self._generate = extractor.generate(actor)
         self._connect_extractor()
-        self._checkpoints = [folder / "comprl"] if folder else []
+        if folder is not None:
+            self._step, self._checkpoints = step_of(folder), [folder / "comprl"]
         self._guard.start()
 
     def _connect_extractor(self) -> None:
@@ -218,19 +235,27 @@ class ExperienceRuntime(NoExperienceRuntime):
     def _ask(self, call: Callable[[], Any], what: str) -> Any:
         return self._guard.ask(call, MANAGER_SECONDS, what)
 
-    def finish(self) -> Metrics:
+    def finish(self, is_stopped: Callable[[], bool]) -> Metrics:
         """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds; not while nobody can read it."""
         try:
-            seconds = 0.0 if self.extractor.is_down else self._comprl.drain_timeout
-            limit = seconds + MANAGER_SECONDS
-            self._guard.ask(
-                lambda: self.manager.drain.remote(seconds), limit, "the experience manager to empty its queue"
-            )
+            self._drain(0.0 if self.extractor.is_down else self._comprl.drain_timeout, is_stopped)
             self._print_warnings()
             metrics = _named(self._ask(self.manager.metrics.remote, "the manager's metrics"))
         except WaitTimeout as error:
             metrics = self._note_timeout(error)
         return metrics | self._learned()
+
+    def _drain(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
+        """Let the manager empty its queue, in parts, between which a stop is noticed."""
+        what, deadline = "the experience manager to empty its queue", time.monotonic() + seconds
+        while True:
+            began = time.monotonic()
+            part = min(max(0.0, deadline - began), DRAIN_SECONDS)
+            limit = part + MANAGER_SECONDS
+            is_empty = self._guard.ask(lambda seconds=part: self.manager.drain.remote(seconds), limit, what)
+            # An answer that comes early says that it is empty, or that the extractor has died.
+            if is_empty or time.monotonic() - began < part or time.monotonic() >= deadline or is_stopped():
+                return
 
     def _note_timeout(self, error: WaitTimeout) -> Metrics:
         self._collect_timeouts += 1
@@ -244,17 +269,17 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def _print_warnings(self) -> None:
         """Print what the manager warned about; the launcher redirects it to train.log."""
-        warnings = self._ask(self.manager.take_warnings.remote, "the experience manager's warnings")
-        for warning in warnings:
-            print(f"experience manager: {warning}")
+        _print_all(self._ask(self.manager.take_warnings.remote, "the experience manager's warnings"))
 
-    def stop(self) -> None:
-        """Let a running update finish, then stop training the extractor."""
+    def stop(self, seconds: float) -> None:
+        """Let a running update finish, then stop training the extractor; both are left behind after ``seconds``."""
         if self._learner is not None:
-            self._learner.stop(self._comprl.work_timeout)
-        self._guard.stop(self._comprl.work_timeout)
-        with suppress(Exception):  # the manager may be what has failed, and the run's own error matters more
-            self._print_warnings()
+            self._learner.stop(seconds)
+        self._guard.stop(seconds)
+        # The manager may be what has failed; it does not begin again for this, and the run's own error matters more.
+        with suppress(Exception):
+            limit = min(seconds, MANAGER_SECONDS)
+            _print_all(wait_for(self.manager.take_warnings.remote(), limit, "the experience manager's warnings"))
 
     def bank_checksum(self) -> str:
         """Return the checksum of the bank's entries with their counters."""
@@ -303,10 +328,15 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), CLOSE_SECONDS, "the experience manager to close the bank")
-        except (WaitTimeout, StoreError) as error:  # costs the counts since the last flush of the bank
-            print(error)
+        except (WaitTimeout, StoreError, RayActorError, ManagerNotOpen) as error:  # costs the counts since a flush
+            print(f"the bank was not closed: {error}")
         finally:
             ray.kill(self.manager)
+
+
+def _print_all(warnings: list[str]) -> None:
+    for warning in warnings:
+        print(f"experience manager: {warning}")
 
 
 def _named(metrics: Metrics) -> Metrics:

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
 from omegaconf import DictConfig
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from verl_comprl.record import RunRecord
+from verl_comprl.rollout.failures import PARTITION as FAILED
 from verl_comprl.rollout.recorder import PARTITION as RECORDS
 from verl_comprl.trainer.keys import EVALUATION, TRAIN, prompt_of
 
@@ -49,18 +52,24 @@ def refill_groups_without_rows(buffer: Any, limit: int) -> None:
     buffer._terminal_eviction_reasons = reasons
 
 
-def clear_leftovers() -> int:
+def clear_leftovers(run: Path) -> int:
     """Remove what a restored TransferQueue holds and nobody will ever read; returns the number of keys.
 
     These are the rows that the checkpointed step was trained on, whose prompts are gone (verl clears rows after it has
-    saved), and an evaluation that was going on; and records of episodes that have been written, or belong to neither.
+    saved), and an evaluation that was going on; records of episodes that have been written, or belong to neither; and
+    failed rollouts that were written to the run's folder and counted after the checkpoint, or while it was written.
+
+    Args:
+        run: Folder of the run, whose files have been taken back to the checkpoint.
     """
     partitions: dict[str, dict[str, dict[str, Any]]] = tq.kv_list() or {}
     rows = partitions.get(TRAIN, {})
     prompts = {key for key, tag in rows.items() if tag.get("is_prompt", False)}
+    written = {failure["id"] for failure in RunRecord(run).failures()}
     leftovers = {
         TRAIN: [key for key in rows if key not in prompts and prompt_of(key) not in prompts],
         EVALUATION: list(partitions.get(EVALUATION, {})),
+        FAILED: [key for key in partitions.get(FAILED, {}) if key in written],
         RECORDS: [key for key in partitions.get(RECORDS, {}) if prompt_of(key) not in prompts],
     }
     for partition, keys in leftovers.items():
@@ -91,7 +100,7 @@ class SubmittedAhead(PPOTrainer):
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
-        clear_leftovers()
+        clear_leftovers(Path(self.config.trainer.default_local_dir))
 
     def on_train_begin(self) -> None:
         """Before the first step."""

@@ -7,6 +7,7 @@ Ray starts the process again, so that all handles stay valid; until the bank is 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -45,6 +46,9 @@ class ManagerGuard:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="manager-guard", daemon=True)
         self._error: Exception | None = None
+        self._failures = 0
+        """Attempts in a row that have failed, whoever made them."""
+        self._not_before = 0.0
         self.restarts = 0
         """How often the manager has begun again."""
 
@@ -61,24 +65,36 @@ class ManagerGuard:
     def ask(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
         """Return the result of a call to the manager, which is made again if its process died meanwhile.
 
+        It may die again while it begins again, or in the call that is made again: some attempts are made before that
+        ends the run, as in the thread.
+
         Args:
             call: Makes the remote call.
             seconds: Limit of one call.
             what: What is waited for, as it should read in an error.
 
         Raises:
-            WaitTimeout: If it takes longer.
-            ManagerLost: If the thread has given up.
-            ray.exceptions.RayError: What the manager raised, or that it cannot be started again.
-            Exception: What kept it from beginning again.
+            WaitTimeout: If it takes longer, or a part of beginning again does.
+            ManagerLost: If it could not begin again, several times in a row.
+            ray.exceptions.RayError: What the manager raised, or that it dies whenever it is asked.
         """
+        for _ in range(MAX_FAILURES):
+            self._raise_if_lost()
+            try:
+                return wait_for(call(), seconds, what)
+            except (RayActorError, ManagerNotOpen):
+                try:
+                    self.look(seconds)
+                except WaitTimeout:
+                    raise
+                except Exception:
+                    continue  # look has counted and told it, and waits before the next attempt
+        self._raise_if_lost()
+        return wait_for(call(), seconds, what)
+
+    def _raise_if_lost(self) -> None:
         if self._error is not None:
             raise ManagerLost(f"the experience manager could not begin again: {self._error}") from self._error
-        try:
-            return wait_for(call(), seconds, what)
-        except (RayActorError, ManagerNotOpen):
-            self.look(seconds)
-            return wait_for(call(), seconds, what)
 
     def look(self, seconds: float) -> None:
         """Let the manager begin again if its process has died.
@@ -91,11 +107,24 @@ class ManagerGuard:
             Exception: What keeps it from beginning again.
         """
         with holding(self._lock, seconds, "the experience manager to begin again"):
-            if self._is_there():
-                return
-            print("the experience manager's process has died; it begins again with the bank as it is", flush=True)
-            self._begin_again()
-            self.restarts += 1
+            self._stopped.wait(max(0.0, self._not_before - time.monotonic()))
+            try:
+                self._mend()
+            except Exception as error:
+                self._failures += 1
+                print(f"the experience manager could not begin again: {error!r}", flush=True)
+                self._not_before = time.monotonic() + LOOK_SECONDS * 2**self._failures
+                if self._failures >= MAX_FAILURES:
+                    self._error = error
+                raise
+            self._failures = 0
+
+    def _mend(self) -> None:
+        if self._is_there():
+            return
+        print("the experience manager's process has died; it begins again with the bank as it is", flush=True)
+        self._begin_again()
+        self.restarts += 1
 
     def _is_there(self) -> bool:
         deadline = time.monotonic() + RESTART_SECONDS
@@ -111,14 +140,6 @@ class ManagerGuard:
                 time.sleep(0.2)
 
     def _run(self) -> None:
-        failures = 0
-        while not self._stopped.wait(LOOK_SECONDS * 2**failures):
-            try:
+        while self._error is None and not self._stopped.wait(LOOK_SECONDS):
+            with suppress(Exception):  # look has counted and told it
                 self.look(threading.TIMEOUT_MAX)  # nobody waits for this thread
-                failures = 0
-            except Exception as error:
-                failures += 1
-                print(f"the experience manager could not begin again: {error!r}", flush=True)
-                if failures == MAX_FAILURES:
-                    self._error = error
-                    return

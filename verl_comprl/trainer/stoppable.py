@@ -1,18 +1,19 @@
 """Leaving a run on request, within seconds, with a checkpoint of everything that has been trained.
 
-Owns where a run can be left, and the end of episodes that nobody waits for.
+Owns where a run ends or can be left, and the end of episodes that nobody waits for.
 """
 
 from typing import Any, NoReturn
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from ray.exceptions import RayError
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.waiting import call_within
+from verl_comprl.record import RunRecord
 from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.groups import episodes_are_running
 from verl_comprl.trainer.run_processes import actor_servers, agent_loop_workers, reward_workers
@@ -45,8 +46,30 @@ class StoppableTrainer(CheckpointingTrainer):
     def _is_last_save(self) -> bool:
         return self.stop.made or super()._is_last_save
 
+    def fit(self, agent_loop_manager: AgentLoopManager) -> None:
+        """Train to the last step; a request that came too late for another step to begin counts all the same.
+
+        Raises:
+            RunInterrupted: If the run was asked to stop.
+        """
+        settings = self.config.trainer
+        with open_dict(settings):
+            # verl ends at the first of both, and then without the checkpoint and the evaluation of a last step.
+            settings.total_epochs = max(settings.total_epochs, self.total_training_steps)
+            if self._lacks_last_evaluation():
+                settings.val_before_train = True
+        super().fit(agent_loop_manager)
+        if not settings.val_only:
+            self.stop_between_steps()
+
+    def _lacks_last_evaluation(self) -> bool:
+        """Whether the run was stopped in the evaluation after its last step, which begins with no step any more."""
+        if self.config.trainer.test_freq <= 0 or self.global_steps < self.total_training_steps:
+            return False
+        return all(measured["step"] != self.global_steps for measured in RunRecord(self._folder).evaluations())
+
     def stop_between_steps(self) -> None:
-        """Leave if asked to; to be called when a step begins.
+        """Leave if asked to; to be called when a step begins, or after the last one, where one would begin.
 
         Raises:
             RunInterrupted: When the checkpoint has been written.
@@ -87,15 +110,17 @@ class StoppableTrainer(CheckpointingTrainer):
         except WaitingStopped:
             if not self._first_step:
                 self._interrupt()
-            return {}  # the next step will not begin
+            return {}  # the next step will not begin; after the last one, fit leaves
 
     def _interrupt(self) -> NoReturn:
         """Write a checkpoint of the last step, unless there is one or none was trained, and leave."""
-        step = self.global_steps
-        is_to_be_saved = bool(step) and self._saved_step != step
+        step, only_evaluates = self.global_steps, self.config.trainer.val_only
+        is_to_be_saved = bool(step) and self._saved_step != step and not only_evaluates
         self.end_episodes(free_memory=is_to_be_saved)
         if is_to_be_saved:
             self._save_checkpoint()
+        if only_evaluates:
+            raise RunInterrupted("stopped before the evaluation had ended; it has no result")
         if not step:
             raise RunInterrupted("stopped before a step was trained; there is no checkpoint")
         raise RunInterrupted(f"stopped after step {step}; checkpoint in {self._folder / f'global_step_{step}'}")

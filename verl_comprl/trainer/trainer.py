@@ -39,7 +39,7 @@ from verl_comprl.trainer.checkpoint import check_slots, resume_folder
 from verl_comprl.trainer.checkpoint_folders import step_of
 from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
-from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.experience_runtime import HASTY_SECONDS, ExperienceRuntime
 from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.limited_transfers import LimitedTransfers
@@ -52,6 +52,7 @@ from verl_comprl.trainer.rewinding import rewind_run
 from verl_comprl.trainer.run_log import add_metrics_file, append_record
 from verl_comprl.trainer.same_order import SameOrder
 from verl_comprl.trainer.stoppable import StoppableTrainer
+from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.task_sampler import share_equally
 
 _STARTING = "the extractor to start"
@@ -136,6 +137,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         """Train the actor; the extractor is trained in the background meanwhile."""
         self.experience_runtime.begin()
         self.watch_over(agent_loop_manager)
+        in_order = False
         try:
             marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
@@ -146,15 +148,19 @@ class ComplementaryTrainerMixin(StoppableTrainer):
                 self.end_episodes()
             if not self.config.trainer.val_only:
                 self.progress.activity("finishing: the extractor reads the last episodes")
-                self.progress.finish(self.experience_runtime.finish(), self._saved_paths())
+                totals = self.experience_runtime.finish(lambda: self.stop.made)
+                self.stop_between_steps()
+                self.progress.finish(totals, self._saved_paths())
+            in_order = True
         except Exception as error:
+            in_order = isinstance(error, RunInterrupted)
             self._failures.explain(error)
             raise
         finally:
             with suppress(Exception):  # whatever has failed, which matters more
                 self.kill_episodes()
             self._episodes.close(self.global_steps)
-            self.experience_runtime.stop()
+            self.experience_runtime.stop(self.comprl.work_timeout if in_order else HASTY_SECONDS)
 
     def close(self) -> None:
         """Close the bank."""
