@@ -1,6 +1,8 @@
 """Start of Ray, or connection to one; ``ray.init`` itself is replaced, since only its arguments matter here."""
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,51 @@ def test_an_address_where_nobody_answers_is_named(started: dict[str, Any], monke
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"no Ray cluster can be reached at 10.0.0.1:6379 .RAY_ADDRESS.: timed out"):
         training.start_ray(config())
+
+
+def test_sigterm_is_still_handled_as_before_while_ray_starts_and_after(monkeypatch: Any) -> None:
+    from ray._private import utils
+
+    def init(**_: Any) -> None:
+        utils.set_sigterm_handler(lambda number, _: sys.exit(number))  # as Ray does, in several places
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "init", init)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        training.start_ray(config())
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_without_a_handler_of_its_own_a_process_has_rays(monkeypatch: Any) -> None:
+    from ray._private import utils
+
+    def of_ray(number: int, _: Any) -> None:
+        sys.exit(number)
+
+    monkeypatch.setattr(ray, "init", lambda **_: utils.set_sigterm_handler(of_ray))
+    previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        training.start_ray(config())
+        assert signal.getsignal(signal.SIGTERM) is of_ray
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_jobs_of_two_rays_on_one_machine_have_numbers_of_their_own(monkeypatch: Any) -> None:
+    from ray._private import state
+
+    numbers: list[int] = []
+    monkeypatch.setattr(state, "next_job_id", lambda: ray.JobID.from_int(1))
+    monkeypatch.setattr(ray, "init", lambda **_: numbers.append(state.next_job_id().int()))
+    for _ in range(2):
+        training.start_ray(config())
+    assert len(set(numbers)) == 2 and all(2**31 <= number < 2**32 - 1 for number in numbers)
+    assert state.next_job_id().int() == 1
 
 
 def test_folders_are_named_so_that_processes_elsewhere_find_them(tmp_path: Path, monkeypatch: Any) -> None:

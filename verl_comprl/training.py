@@ -68,7 +68,7 @@ def start_ray(config: Any) -> None:
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
     from verl_comprl.platform.detection import on_existing_cluster
-    from verl_comprl.platform.patches import ray_on_loopback
+    from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler, ray_on_loopback
 
     if ray.is_initialized():
         return
@@ -89,7 +89,7 @@ def start_ray(config: Any) -> None:
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
     try:
-        with interface:
+        with interface, ray_keeps_sigterm_handler(), random_ray_job():
             ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
     except ConnectionError as error:
         address = settings.get("address") or os.environ.get("RAY_ADDRESS")
