@@ -187,10 +187,12 @@ def test_a_cluster_that_another_run_uses_is_refused(monkeypatch: Any, made_by: l
 def test_the_queue_of_a_run_on_a_cluster_is_found_by_the_next_and_outlives_it(tmp_path: Path) -> None:
     """Two drivers on one Ray: the second is refused, and the first one's queue still answers."""
     program = """
-        import sys, ray, transfer_queue as tq
+        import os, sys, ray, transfer_queue as tq
         from omegaconf import OmegaConf
         from verl_comprl import training
         ray_init = {"num_gpus": None, "num_cpus": 4, "log_to_driver": 0, "include_dashboard": False, "runtime_env": {}}
+        if "RAY_ADDRESS" not in os.environ:  # on loopback, as by default, a Ray cannot be joined
+            ray_init["_node_ip_address"] = ray.util.get_node_ip_address()
         training.start_ray(OmegaConf.create({"ray_kwargs": {"ray_init": ray_init}}))
         training._QUEUE_SECONDS = 1.0
         training.check_transfer_queue()
@@ -202,7 +204,7 @@ def test_the_queue_of_a_run_on_a_cluster_is_found_by_the_next_and_outlives_it(tm
         tq.close()
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    environment = {**os.environ, "VERL_PLATFORM": "cpu"}
+    environment = {**os.environ, "VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
     environment.pop("RAY_ADDRESS", None)
     pipe = subprocess.PIPE
     first = subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True)
