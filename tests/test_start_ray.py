@@ -1,7 +1,13 @@
 """Start of Ray, or connection to one; ``ray.init`` itself is replaced, since only its arguments matter here."""
 
 import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +107,123 @@ def test_an_address_where_nobody_answers_is_named(started: dict[str, Any], monke
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"no Ray cluster can be reached at 10.0.0.1:6379 .RAY_ADDRESS.: timed out"):
         training.start_ray(config())
+
+
+def test_sigterm_is_still_handled_as_before_while_ray_starts_and_after(monkeypatch: Any) -> None:
+    from ray._private import utils
+
+    def init(**_: Any) -> None:
+        utils.set_sigterm_handler(lambda number, _: sys.exit(number))  # as Ray does, in several places
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "init", init)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        training.start_ray(config())
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_without_a_handler_of_its_own_a_process_has_rays(monkeypatch: Any) -> None:
+    from ray._private import utils
+
+    def of_ray(number: int, _: Any) -> None:
+        sys.exit(number)
+
+    monkeypatch.setattr(ray, "init", lambda **_: utils.set_sigterm_handler(of_ray))
+    previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        training.start_ray(config())
+        assert signal.getsignal(signal.SIGTERM) is of_ray
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def test_jobs_of_two_rays_on_one_machine_have_numbers_of_their_own(monkeypatch: Any) -> None:
+    from ray._private import state
+
+    numbers: list[int] = []
+    monkeypatch.setattr(state, "next_job_id", lambda: ray.JobID.from_int(1))
+    monkeypatch.setattr(ray, "init", lambda **_: numbers.append(state.next_job_id().int()))
+    for _ in range(2):
+        training.start_ray(config())
+    assert len(set(numbers)) == 2 and all(2**31 <= number < 2**32 - 1 for number in numbers)
+    assert state.next_job_id().int() == 1
+
+
+class _Queue:
+    """The controller of a TransferQueue that the job has made."""
+
+    def __init__(self, job: int) -> None:
+        self._ray_actor_id = SimpleNamespace(job_id=ray.JobID.from_int(job))
+
+
+@pytest.mark.parametrize(("made_by", "refused"), [([7], True), ([7, None], False), ([8], False), ([None], False)])
+def test_a_cluster_that_another_run_uses_is_refused(monkeypatch: Any, made_by: list[int | None], refused: bool) -> None:
+    """This process's job is 8; a queue of job 7 may be about to end."""
+    left = list(made_by)
+
+    def get_actor(name: str, namespace: str) -> _Queue:
+        job = left.pop(0) if left else made_by[-1]
+        if job is None or (name, namespace) != ("TransferQueueController", "transfer_queue"):
+            raise ValueError(name)
+        return _Queue(job)
+
+    context = SimpleNamespace(get_job_id=lambda: ray.JobID.from_int(8).hex())
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(training, "_QUEUE_SECONDS", 1.0 if not refused else 0.1)
+    if not refused:
+        training.check_transfer_queue()
+        return
+    with pytest.raises(ConfigError, match=r"another run uses this Ray cluster.*wait.*or start without RAY_ADDRESS"):
+        training.check_transfer_queue()
+
+
+@pytest.mark.run
+def test_the_queue_of_a_run_on_a_cluster_is_found_by_the_next_and_outlives_it(tmp_path: Path) -> None:
+    """Two drivers on one Ray: the second is refused, and the first one's queue still answers."""
+    program = """
+        import os, sys, ray, transfer_queue as tq
+        from omegaconf import OmegaConf
+        from verl_comprl import training
+        ray_init = {"num_gpus": None, "num_cpus": 4, "log_to_driver": 0, "include_dashboard": False, "runtime_env": {}}
+        if "RAY_ADDRESS" not in os.environ:  # on loopback, as by default, a Ray cannot be joined
+            ray_init["_node_ip_address"] = ray.util.get_node_ip_address()
+        training.start_ray(OmegaConf.create({"ray_kwargs": {"ray_init": ray_init}}))
+        training._QUEUE_SECONDS = 1.0
+        training.check_transfer_queue()
+        tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
+        training.check_transfer_queue()
+        print(ray.get_runtime_context().gcs_address, flush=True)
+        sys.stdin.readline()
+        print(tq.kv_list(), flush=True)
+        tq.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {**os.environ, "VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
+    environment.pop("RAY_ADDRESS", None)
+    pipe = subprocess.PIPE
+    first = subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True)
+    try:
+        assert first.stdin and first.stdout
+        address = next(line for line in first.stdout if re.fullmatch(r"[\d.]+:\d+\n", line)).strip()
+        second = subprocess.run(
+            command,
+            env=environment | {"RAY_ADDRESS": address},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert second.returncode == 1 and "ConfigError: another run uses this Ray cluster" in second.stderr
+        answer, _ = first.communicate("\n", timeout=100)
+        assert first.returncode == 0 and answer.strip().endswith("{}")
+    finally:
+        first.kill()
 
 
 def test_folders_are_named_so_that_processes_elsewhere_find_them(tmp_path: Path, monkeypatch: Any) -> None:

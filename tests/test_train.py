@@ -10,6 +10,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
 from verl_comprl import train
+from verl_comprl.config.reading import ConfigError
 from verl_comprl.experience import BankConfig
 
 
@@ -98,6 +99,7 @@ def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(train, "Training", Training)
     monkeypatch.setattr("transfer_queue.init", start_queue)
+    monkeypatch.setattr(train, "check_transfer_queue", lambda: None)
     monkeypatch.setattr("transfer_queue.close", lambda: events.append("close queue"))
     monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: events.append("end"))
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path))
@@ -109,7 +111,27 @@ def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
     error.append(ConnectionError("no queue"))
     with pytest.raises(ConnectionError):
         train._train(config, settings, SimpleNamespace())
-    assert events == ["trainer", "manager", "queue", "close queue", "end"]
+    assert events == ["trainer", "manager", "queue", "end"]
+
+
+def test_the_queue_of_another_run_is_not_closed(tmp_path, monkeypatch):
+    """It was made between the check of the cluster and this run's own start."""
+
+    def check():
+        raise ConfigError("another run uses this Ray cluster")
+
+    monkeypatch.setattr(
+        train, "Training", lambda config: SimpleNamespace(trainer=SimpleNamespace(prepare=lambda: None))
+    )
+    monkeypatch.setattr(train, "check_transfer_queue", check)
+    monkeypatch.setattr("transfer_queue.init", lambda settings: None)
+    monkeypatch.setattr("transfer_queue.close", lambda: pytest.fail("another run's queue was ended"))
+    monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: None)
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}, "transfer_queue": {}})
+    shown = []
+    assert train._train(config, SimpleNamespace(experience=False), SimpleNamespace(fail=shown.append)) == 2
+    assert shown == ["another run uses this Ray cluster"]
 
 
 def test_help_is_one_screen(capsys):

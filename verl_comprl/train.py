@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.config.arm_check import unknown_arms
-from verl_comprl.config.reading import unknown_overrides
+from verl_comprl.config.reading import ConfigError, unknown_overrides
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.platform import detection
 from verl_comprl.platform.launchers import node_count, strip_launcher_variables
-from verl_comprl.training import Training, check_config, start_ray, uninterrupted
+from verl_comprl.training import Training, check_config, check_transfer_queue, start_ray, uninterrupted
 
 _HELP = """\
 usage: comprl train [--config-dir DIR --config-name NAME] key=value …
@@ -132,7 +132,7 @@ def _checked(config: Any, display: Any) -> Any | None:
     from verl_comprl.compat import check_symbols
     from verl_comprl.config.asynchrony import asynchrony_notes
     from verl_comprl.config.composing import one_line
-    from verl_comprl.config.validation import ConfigError, check_slots
+    from verl_comprl.config.validation import check_slots
     from verl_comprl.config.variants import variant_notes
     from verl_comprl.experience import StoreError
     from verl_comprl.experience.store import check_server
@@ -150,6 +150,7 @@ def _checked(config: Any, display: Any) -> Any | None:
         if comprl.experience and comprl.bank.url and not detection.on_existing_cluster(config.ray_kwargs.ray_init):
             asyncio.run(check_server(comprl.bank))  # the manager finds out only when Ray has started
         start_ray(config)
+        check_transfer_queue()
         check_slots(config, ray.cluster_resources())
     except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         if is_verbose():
@@ -175,19 +176,22 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
     given = copy.deepcopy(config)
     fraction = comprl.guided_fraction if comprl.experience else None
+    own_queue = False
     try:
         OmegaConf.resolve(config)
         training = Training(config)
         # The experience manager loads its libraries and the embedder while TransferQueue starts.
         training.trainer.prepare()
         tq.init(config.transfer_queue)
+        check_transfer_queue()  # a run that started at the same moment may have made it
+        own_queue = True
         # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
         training.run(display, guided_fraction=fraction, on_start=lambda: save_config(given, folder))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))
         return 130
-    except (FileNotFoundError, PlacementError, StoreError, SnapshotError, EndpointError) as error:
+    except (ConfigError, FileNotFoundError, PlacementError, StoreError, SnapshotError, EndpointError) as error:
         print(traceback.format_exc())  # to the log
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))
@@ -197,7 +201,8 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         return 130
     finally:
         with uninterrupted():
-            tq.close()
+            if own_queue:  # it ends whichever this process has joined
+                tq.close()
             end_ray()
     return 0
 

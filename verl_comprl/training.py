@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.display.introduction import describe_training
+
+_QUEUE_SECONDS = 10.0
+"""For the TransferQueue of a run that has just ended, which Ray removes a moment later."""
 
 
 def complete_config(config: Any) -> None:
@@ -68,7 +72,7 @@ def start_ray(config: Any) -> None:
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
     from verl_comprl.platform.detection import on_existing_cluster
-    from verl_comprl.platform.patches import ray_on_loopback
+    from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler, ray_on_loopback
 
     if ray.is_initialized():
         return
@@ -89,11 +93,31 @@ def start_ray(config: Any) -> None:
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
     try:
-        with interface:
+        with interface, ray_keeps_sigterm_handler(), random_ray_job():
             ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
     except ConnectionError as error:
         address = settings.get("address") or os.environ.get("RAY_ADDRESS")
         raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}") from error
+
+
+def check_transfer_queue() -> None:
+    """Check that no other run uses this Ray cluster; before TransferQueue starts, and after it.
+
+    There is one TransferQueue per cluster. A second run would join the first one's, share its partitions and end it.
+
+    Raises:
+        ConfigError: If another run has it.
+    """
+    from verl_comprl.platform.ray_session import foreign_transfer_queue
+
+    deadline = time.monotonic() + _QUEUE_SECONDS
+    while foreign_transfer_queue():
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                "another run uses this Ray cluster, which has one TransferQueue; wait until that run has ended, or "
+                "start without RAY_ADDRESS"
+            )
+        time.sleep(0.5)
 
 
 def _worker_variables() -> dict[str, str]:

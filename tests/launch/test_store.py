@@ -106,6 +106,17 @@ def test_a_node_leaves_with_the_first_ones_code_if_that_has_ended_before(port: i
     assert first.add("left", 0) == 1
 
 
+@pytest.mark.parametrize(("restarts", "code", "returned"), [("3", 130, 0), ("0", 130, 130), ("3", 1, 1)])
+def test_torchrun_does_not_start_again_what_was_stopped(
+    port: int, monkeypatch, restarts: str, code: int, returned: int
+) -> None:
+    first = RunStore(variables(0, port))
+    for name, value in variables(1, port, TORCHELASTIC_MAX_RESTARTS=restarts).items():
+        monkeypatch.setenv(name, value)
+    first.set("end", str(code))
+    assert launch.main([]) == returned
+
+
 def test_the_first_node_counts_who_came(port: int, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COMPRL_JOIN_SECONDS", "1")
     monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")

@@ -95,6 +95,33 @@ def test_ray_still_has_to_be_told_to_stay_on_loopback(tmp_path: Path) -> None:
     assert lines[-3:] == ["Ray replaces it: True", "workers: 127.0.0.1", "listening: 127.0.0.1"]
 
 
+@pytest.mark.run
+def test_ray_still_replaces_the_handler_of_sigterm_and_counts_its_jobs_from_1(tmp_path: Path) -> None:
+    program = """
+        import signal, ray
+        from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler
+
+        def start():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+            own = signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+
+            @ray.remote
+            def job():
+                return ray.get_runtime_context().get_job_id()
+
+            here, there = ray.get_runtime_context().get_job_id(), ray.get(job.remote())
+            print("started:", own, here == "01000000", there == here)
+            ray.shutdown()
+
+        start()
+        with ray_keeps_sigterm_handler(), random_ray_job():
+            start()
+    """
+    lines = run(tmp_path, program, RAY_raylet_start_wait_time_s="100").splitlines()
+    assert lines[-2:] == ["started: False True True", "started: True False True"]
+
+
 @pytest.mark.slow
 def test_vllm_still_frees_a_weight_that_the_next_sync_has_to_fill(tmp_path: Path) -> None:
     program = """

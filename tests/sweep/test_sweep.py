@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.saved import FILE
 from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
@@ -285,3 +286,24 @@ def test_seconds_of_a_part_that_was_lost_do_not_count_later(
     (tmp_path / "a" / "global_step_5" / "actor").mkdir(parents=True)
     (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text("5")
     assert sweep(Script()).run()[0]["seconds"] == 10
+
+
+def test_a_cluster_that_another_run_uses_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep ends with the reason, and TransferQueue, which another run has made, goes on."""
+
+    def check() -> None:
+        raise ConfigError("another run uses this Ray cluster")
+
+    ended: list[str] = []
+    monkeypatch.setattr("verl_comprl.sweep.sweep.start_ray", lambda config: None)
+    monkeypatch.setattr("verl_comprl.sweep.sweep.check_transfer_queue", check)
+    monkeypatch.setattr("verl_comprl.config.slots.needed_slots", lambda config: 1)
+    monkeypatch.setattr("transfer_queue.init", lambda settings: pytest.fail("another run's queue was joined"))
+    monkeypatch.setattr("transfer_queue.close", lambda: pytest.fail("another run's queue was ended"))
+    monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: ended.append("ray"))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "a")}})
+    sweep = Sweep([CheckedRun(Run("a", ()), config, None, ())], tmp_path / "results.jsonl")
+    with pytest.raises(ConfigError, match="another run uses"):
+        sweep.run()
+    sweep.close()
+    assert ended == ["ray"]

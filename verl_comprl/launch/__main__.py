@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from verl_comprl.config.reading import unknown_overrides
 from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import LOST, LaunchError
+from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.store import RunStore
 
@@ -15,6 +15,8 @@ _TRAIN = ("-m", "verl_comprl.train")
 
 def main(arguments: Sequence[str], command: Sequence[str] = _TRAIN) -> int:
     """Do this node's part of the run and return the training's exit code, the same on all nodes.
+
+    With torchrun's ``--max-restarts`` that of a run that was stopped is 0: torchrun starts it again otherwise.
 
     Args:
         arguments: Hydra overrides of the training.
@@ -35,7 +37,9 @@ def main(arguments: Sequence[str], command: Sequence[str] = _TRAIN) -> int:
     except LaunchError as error:
         print(f"launch: {error}", file=sys.stderr)
         return LOST
-    return lead(store, [*command, *arguments]) if store.rank == 0 else follow(store)
+    code = lead(store, [*command, *arguments]) if store.rank == 0 else follow(store)
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0)
+    return 0 if code == INTERRUPTED and restarts else code
 
 
 if __name__ == "__main__":

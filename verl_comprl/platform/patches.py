@@ -7,6 +7,8 @@ library no longer needs it. Those of process groups and of vLLM are applied only
 import functools
 import logging
 import os
+import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +61,43 @@ def ray_on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def ray_keeps_sigterm_handler() -> Iterator[None]:
+    """For Ray 2: leaves this process's handler of SIGTERM in place while Ray starts, if it has one.
+
+    Ray replaces it by ones that exit without a word, with the number of the signal or 1 as the code.
+    """
+    from ray._private import utils
+
+    set_handler = utils.set_sigterm_handler
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = set_handler
+
+
+@contextmanager
+def random_ray_job() -> Iterator[None]:
+    """For Ray 2 and verl 0.9.1: gives a Ray job that starts a number of its own, also among other Rays of this machine.
+
+    Every Ray counts its jobs from 1, and verl tells jobs on one machine apart by that number alone: the sockets in
+    /tmp through which weights go to the servers would be those of another run, whose weights a server might load. The
+    number is the one thing that the processes on both ends of a socket take from the same place.
+    """
+    import ray
+    from ray._private import state
+
+    next_job_id = state.next_job_id
+    # The upper half, which a cluster that counts does not reach; the last number means no job.
+    state.next_job_id = lambda: ray.JobID.from_int(2**31 + secrets.randbelow(2**31 - 1))
+    try:
+        yield
+    finally:
+        state.next_job_id = next_job_id
 
 
 @functools.cache

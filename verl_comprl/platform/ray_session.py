@@ -1,5 +1,7 @@
 """Identity of this process's Ray job, and its end."""
 
+from typing import Any
+
 import psutil
 import ray
 
@@ -14,6 +16,15 @@ def ray_job() -> str:
     """
     context = ray.get_runtime_context()
     return f"{context.get_node_id()} {context.get_job_id()}"
+
+
+def foreign_transfer_queue() -> bool:
+    """Return whether this Ray cluster has a TransferQueue that another Ray job has made."""
+    try:
+        controller: Any = ray.get_actor("TransferQueueController", namespace="transfer_queue")
+    except ValueError:  # Ray knows no actor of that name
+        return False
+    return controller._ray_actor_id.job_id.hex() != ray.get_runtime_context().get_job_id()
 
 
 def end_ray() -> None:

@@ -21,7 +21,7 @@ from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
-from verl_comprl.training import Training, start_ray, uninterrupted
+from verl_comprl.training import Training, check_transfer_queue, start_ray, uninterrupted
 
 
 def run(
@@ -156,7 +156,7 @@ class Sweep:
 
         try:
             self._train(run, following, display)
-        except (RunInterrupted, KeyboardInterrupt, SystemExit) as error:  # Ray turns SIGTERM into the last one
+        except (RunInterrupted, KeyboardInterrupt, SystemExit) as error:  # the last one from Ray's handler of SIGTERM
             return "interrupted", str(error)
         except Exception as error:
             print(traceback.format_exc())
@@ -216,8 +216,10 @@ class Sweep:
             return
         largest = max((one.config for one in self._runs), key=needed_slots)
         start_ray(largest)
+        check_transfer_queue()
         check_slots(largest, ray.cluster_resources())
         tq.init(run.config.transfer_queue)
+        check_transfer_queue()  # a run that started at the same moment may have made it
         self._engines = Engines()
 
     def _release(self) -> None:
@@ -232,6 +234,7 @@ class Sweep:
         from verl_comprl.platform.ray_session import end_ray
 
         with uninterrupted():
+            if self._engines is not None:  # otherwise it may be another run's
+                tq.close()
             self._engines = self._next = None
-            tq.close()
             end_ray()
