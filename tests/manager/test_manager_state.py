@@ -93,7 +93,7 @@ async def test_a_merge_that_was_running_is_repeated_after_a_resume(
     extractor.gate.set()
     frozen = await open_manager("frozen", extractor_settings={"distill": False})
     await frozen.manager.restore(str(tmp_path / "snapshot"))
-    frozen.start()  # as for an evaluation
+    frozen.start()  # as for an evaluation, which does not repeat it
     second = await open_manager("second")
     await second.manager.restore(str(tmp_path / "snapshot"))
     second.start()
@@ -101,6 +101,9 @@ async def test_a_merge_that_was_running_is_repeated_after_a_resume(
     assert [entry.title for entry in second.bank.entries()] == ["ab"] and len(frozen.bank) == 2
     assert await second.manager.merge()  # the next one can be started
     await merged(second, passes=2)
+    assert await frozen.manager.merge()  # a run without distillation may merge
+    await merged(frozen)
+    assert [entry.title for entry in frozen.bank.entries()] == ["ab"]
 
 
 async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extractor: Extractor, tmp_path: Path) -> None:
