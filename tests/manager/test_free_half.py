@@ -25,9 +25,7 @@ def comparison(setup: Setup, id: str) -> Comparison:
 async def test_old_uses_are_not_compared_with_what_the_actor_has_learned_since(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
-    setup = await open_manager(
-        bank={"retire_min_uses": 4, "retire_margin": 0.1}, extractor_settings={"distill": False}
-    )
+    setup = await open_manager(bank={"retire_min_uses": 4, "retire_margin": 0.1}, extractor_settings={"distill": False})
     setup.start()
     entry, _ = await setup.seed("open the door", "pray")
     # The free half goes from 1 of 8 to 7 of 8; the entry succeeds in every second episode of steps 1 to 4.

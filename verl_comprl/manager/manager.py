@@ -256,7 +256,8 @@ class ExperienceManager:
         if record.kind is CallKind.DISTILL:
             writes = any(isinstance(operation, Add | Update) for operation in answer.operations)
             self._totals.distillations["written" if writes else "return" if answer.format_ok else "unreadable"] += 1
-        self._keep(record, format_ok=answer.format_ok)
+        if report is None or not report.repeated:  # what a repeated call wrote is not in the bank
+            self._keep(record, format_ok=answer.format_ok)
 
     @property
     def _format_reward(self) -> float | None:

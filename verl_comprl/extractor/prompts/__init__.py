@@ -69,7 +69,7 @@ def distill_messages(
         success: The outcome.
         max_operations: Operations that one answer may have.
         similar: Further entries, with the numbers after those.
-        votes: Whether the answer may vote on entries.
+        votes: Whether the answer may vote on entries that the actor read.
     """
     return _messages(
         "distill",
