@@ -71,8 +71,8 @@ def used(*usage: TaskUsage, tasks: tuple[str, ...] = ("room",), created_step: in
 
 
 def room(compared: float, compared_successes: float, free_successes: float, **counts: int) -> TaskUsage:
-    rates = {"compared": compared, "compared_successes": compared_successes, "free_successes": free_successes}
-    return TaskUsage(task="room", **counts, **rates)
+    comparison = {"compared": compared, "compared_successes": compared_successes, "free_successes": free_successes}
+    return TaskUsage.model_validate({"task": "room", **counts, **comparison})
 
 
 @pytest.mark.parametrize(

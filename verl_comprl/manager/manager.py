@@ -360,7 +360,8 @@ class ExperienceManager:
             self._queue.restore(path / "queue.jsonl")
 
     def _restore_counts(self, state: dict[str, Any]) -> None:
-        self._free_half.restore(state["free_half"])
+        if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
+            self._free_half.restore(state["free_half"])
         merges = state["totals"].pop("merges")
         self._totals = Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
         self._queue.counts.update(state["queue"])

@@ -37,7 +37,7 @@ def test_a_record_is_bad_below_the_free_half_by_more_than_the_margin() -> None:
 
 def test_success_is_compared_task_by_task_with_the_entrys_uses_as_weights() -> None:
     both = used("both", compared(6, 5, 0.9, task="easy"), compared(2, 0, 0.1, task="hard"), TaskUsage(task="a", uses=9))
-    assert compare_with_free(both) == Comparison(8, 5, pytest.approx((6 * 0.9 + 2 * 0.1) / 8))  # the third: unknown
+    assert compare_with_free(both) == pytest.approx(Comparison(8, 5, (6 * 0.9 + 2 * 0.1) / 8))  # the third: unknown
     # Averaged over all rollouts, the free half would seem to be worse than the entry, which was used where it is easy.
     assert bad_records([both], min_uses=8, margin=0.05) == {"both": "5 of 8 successes, free half 0.70"}
     assert compare_with_free(used("none")) == Comparison(0, 0, 0)
@@ -59,7 +59,7 @@ async def test_an_entry_that_is_always_better_than_the_free_half_of_its_time_is_
         bank.record_comparison([id], success, free, task="fetch")
         assert await bank.retire() == []
     # 50 · (0.45 + 0.05) = 25 successes, against the mean of the free half's rates; its last rate is 0.80.
-    assert compare_with_free(bank.get(id)) == Comparison(50, 25, pytest.approx(0.45))
+    assert compare_with_free(bank.get(id)) == pytest.approx(Comparison(50, 25, 0.45))
 
 
 async def test_an_episode_that_read_an_entry_in_an_answer_is_compared_with_its_weight(
