@@ -11,7 +11,14 @@ from env_adapters.vaults.task import observation
 from env_adapters.vaults.world import Vault
 from recipes.miniature.demonstrations import HEEDING, draw_entry, draw_question, episodes
 from recipes.miniature.entries import WORKED, moves_content
-from recipes.tiny_models.answers import Operation, operations_answer, retain_others, text_answer, text_fields
+from recipes.tiny_models.answers import (
+    Operation,
+    compared,
+    operations_answer,
+    retain_others,
+    text_answer,
+    text_fields,
+)
 from recipes.tiny_models.consultation import consultation
 from verl_comprl.experience.schema import Experience, Question, TaskUsage
 from verl_comprl.extractor.prompts import answer_messages, merge_messages, render_entry
@@ -90,5 +97,6 @@ def _with_record(rng: random.Random, family: str, entry: Experience) -> str:
     task = f"vaults/{family}"
     uses = rng.choice((0, rng.randint(1, 20)))
     usage = TaskUsage(task=task, uses=uses, successes=rng.randint(0, uses))
-    used = entry.model_copy(update={"tasks": (task,), "usage": (usage,) if uses else ()})
-    return render_entry(used, step=rng.randint(0, 60), free_success={task: rng.randint(5, 60) / 100})
+    step, free_success = rng.randint(0, 60), rng.randint(5, 60) / 100
+    used = (compared(usage, free_success),) if uses else ()
+    return render_entry(entry.model_copy(update={"tasks": (task,), "usage": used}), step=step)

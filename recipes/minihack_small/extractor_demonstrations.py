@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from recipes.minihack_small.actor_demonstrations import QUERIES, VARIANT, Demonstration
 from recipes.minihack_small.lessons import WORTHS, Lesson, Worth, draw_lesson
-from recipes.tiny_models.answers import Operation, operations_answer, text_answer, text_fields
+from recipes.tiny_models.answers import Operation, compared, operations_answer, text_answer, text_fields
 from verl_comprl.experience.schema import TaskUsage
 from verl_comprl.extractor.prompts import (
     Message,
@@ -105,8 +105,9 @@ def _with_record(lesson: Lesson, rng: random.Random) -> str:
     uses, asked = rng.choice((0, rng.randint(1, 12))), rng.choice((0, 0, rng.randint(1, 4)))
     successes, asked_successes = (sum(rng.random() < _SUCCESS[lesson.worth] for _ in range(n)) for n in (uses, asked))
     usage = TaskUsage(task=_TASK, uses=uses, successes=successes, asked=asked, asked_successes=asked_successes)
-    entry = lesson.model_copy(update={"tasks": (_TASK,), "usage": (usage,) if uses or asked else ()})
-    return render_entry(entry, step=rng.randint(0, 30), free_success={_TASK: rng.randint(1, 9) / 10})
+    step, free_success = rng.randint(0, 30), rng.randint(1, 9) / 10
+    used = (compared(usage, free_success),) if uses or asked else ()
+    return render_entry(lesson.model_copy(update={"tasks": (_TASK,), "usage": used}), step=step)
 
 
 def _merge_operation(ids: list[int], lessons: Sequence[Lesson], rng: random.Random) -> Operation:

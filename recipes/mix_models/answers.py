@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from recipes.mix_models.demonstrations import Demonstration
 from recipes.mix_models.families import FAMILIES, Family
-from recipes.tiny_models.answers import Operation, operations_answer, retain_others, text_answer, text_fields
+from recipes.tiny_models.answers import (
+    Operation,
+    compared,
+    operations_answer,
+    retain_others,
+    text_answer,
+    text_fields,
+)
 from verl_comprl.experience.schema import Experience, TaskUsage
 from verl_comprl.extractor.prompts import (
     Message,
@@ -82,5 +89,6 @@ def answers(rng: random.Random, count: int, families: Sequence[Family] = FAMILIE
 def _with_record(family: Family, lesson: Experience, rng: random.Random) -> str:
     uses = rng.choice((0, rng.randint(1, 9)))
     usage = TaskUsage(task=family.task, uses=uses, successes=rng.randint(0, uses))
-    entry = lesson.model_copy(update={"usage": (usage,) if uses else ()})
-    return render_entry(entry, step=rng.randint(0, 12), free_success={family.task: rng.randint(0, 9) / 10})
+    step, free_success = rng.randint(0, 12), rng.randint(0, 9) / 10
+    used = (compared(usage, free_success),) if uses else ()
+    return render_entry(lesson.model_copy(update={"usage": used}), step=step)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from verl_comprl.experience.schema import Experience
+from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage
 from verl_comprl.rollout.messages import Message
 
 Operation = dict[str, Any]
@@ -28,6 +28,13 @@ def operations_answer(operations: Sequence[Operation], *, reason: str = "") -> M
 def text_fields(entry: Experience) -> dict[str, str]:
     """Return the fields of an operation that writes the text of an entry."""
     return {"title": entry.title, "content": entry.content}
+
+
+def compared(usage: TaskUsage, free_success: float) -> TaskUsage:
+    """Return uses as if the free half's success had been ``free_success`` in all their steps."""
+    episodes, successes = usage.weighted(ASKED_WEIGHT)
+    counts = {"compared": episodes, "compared_successes": successes, "free_successes": episodes * free_success}
+    return usage.model_copy(update=counts)
 
 
 def retain_others(operations: Sequence[Operation], count: int) -> list[Operation]:

@@ -54,6 +54,8 @@ async def added(bank: ExperienceBank, title: str, call: str = "") -> str:
         {"retrievals": 2**63 - 1},  # nor this one after the next retrieval
         {"usage": [{"task": "t", "uses": 1, "successes": 2}]},  # it would win every retrieval of an evaluation
         {"usage": [{"task": "t", "asked": 1, "asked_successes": 2}]},
+        {"usage": [{"task": "t", "uses": 1, "compared": 1.5}]},
+        {"usage": [{"task": "t", "uses": 2, "compared": 1.0, "compared_successes": 1.5}]},
     ],
 )
 def test_impossible_numbers_are_no_entry(field: dict[str, Any]) -> None:

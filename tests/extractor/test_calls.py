@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from verl_comprl.experience.schema import Add, DistillationRequest, Question, Retain, Return, Turn, Update, derive_id
+from verl_comprl.experience.schema import (
+    Add,
+    DistillationRequest,
+    Question,
+    Retain,
+    Return,
+    Turn,
+    Update,
+    Upvote,
+    derive_id,
+)
 from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
 from verl_comprl.extractor.generation_record import CallKind
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
@@ -114,6 +124,19 @@ async def test_allowed_operations_depend_on_the_call(make_calls: MakeCalls, make
     assert not answer.format_ok and record.kind == CallKind.MERGE
 
 
+async def test_only_entries_that_the_episode_read_can_be_voted_on(
+    make_calls: MakeCalls, make_request: MakeRequest
+) -> None:
+    votes = ",".join(f'{{"operation": "upvote", "ids": [{index}]}}' for index in (1, 2, 3))
+    read = {"experience_ids": ("a", "b"), "experience_texts": ("guide", "asked")}
+    calls = make_calls(Script(f"<answer>[{votes}]</answer>"), votes=True)
+    answer, _ = await calls.distill(make_request("a", **read), ["near"])
+    assert answer.operations == (Upvote(ids=(1,)), Upvote(ids=(2,)))
+    assert [error.kind for error in answer.errors] == ["bad_index"]
+    answer, _ = await calls.distill(make_request("free"), ["near", "nearer", "nearest"])
+    assert not answer.operations
+
+
 async def test_an_answer_that_cannot_be_parsed_still_has_a_record(
     make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any
 ) -> None:
@@ -130,7 +153,10 @@ async def test_merge_lists_the_chunk_and_returns_operations_and_record(make_call
     assert "1. x\n\n2. y\n\n3. z" in script.prompts[0]
     assert (record.kind, record.created_step, record.weight_version) == (CallKind.MERGE, 5, 7)
     assert (await calls.merge(["x", "y", "z"], 5))[1].id == record.id  # a resumed run repeats it
-    assert record.id not in {(await calls.merge(*other))[1].id for other in ((["x", "y", "z"], 6), (["x", "y"], 5))}
+    others = [(await calls.merge(*other))[1].id for other in ((["x", "y", "z"], 6), (["x", "y"], 5))]
+    script.reply = '<answer>[{"operation": "discard", "ids": [1]}]</answer>'  # a resumed run samples another answer
+    others.append((await calls.merge(["x", "y", "z"], 5))[1].id)
+    assert len({record.id, *others}) == 4
 
 
 @pytest.mark.parametrize(("reply", "text"), [("hm</think><answer> go left </answer>", "go left"), ("go left", None)])

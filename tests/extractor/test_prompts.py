@@ -70,27 +70,32 @@ def used(*usage: TaskUsage, tasks: tuple[str, ...] = ("room",), created_step: in
     return Experience(id="a", title="Doors", content="Push.", tasks=tasks, usage=usage, created_step=created_step)
 
 
+def room(compared: float, compared_successes: float, free_successes: float, **counts: int) -> TaskUsage:
+    comparison = {"compared": compared, "compared_successes": compared_successes, "free_successes": free_successes}
+    return TaskUsage.model_validate({"task": "room", **counts, **comparison})
+
+
 @pytest.mark.parametrize(
     ("entry", "record"),
     [
         (used(created_step=145), "tasks: room; age 0 steps; not used yet"),  # imported from a longer run
         (
-            used(TaskUsage(task="room", uses=9, successes=6)),
+            used(room(9, 6, 3.96, uses=9, successes=6)),  # 3.96 / 9
             "tasks: room; age 12 steps; used 9 times, 67% success (44% without)",
         ),
         (
-            # 1 + 3 / 2 episodes, 1 + 2 / 2 successes
-            used(TaskUsage(task="room", uses=1, successes=1, asked=3, asked_successes=2), created_step=14),
+            # 1 + 3 / 2 episodes, 1 + 2 / 2 successes, 1.1 / 2.5 without
+            used(room(2.5, 2, 1.1, uses=1, successes=1, asked=3, asked_successes=2), created_step=14),
             "tasks: room; age 1 step; used 1 time and read in 3 answers, 80% success (44% without)",
         ),
         (
-            used(TaskUsage(task="room", asked=1)),
+            used(room(0.5, 0, 0.22, asked=1)),
             "tasks: room; age 12 steps; read in 1 answer, 0% success (44% without)",
         ),
         (used(), "tasks: room; age 12 steps; not used yet"),
         (used(tasks=()), "tasks: unknown; age 12 steps; not used yet"),
         (
-            used(TaskUsage(task="maze", uses=2), TaskUsage(task="room", uses=4, successes=4), tasks=("maze", "room")),
+            used(TaskUsage(task="maze", uses=2), room(4, 4, 1.76, uses=4, successes=4), tasks=("maze", "room")),
             "tasks: maze, room; age 12 steps; maze: used 2 times, 0% success; "
             "room: used 4 times, 100% success (44% without)",
         ),
@@ -98,10 +103,18 @@ def used(*usage: TaskUsage, tasks: tuple[str, ...] = ("room",), created_step: in
             used(TaskUsage(task="maze", uses=2)),
             "tasks: room; age 12 steps; maze: used 2 times, 0% success",
         ),
+        (  # both rates are those of the five uses in steps with a free half
+            used(room(5, 2, 1, uses=10, successes=7)),
+            "tasks: room; age 12 steps; used 10 times, 40% success (20% without)",
+        ),
+        (  # too few of them to stand for all
+            used(room(5, 2, 1, uses=11, successes=11)),
+            "tasks: room; age 12 steps; used 11 times, 100% success",
+        ),
     ],
 )
 def test_an_entry_is_shown_with_its_record_by_task(entry: Experience, record: str) -> None:
-    assert render_entry(entry, step=15, free_success={"room": 0.44}) == f"({record})\nDoors\nPush."
+    assert render_entry(entry, step=15) == f"({record})\nDoors\nPush."
 
 
 def test_the_merge_prompt_says_what_to_do_with_a_contradiction() -> None:

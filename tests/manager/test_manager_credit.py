@@ -112,7 +112,7 @@ async def test_every_outcome_is_credited_once(events: list[tuple]) -> None:
 @given(events=EVENTS)
 @example(events=[("collect",), GUIDED, ("collect",), ("collect",), FREE])
 async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> None:
-    """Each use gets outcome minus baseline: of its prompt's free half, or after two steps of the task's.
+    """Each use gets outcome minus baseline: of its prompt's free half, or after two steps of the task's in these.
 
     Like the manager, the expectation dates what is reported by the last step that was closed; a run's first is 1.
     """
@@ -120,7 +120,7 @@ async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> N
     waiting: list[tuple[str, int, float, int]] = []
     free: dict[int, list[float]] = defaultdict(list)
     seen: dict[int, int] = {}
-    all_free: list[float] = []
+    all_free: list[tuple[int, float]] = []
     expected: list[tuple[str, float]] = []
     step = 0
     with tempfile.TemporaryDirectory() as name:
@@ -137,7 +137,7 @@ async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> N
                     waiting += [(record_id, id // 4, outcome, step) for record_id in used]
                 elif id not in reported:
                     free[id // 4].append(outcome)
-                    all_free.append(outcome)
+                    all_free.append((step, outcome))
                     seen[id // 4] = step
                 reported.add(id)
             elif kind == "collect":
@@ -148,7 +148,7 @@ async def test_every_relative_outcome_is_credited_once(events: list[tuple]) -> N
                     record_id, prompt, outcome, at = use
                     if free[prompt] or step - at >= 2:
                         waiting.remove(use)
-                        compared = free[prompt] or all_free
+                        compared = free[prompt] or [outcome for at, outcome in all_free if step - at <= 2]
                         if record_id in RECORDS:
                             uses[record_id].append(outcome - (sum(compared) / len(compared) if compared else 0.0))
                 expected += [(record_id, sum(values) / len(values)) for record_id, values in uses.items()]

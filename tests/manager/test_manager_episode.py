@@ -118,11 +118,10 @@ async def test_entries_that_do_worse_than_the_free_half_retire(open_manager: Ope
     for number, (guide, success) in enumerate(((bad, False), (bad, False), (good, True), (good, False))):
         request = make_request(f"guided {number}", success=success, experience_ids=(guide,))
         await setup.manager.report(EpisodeReport(request, guided=True))
-    await setup.manager.report(EpisodeReport(make_request("free 1"), guided=False))
+    for number, success in enumerate((True, False, True, False)):
+        assert (await setup.manager.metrics())["bank/quarantined"] == 0
+        await setup.manager.report(EpisodeReport(make_request(f"free {number}", success=success), guided=False))
     await setup.manager.collect(1)
-    assert (await setup.manager.metrics())["bank/quarantined"] == 0  # one free episode says nothing yet
-    await setup.manager.report(EpisodeReport(make_request("free 2", success=False), guided=False))
-    await setup.manager.collect(2)
     retired = setup.bank.get(bad)
     assert retired is not None and retired.quarantined == "0 of 2 successes, free half 0.50"
     assert (await setup.manager.metrics())["bank/quarantined"] == 1

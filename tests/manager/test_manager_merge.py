@@ -136,7 +136,7 @@ async def test_an_entry_merged_across_tasks_is_judged_in_each_of_them(
     assert sorted(gone, key=lambda event: event["entry"]) == [{**call, "entry": id} for id in sorted(parents)]
     assert (line["event"], line["entry"], line["tasks"]) == ("merged", entry.id, ["a", "b"])
     assert (line["title"], line["content"], set(line["parents"])) == ("jump", "always", set(parents))
-    for number in range(2):
+    for number in range(4):
         for task, success in (("a", True), ("b", False)):
             request = make_request(f"{task}{number}", task=task, success=False, experience_ids=(entry.id,))
             await setup.manager.report(EpisodeReport(request, guided=True))
@@ -144,7 +144,7 @@ async def test_an_entry_merged_across_tasks_is_judged_in_each_of_them(
             await setup.manager.report(EpisodeReport(free, guided=False))
     await setup.manager.collect(1)
     (entry,) = setup.bank.entries()
-    assert entry.quarantined == "0 of 4 successes, free half 0.50"
+    assert entry.quarantined == "0 of 8 successes, free half 0.50"
     last = json.loads((tmp_path / "bank.jsonl").read_text().splitlines()[-1])
     assert last == {"step": 1, "event": "quarantined", "entry": entry.id, "reason": entry.quarantined}
 

@@ -2,9 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, answered, merged, until
 
+from verl_comprl.experience.schema import derive_id
+from verl_comprl.extractor.config import MergeConfig
 from verl_comprl.manager.messages import EpisodeReport
 
 # The bank counts retrievals and latencies from its opening.
@@ -93,7 +96,7 @@ async def test_a_merge_that_was_running_is_repeated_after_a_resume(
     extractor.gate.set()
     frozen = await open_manager("frozen", extractor_settings={"distill": False})
     await frozen.manager.restore(str(tmp_path / "snapshot"))
-    frozen.start()  # as for an evaluation
+    frozen.start()  # as for an evaluation, which does not repeat it
     second = await open_manager("second")
     await second.manager.restore(str(tmp_path / "snapshot"))
     second.start()
@@ -101,6 +104,52 @@ async def test_a_merge_that_was_running_is_repeated_after_a_resume(
     assert [entry.title for entry in second.bank.entries()] == ["ab"] and len(frozen.bank) == 2
     assert await second.manager.merge()  # the next one can be started
     await merged(second, passes=2)
+    assert await frozen.manager.merge()  # a run without distillation may merge
+    await merged(frozen)
+    assert [entry.title for entry in frozen.bank.entries()] == ["ab"]
+
+
+async def test_a_repeated_merge_trains_the_tokens_that_wrote_its_entries(
+    open_manager: Open, extractor: Extractor, tmp_path: Path
+) -> None:
+    """The first chunk has the same prompt again if the pass before left it as it was; the answer is another one."""
+    settings: Any = {"merge": MergeConfig(chunk=2), "extractor_settings": {"batch_size": 4}}
+    first = await open_manager("first", **settings)
+    first.start()
+    await first.seed("a", "a a", "b", "b b")
+    extractor.replies["merge"] = "unreadable"
+    extractor.after[1] = extractor.gate.clear
+    assert await first.manager.merge()
+    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 2))
+    await first.manager.save(str(tmp_path / "snapshot"))
+    await first.manager.close()
+
+    both = answered({"operation": "merge", "ids": [1, 2], "title": "both", "content": "both"})
+    extractor.replies["merge"] = [both, "unreadable"]
+    extractor.gate.set()
+    second = await open_manager("second", **settings)
+    await second.manager.restore(str(tmp_path / "snapshot"))
+    second.start()
+    await merged(second)
+    assert extractor.prompts[2] == extractor.prompts[0]
+    (entry,) = [entry for entry in second.bank.entries() if entry.title == "both"]
+    record = second.manager._buffer.record(entry.record_id)
+    assert record is not None and "".join(map(chr, record.response_ids)) == both and not record.format_failure
+
+
+async def test_a_repeated_distillation_keeps_no_record_of_what_it_did_not_write(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    """The manager was killed after the first answer was written to the bank and before the queue knew."""
+    setup = await open_manager()
+    setup.start()
+    await setup.seed("first answer", call_id=derive_id("distill", "a"))
+    extractor.replies["distill"] = LESSON
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    assert (await setup.finished())["buffer/records"] == 0
+    assert [entry.title for entry in setup.bank.entries()] == ["first answer"]
+    await setup.manager.report(EpisodeReport(make_request("b"), guided=False))
+    assert (await setup.finished())["buffer/records"] == 1
 
 
 async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extractor: Extractor, tmp_path: Path) -> None:

@@ -71,3 +71,16 @@ class Unfinished(TextEnvironment):
 
     def _settle(self) -> Transition:
         return Transition("", reward=0.5, score=0.5)
+
+
+class Dug(Unfinished):
+    """Is solved by the second use of its tool."""
+
+    def _start(self, seed: int, options: dict) -> str:
+        self._dug = 0
+        return super()._start(seed, options)
+
+    def _play(self, action: str) -> Transition:
+        self._dug += 1
+        over = self._dug == 2
+        return Transition("more earth", terminated=over, success=over)

@@ -282,9 +282,9 @@ def call(name: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {{"query": "?"}}}}\n</tool_call>'
 
 
-def unfinished(session_id: int) -> dict:
+def unfinished(session_id: int, name: str = "Unfinished") -> dict:
     columns = row(session_id)
-    extra = {"environment": "own_environments:Unfinished", "environment_options": "{}"}
+    extra = {"environment": f"own_environments:{name}", "environment_options": "{}"}
     return columns | {"extra_info": columns["extra_info"] | extra}
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from scripted import TOOL_TURN, ScriptedManager, ScriptedServer, change_settings
-from test_rollout_agent_loop import ANSWER, GUIDE, play, row
+from test_rollout_agent_loop import ANSWER, GUIDE, call, play, row, unfinished
 
 import env_adapters
 from env_adapters.minihack.expert import ScriptedPolicy
@@ -60,6 +60,17 @@ async def test_the_output_has_the_turns_without_experience_and_tool_calls(
     targets = [token for token, kept in zip(student.response_ids, student.response_mask, strict=True) if kept]
     generated = [server.generated[0], *server.generated[2:]]
     assert targets == [token for turn in generated for token in turn]
+
+
+async def test_the_prompt_is_that_of_a_free_episode_also_where_the_environment_has_tools(
+    make_loop: Any, tokenizer: Any
+) -> None:
+    turns = [call("dig")] * 2
+    guided = await play(distilling_loop(make_loop, ScriptedServer(tokenizer, list(turns))), **unfinished(0, "Dug"))
+    free = await play(distilling_loop(make_loop, ScriptedServer(tokenizer, list(turns))), **unfinished(2, "Dug"))
+    student, played = guided
+    assert "search_and_ask" in tokenizer.decode(played.prompt_ids) and '"dig"' in tokenizer.decode(free.prompt_ids)
+    assert (student.prompt_ids, student.response_ids) == (free.prompt_ids, free.response_ids)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,17 @@
 """Metrics of an evaluation, against numbers worked out by hand, and the file that keeps them."""
 
+import json
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from omegaconf import OmegaConf
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from verl_comprl.algorithm.interval import wilson_interval
 from verl_comprl.trainer.evaluation import evaluation_metrics
+from verl_comprl.trainer.trainer import ComplementarySync
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:
@@ -49,3 +55,18 @@ def test_an_instance_that_is_played_again_is_no_further_one() -> None:
 def test_an_evaluation_without_episodes_has_no_metrics() -> None:
     assert evaluation_metrics([], {}) == {}
     assert evaluation_metrics(["room"], infos((None,) * 7)) == {}
+
+
+def test_the_bank_is_recorded_as_it_was_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PPOTrainerSync, "_val_metrics_update", lambda *_, **__: {})
+    trainer: Any = object.__new__(ComplementarySync)
+    trainer.global_steps = 5
+    trainer.config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path), "logger": []}})
+    for name in ("progress", "logger", "_failures", "_episodes", "experience_runtime"):
+        setattr(trainer, name, MagicMock())
+    for sums in (("a", "b"), ("c", "c")):  # distillation goes on in the first
+        trainer.experience_runtime.bank_checksum.side_effect = sums
+        trainer.on_validate_begin()
+        trainer._val_metrics_update([], [], {})
+    lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
+    assert [(line["bank_before"], line["bank"]) for line in lines] == [("a", "b"), ("c", "c")]

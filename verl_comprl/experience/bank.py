@@ -6,7 +6,7 @@ training. A bank belongs to one event loop.
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -198,23 +198,23 @@ class ExperienceBank:
         for id in ids:
             self._table.count_outcome(id, task, success, asked=asked)
 
+    def record_comparison(
+        self, ids: Iterable[str], success: bool, free_success: float, *, task: str = "", asked: bool = False
+    ) -> None:
+        """Compare an outcome, which ``record_outcome`` has counted, with the free half's success in that step."""
+        for id in ids:
+            weight = self._config.asked_weight if asked else 1.0
+            self._table.count_comparison(id, task, success, free_success, weight=weight)
+
     def record_training(self, record_ids: Iterable[str], step: int) -> None:
         """Count one CISPO sample for every entry that the given generation records wrote."""
         for record_id in record_ids:
             self._table.count_training(record_id, step)
 
-    async def retire(self, free_outcomes: Mapping[str, Collection[bool]]) -> list[str]:
-        """Quarantine entries whose success rate is worse than that of no experience, and return their ids.
-
-        Args:
-            free_outcomes: Latest outcomes of rollouts without experience, by task; uses in other tasks are left out.
-        """
+    async def retire(self) -> list[str]:
+        """Quarantine entries whose success rate is worse than that of no experience, and return their ids."""
         reasons = bad_records(
-            self._table.by_id.values(),
-            free_outcomes,
-            min_uses=self._config.retire_min_uses,
-            margin=self._config.retire_margin,
-            asked_weight=self._config.asked_weight,
+            self._table.by_id.values(), min_uses=self._config.retire_min_uses, margin=self._config.retire_margin
         )
         if reasons:
             await self._ledger.quarantine(reasons)

@@ -79,15 +79,33 @@ class EntryTable:
         """Count an episode of ``task`` that read an entry: as its guide, or only in an answer; ignore an unknown id."""
         if id not in self.by_id:
             return
-        usage = {item.task: item for item in self.by_id[id].usage}
-        item = usage.get(task, TaskUsage(task=task))
+        item = self._usage(id, task)
         counts = (
             {"asked": item.asked + 1, "asked_successes": item.asked_successes + success}
             if asked
             else {"uses": item.uses + 1, "successes": item.successes + success}
         )
-        usage[task] = item.model_copy(update=counts)
-        self.set_counters(id, usage=tuple(usage[name] for name in sorted(usage)))
+        self._set_usage(id, item.model_copy(update=counts))
+
+    def count_comparison(self, id: str, task: str, success: bool, free_success: float, *, weight: float) -> None:
+        """Compare an episode that ``count_outcome`` counted with the free half; ignore an unknown id."""
+        item = self._usage(id, task)
+        # Not if the bank was replaced meanwhile: an entry with more comparisons than episodes could not be read again.
+        if item.compared + weight <= item.uses + item.asked:
+            counts = {
+                "compared": item.compared + weight,
+                "compared_successes": item.compared_successes + weight * success,
+                "free_successes": item.free_successes + weight * free_success,
+            }
+            self._set_usage(id, item.model_copy(update=counts))
+
+    def _usage(self, id: str, task: str) -> TaskUsage:
+        items = self.by_id[id].usage if id in self.by_id else ()
+        return next((item for item in items if item.task == task), TaskUsage(task=task))
+
+    def _set_usage(self, id: str, usage: TaskUsage) -> None:
+        items = {item.task: item for item in (*self.by_id[id].usage, usage)}
+        self.set_counters(id, usage=tuple(items[task] for task in sorted(items)))
 
     def count_training(self, record_id: str, step: int) -> None:
         """Count one CISPO sample for every entry that a generation record wrote."""

@@ -44,6 +44,8 @@ Ids = Annotated[tuple[str, ...], AfterValidator(lambda ids: tuple(map(canonical_
 Whole = Annotated[int, Field(gt=-(2**62), lt=2**62)]
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 """A table of a snapshot holds integers below 2**63: what is counted later must fit, too."""
+Weighted = Annotated[float, Field(ge=0, lt=2.0**62, allow_inf_nan=False)]
+"""A count of episodes, some of which weigh less than 1."""
 LAST_SECOND = 2.0**33
 """Year 2242. Later times have no microseconds, by which entries of one call are told apart."""
 Seconds = Annotated[float, Field(ge=0, lt=LAST_SECOND, allow_inf_nan=False)]
@@ -73,12 +75,22 @@ class TaskUsage(_Record):
     asked: Count = 0
     """Episodes that read the entry only through answers of ``search_and_ask`` that rested on it."""
     asked_successes: Count = 0
+    compared: Weighted = 0.0
+    """Those of all these episodes in whose steps the success of the task's free half was known. In this and the next
+    two an episode that read the entry only through an answer has its weight, ``bank.asked_weight``."""
+    compared_successes: Weighted = 0.0
+    free_successes: Weighted = 0.0
+    """Successes of ``compared`` episodes without experience: the sum of the free half's success rates in their steps.
+    The actor learns, so that its later success says nothing about what it would have done then."""
 
     @model_validator(mode="after")
     def _check_successes(self) -> Self:
         # With more successes than episodes an entry would win every retrieval of an evaluation.
-        if self.successes > self.uses or self.asked_successes > self.asked:
+        compared = max(self.compared_successes, self.free_successes)
+        if self.successes > self.uses or self.asked_successes > self.asked or compared > self.compared:
             raise ValueError("more successes than episodes")
+        if self.compared > self.uses + self.asked:
+            raise ValueError("more comparisons than episodes")
         return self
 
     def weighted(self, asked_weight: float) -> tuple[float, float]:

@@ -109,7 +109,7 @@ class ExtractorCalls:
             generate: Samples a response from the extractor's back end.
             max_prompt_tokens: An episode whose prompt is longer loses turns, then text, from its middle.
             max_operations: Maximum number of operations in the answer to a distillation.
-            votes: Whether a distillation may also vote on the entries it was shown.
+            votes: Whether a distillation may also vote on the entries that the episode read.
             tokens: Counts the tokens of all calls as ``prompt`` and ``response``.
         """
         self._tokenizer = tokenizer
@@ -128,17 +128,20 @@ class ExtractorCalls:
         """Distil a finished episode; the prompt numbers what the episode read, then ``similar`` entries, from 1."""
         # Not in the event loop, where the guides of a step would wait for the prompts of the episodes before.
         loop = asyncio.get_running_loop()
-        prompt, listed = await loop.run_in_executor(self._thread, self._episode_prompt, request, similar)
+        prompt, read, listed = await loop.run_in_executor(self._thread, self._episode_prompt, request, similar)
         # Derived, not random: the queue may deliver a request twice, and the bank must recognise the second call.
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt, request.step)
-        operations = parse_distillation(answer, max_operations=self._max_operations, listed=listed, votes=self._votes)
+        operations = parse_distillation(
+            answer, max_operations=self._max_operations, listed=listed, votes=self._votes, read=read
+        )
         return operations, record
 
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
         """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1."""
         prompt = self._prompt(merge_messages(texts))
         # Derived as well: a run that is resumed draws its batches in the same order, which depends on the ids.
+        # From the answer, too, see `_call`.
         answer, record = await self._call(CallKind.MERGE, derive_id(CallKind.MERGE, step, *texts), prompt, step)
         return parse_merge(answer, listed=len(texts)), record
 
@@ -154,6 +157,10 @@ class ExtractorCalls:
         generation = await self._generate(prompt)
         if not all(map(math.isfinite, generation.log_probs)):  # one of them would make a whole update's gradient NaN
             raise ValueError("the extractor's server returned a log-prob that is not finite")
+        if kind is CallKind.MERGE:
+            # A pass that a checkpoint interrupts is repeated after a resume, with the prompts of chunks that it left as
+            # they were: what the second answer writes must not be trained with the tokens of the first.
+            call_id = derive_id(call_id, generation.text or "", *generation.token_ids)
         sent, sampled = generation.usage or (len(prompt.ids), len(generation.token_ids))
         self._tokens.update(prompt=sent, response=sampled)
         record = GenerationRecord(
@@ -184,8 +191,8 @@ class ExtractorCalls:
         )
         return Prompt(messages, list(ids))
 
-    def _episode_prompt(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[Prompt, int]:
-        """Encode an episode, and return the number of entries listed.
+    def _episode_prompt(self, request: DistillationRequest, similar: Sequence[str]) -> tuple[Prompt, int, int]:
+        """Encode an episode, and return the numbers of entries listed that it read, and of all that are listed.
 
         Until it fits, drop turns from its middle, then cut long texts in their middle, then drop entries from the end
         of the list, but not the guide. Start and end matter most: the first shows the situation, the last what decided
@@ -207,7 +214,7 @@ class ExtractorCalls:
             )
             prompt = self._prompt(messages)
             if len(prompt.ids) <= self._max_prompt_tokens:
-                return prompt, len(read) + len(similar)
+                return prompt, len(read), len(read) + len(similar)
             kept = self._max_prompt_tokens / len(prompt.ids)
             if len(turns) > 2:
                 drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
@@ -217,7 +224,7 @@ class ExtractorCalls:
             longest = max(map(len, (final, *(text for turn in turns for text in _texts(turn)))))
             if longest <= _SHORTEST_TEXT:
                 if not similar and len(read) <= 1:
-                    return prompt, 0  # rules, task or guide alone are too long: the call is refused
+                    return prompt, 0, 0  # rules, task or guide alone are too long: the call is refused
                 (similar or read).pop()
                 continue
             limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from verl_comprl.manager.availability import Availability
 from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.distilling import Distilling
 from verl_comprl.manager.format_watch import FormatWatch
+from verl_comprl.manager.free_half import FreeHalf
 from verl_comprl.manager.guides import Guides
 from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.merging import MergePass
@@ -36,9 +37,6 @@ from verl_comprl.manager.metrics import Totals, manager_metrics
 from verl_comprl.platform.pauses import episode_clock
 
 logger = logging.getLogger(__name__)
-
-FREE_WINDOW = 256
-"""Outcomes of the free half, per task, that an entry's success rate is compared with: the latest ones."""
 
 REMEMBERED_STEPS = 100
 """Steps for which a reported episode is remembered, so that a second report of it is ignored."""
@@ -96,7 +94,7 @@ class ExperienceManager:
         self._format_watch = FormatWatch()
         self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
         self._reported: dict[str, int] = {}
-        self._free_outcomes: dict[str, deque[bool]] = {}
+        self._free_half = FreeHalf()
         self._tasks: set[asyncio.Task[None]] = set()
         # Keeps snapshots consistent. Whatever changes bank, queue and buffer together holds the *read* side, so that
         # such changes do not wait for one another; only a snapshot holds the write side.
@@ -116,6 +114,7 @@ class ExperienceManager:
         self._calls = calls
         calls.on_answer = self._call_log.answered
         if not self._config.extractor.distill:
+            self._merging = False  # or none could ever begin
             return
         distilling = Distilling(
             config=self._config,
@@ -201,10 +200,11 @@ class ExperienceManager:
             if episode.guided:
                 self._bank.record_outcome(request.experience_ids[:1], success, task=request.task)
                 self._bank.record_outcome(request.experience_ids[1:], success, task=request.task, asked=True)
+                self._free_half.add_use(request)
                 self._journal.read(request)
             else:
                 self._credit.record_free_outcome(episode.prompt, success, self._step)
-                self._free_outcomes.setdefault(request.task, deque(maxlen=FREE_WINDOW)).append(success)
+                self._free_half.add(request.task, success)
             learning = self._config.extractor
             if learning.distill and is_drawn(request.id, learning.distill_share):
                 self._queue.put(request)
@@ -230,7 +230,6 @@ class ExperienceManager:
                 calls=self._extractor,
                 commit=self._commit,
                 step=lambda: self._step,
-                free_outcomes=self._free_outcomes,
                 note=self._note,
                 journal=self._journal,
                 fail=self._fail,
@@ -257,7 +256,8 @@ class ExperienceManager:
         if record.kind is CallKind.DISTILL:
             writes = any(isinstance(operation, Add | Update) for operation in answer.operations)
             self._totals.distillations["written" if writes else "return" if answer.format_ok else "unreadable"] += 1
-        self._keep(record, format_ok=answer.format_ok)
+        if report is None or not report.repeated:  # what a repeated call wrote is not in the bank
+            self._keep(record, format_ok=answer.format_ok)
 
     @property
     def _format_reward(self) -> float | None:
@@ -282,10 +282,11 @@ class ExperienceManager:
     async def collect(self, step: int) -> dict[str, float]:
         """Close an actor step: turn its outcomes into training samples. Returns the step's metrics."""
         self._enter(step)
-        self._credit.flush_pending(step, self._free_outcomes)
+        self._credit.flush_pending(step, self._free_half.outcomes)
+        self._free_half.close_step(self._bank)
         samples = self._buffer.collect()
         try:
-            self._journal.quarantined(await self._bank.retire(self._free_outcomes), self._bank.get, step)
+            self._journal.quarantined(await self._bank.retire(), self._bank.get, step)
         except StoreError as error:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
@@ -339,7 +340,7 @@ class ExperienceManager:
                 "queue": self._queue.counts,
                 "reported": self._reported,
                 "credit": self._credit.state(),
-                "free_outcomes": {task: list(outcomes) for task, outcomes in self._free_outcomes.items()},
+                "free_half": self._free_half.state(),
             }
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
 
@@ -359,9 +360,8 @@ class ExperienceManager:
             self._queue.restore(path / "queue.jsonl")
 
     def _restore_counts(self, state: dict[str, Any]) -> None:
-        self._free_outcomes = {
-            task: deque(outcomes, maxlen=FREE_WINDOW) for task, outcomes in state["free_outcomes"].items()
-        }
+        if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
+            self._free_half.restore(state["free_half"])
         merges = state["totals"].pop("merges")
         self._totals = Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
         self._queue.counts.update(state["queue"])

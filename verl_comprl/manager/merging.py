@@ -4,7 +4,7 @@ Owns the pass. ``experience.updates.merge`` decides which entries form a chunk, 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from verl_comprl.config.tree import ComprlConfig
@@ -12,7 +12,6 @@ from verl_comprl.experience import ExperienceBank
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.updates.merge import split_into_runs
-from verl_comprl.experience.updates.quality import free_success_rates
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.manager.distilling import Note
@@ -31,8 +30,6 @@ class MergePass:
     """Its read side is held while an answer changes bank and buffer together."""
     step: Callable[[], int]
     """Returns the current actor step."""
-    free_outcomes: Mapping[str, Collection[bool]]
-    """Latest outcomes of the free half, by task."""
     note: Note
     journal: Journal
     fail: Callable[[str, Exception], None]
@@ -76,11 +73,8 @@ class MergePass:
         At most a chunk of them: an extractor that retains everything would otherwise get ever longer prompts. An answer
         that cannot be parsed leaves its entries as they are, and carries none.
         """
-        free_success = free_success_rates(self.free_outcomes)
         weight = self.config.bank.asked_weight
-        texts = [
-            render_entry(entry, step=self.step(), free_success=free_success, asked_weight=weight) for entry in listed
-        ]
+        texts = [render_entry(entry, step=self.step(), asked_weight=weight) for entry in listed]
         answer, record = await self.calls.merge(texts, self.step())
         async with self.commit.read():
             ids = [entry.id for entry in listed]

@@ -215,8 +215,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
         )
 
     async def _without_experience(self, episode: Episode, played: Conversation) -> AgentLoopOutput:
-        """Return the episode as a free actor would have seen it, without experience, tool and tool calls."""
-        student = Conversation(self, episode.id, self.rollout_config.response_length, None)
+        """Return the episode as a free actor would have seen it, without experience, questions and their tool."""
+        student = Conversation(self, episode.id, self.rollout_config.response_length, episode.tools or None)
         await student.begin(initial_messages(episode.row["raw_prompt"], episode.turns[0].observation))
         for turn, (ids, log_probs) in zip(episode.turns, episode.generated, strict=True):
             # The mask is empty before the first turn, whose observation is in the prompt.

@@ -75,6 +75,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self._failures = FailureLog(self._folder)
         self._episodes = EpisodeLog(self._folder, self.comprl.record)
         self._local = LocalUpdates()
+        self._bank_before: str | None = None
+        """Checksum of the bank when the latest evaluation began."""
         self._stretch = 1
         """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
 
@@ -298,6 +300,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         """Before an evaluation; the one before training comes before :meth:`on_train_begin`."""
         self._add_metrics_file()
         self.progress.activity("evaluating")
+        self._bank_before = self.experience_runtime.bank_checksum()
         super().on_validate_begin()
 
     def _val_metrics_update(self, data_sources: Any, sample_uids: Any, infos: dict[str, list], *args: Any, **kw: Any):
@@ -306,7 +309,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         kept = {name: values for name, values in infos.items() if name in ("reward", "success")}
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
-        measured = {"step": self.global_steps, "bank": self.experience_runtime.bank_checksum(), **ours}
+        bank = {"bank_before": self._bank_before, "bank": self.experience_runtime.bank_checksum()}
+        measured = {"step": self.global_steps, **bank, **ours}
         append_record(self._folder / EVALUATIONS, measured)
         self._failures.collect(result)
         self._episodes.take(self.global_steps)

@@ -3,63 +3,80 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
-from verl_comprl.experience import Add, Experience, TaskUsage, Update
-from verl_comprl.experience.updates.quality import Comparison, bad_records, compare_with_free, free_success_rates
+from verl_comprl.experience import Add, Experience, TaskUsage, Update, derive_id
+from verl_comprl.experience.updates.quality import Comparison, bad_records, compare_with_free
 
 
 def used(id: str, *usage: TaskUsage, **fields: Any) -> Experience:
     return Experience(id=id, title="", content="c", tasks=("light",), usage=usage, **fields)
 
 
-def entry(id: str, uses: int, successes: int, task: str = "light", **fields: Any) -> Experience:
-    return used(id, TaskUsage(task=task, uses=uses, successes=successes), **fields)
+def compared(episodes: float, successes: float, free: float, *, uses: int = 20, task: str = "light") -> TaskUsage:
+    return TaskUsage(
+        task=task, uses=uses, compared=episodes, compared_successes=successes, free_successes=episodes * free
+    )
 
 
 def test_a_record_is_bad_below_the_free_half_by_more_than_the_margin() -> None:
     entries = [
-        entry("too few uses", 9, 0),
-        entry("bad", 10, 2),
-        entry("at the margin", 10, 3),
-        entry("in quarantine already", 10, 0, quarantined="before"),
-        entry("task without a free half", 10, 0, task="open"),
+        used("too few uses", compared(9, 0, 0.5)),
+        used("bad", compared(10, 2, 0.5)),
+        used("at the margin", compared(10, 3, 0.5)),
+        used("in quarantine already", compared(10, 0, 0.5), quarantined="before"),
+        used("never compared", TaskUsage(task="open", uses=10)),
     ]
-    half = [True, False] * 5
     # 2/10 < 0.5 - 0.2, 3/10 is not.
-    settings = {"min_uses": 10, "margin": 0.2, "asked_weight": 0.5}
-    reasons = bad_records(entries, {"light": half}, **settings)
+    reasons = bad_records(entries, min_uses=10, margin=0.2)
     assert reasons == {"bad": "2 of 10 successes, free half 0.50"}
-    assert bad_records(entries, {"light": half}, **{**settings, "min_uses": 0}) == {}
-    assert bad_records(entries, {"light": half[1:]}, **settings) == {}  # too few to compare with
+    assert bad_records(entries, min_uses=0, margin=0.2) == {}
+    many = used("many", compared(300, 0, 0.5, uses=300))
+    assert bad_records([many], min_uses=300, margin=0.2) == {"many": "0 of 300 successes, free half 0.50"}
 
 
 def test_success_is_compared_task_by_task_with_the_entrys_uses_as_weights() -> None:
-    both = used("both", TaskUsage(task="easy", uses=6, successes=5), TaskUsage(task="hard", uses=2))
-    free = {"easy": 0.9, "hard": 0.1, "other": 1.0}
-    assert compare_with_free(both, free, asked_weight=0.5) == Comparison(8, 5, (6 * 0.9 + 2 * 0.1) / 8)
+    both = used("both", compared(6, 5, 0.9, task="easy"), compared(2, 0, 0.1, task="hard"), TaskUsage(task="a", uses=9))
+    assert compare_with_free(both) == pytest.approx(Comparison(8, 5, (6 * 0.9 + 2 * 0.1) / 8))  # the third: unknown
     # Averaged over all rollouts, the free half would seem to be worse than the entry, which was used where it is easy.
-    outcomes = {"easy": [True] * 9 + [False], "hard": [True] + [False] * 9}
-    reasons = bad_records([both], outcomes, min_uses=8, margin=0.05, asked_weight=0.5)
-    assert reasons == {"both": "5 of 8 successes, free half 0.70"}
-    # A task whose free half is unknown counts on neither side, nor towards the uses needed.
-    assert compare_with_free(both, {"hard": 0.1}, asked_weight=0.5) == Comparison(2, 0, 0.1)
-    assert bad_records([both], {"easy": outcomes["easy"]}, min_uses=8, margin=0.05, asked_weight=0.5) == {}
-    assert compare_with_free(both, {}, asked_weight=0.5) == Comparison(0, 0, 0)
+    assert bad_records([both], min_uses=8, margin=0.05) == {"both": "5 of 8 successes, free half 0.70"}
+    assert compare_with_free(used("none")) == Comparison(0, 0, 0)
 
 
-def test_an_episode_that_read_an_entry_in_an_answer_has_the_weight_of_the_setting() -> None:
-    asked = used("asked", TaskUsage(task="light", uses=1, successes=1, asked=6, asked_successes=2))
-    assert compare_with_free(asked, {"light": 0.75}, asked_weight=0.5) == Comparison(4, 2, 0.75)
-    outcomes = {"light": [True, True, True, False]}
-    reasons = bad_records([asked], outcomes, min_uses=4, margin=0.2, asked_weight=0.5)
-    assert reasons == {"asked": "2 of 4 successes, free half 0.75"}
-    assert bad_records([asked], outcomes, min_uses=4, margin=0.2, asked_weight=0.0) == {}  # one use is too few
+async def test_an_entry_that_is_always_better_than_the_free_half_of_its_time_is_kept(
+    open_bank: Any, apply: Any
+) -> None:
+    """While the actor learns: .10 to .80 without the entry, 5 points more with it, a use of either outcome a step."""
+    bank = await open_bank(retire_min_uses=10, retire_margin=0.1)
+    (id,) = (await apply(bank, Add(title="lamp", content="light it"))).new_ids
+    successes, expected = 0, 0.0
+    for step in range(50):
+        free = 0.1 + 0.7 * step / 49
+        expected += free + 0.05
+        success = expected - successes >= 0.5  # as many as expected, to the nearest
+        successes += success
+        bank.record_outcome([id], success, task="fetch")
+        bank.record_comparison([id], success, free, task="fetch")
+        assert await bank.retire() == []
+    # 50 · (0.45 + 0.05) = 25 successes, against the mean of the free half's rates; its last rate is 0.80.
+    assert compare_with_free(bank.get(id)) == pytest.approx(Comparison(50, 25, 0.45))
 
 
-def test_free_success_needs_outcomes() -> None:
-    outcomes = {"a": [True, False], "b": [True], "c": []}
-    assert free_success_rates(outcomes) == {"a": 0.5, "b": 1.0}
-    assert free_success_rates(outcomes, min_outcomes=2) == {"a": 0.5}
+async def test_an_episode_that_read_an_entry_in_an_answer_is_compared_with_its_weight(
+    open_bank: Any, apply: Any
+) -> None:
+    bank = await open_bank(asked_weight=0.5)
+    (id,) = (await apply(bank, Add(title="lamp", content="light it"))).new_ids
+    for success, free, asked in ((True, 0.25, False), (True, 0.75, True), (False, 0.5, True)):
+        bank.record_outcome([id, derive_id("unknown")], success, task="light", asked=asked)
+        bank.record_comparison([id, derive_id("unknown")], success, free, task="light", asked=asked)
+    # 1 + 2/2 episodes, 1 + 1/2 successes; 0.25 + 0.75/2 + 0.5/2 = 0.875 without
+    assert compare_with_free(bank.get(id)) == Comparison(2, 1.5, 0.4375)
+    bank.record_comparison([id] * 3, False, 0.5, task="light")  # of outcomes that a restored bank has not counted
+    assert bank.get(id).usage[0].compared == 3
+    await bank.close()
+    again = await open_bank()
+    assert again.get(id).usage[0].compared == 3 and not again.unreadable
 
 
 async def test_retired_entries_are_not_found_until_released(open_bank: Any, apply: Any) -> None:
@@ -69,9 +86,10 @@ async def test_retired_entries_are_not_found_until_released(open_bank: Any, appl
     ).new_ids
     for success in (False, False):
         bank.record_outcome([bad], success, task="fetch")
+        bank.record_comparison([bad], success, 0.5, task="fetch")
     bank.record_outcome([good], True, task="fetch")
-    assert await bank.retire({"fetch": [True, False]}) == [bad]
-    assert await bank.retire({"fetch": [True, False]}) == []
+    assert await bank.retire() == [bad]
+    assert await bank.retire() == []
     assert [(await bank.retrieve("lamp light it")).entry.id for _ in range(3)] == [good] * 3
     assert bank.statistics()["quarantined"] == 1
     assert bad in {

@@ -61,7 +61,9 @@ def parse_answer(answer: str) -> str | None:
     return body.strip() or None if opened and closed else None
 
 
-def parse_distillation(answer: str, *, max_operations: int, listed: int, votes: bool = False) -> ParsedAnswer:
+def parse_distillation(
+    answer: str, *, max_operations: int, listed: int, votes: bool = False, read: int | None = None
+) -> ParsedAnswer:
     """Parse the answer to a distillation request: add, update, return, and votes if allowed.
 
     Args:
@@ -69,9 +71,10 @@ def parse_distillation(answer: str, *, max_operations: int, listed: int, votes: 
         max_operations: Valid operations beyond this number are reported and dropped.
         listed: Number of entries listed in the prompt; valid indices are 1 to this number.
         votes: Whether upvote and downvote are allowed too; an entry may be voted on and updated by one answer.
+        read: Number of listed entries, from the first, that the episode read: no others can be voted on. None for all.
     """
     allowed = {**_DISTILLATION, **_VOTES} if votes else _DISTILLATION
-    return _parse(answer, allowed, max_operations=max_operations, listed=listed)
+    return _parse(answer, allowed, max_operations=max_operations, listed=listed, read=read)
 
 
 def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
@@ -79,7 +82,9 @@ def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
     return _parse(answer, _MERGE, max_operations=listed, listed=listed)
 
 
-def _parse(answer: str, allowed: Mapping[str, type[Operation]], *, max_operations: int, listed: int) -> ParsedAnswer:
+def _parse(
+    answer: str, allowed: Mapping[str, type[Operation]], *, max_operations: int, listed: int, read: int | None = None
+) -> ParsedAnswer:
     items = _read_list(answer)
     if isinstance(items, ParseError):
         return ParsedAnswer((), (items,))
@@ -87,7 +92,7 @@ def _parse(answer: str, allowed: Mapping[str, type[Operation]], *, max_operation
     errors: list[ParseError] = []
     claimed: set[int] = set()
     for number, item in enumerate(items, start=1):
-        result = _read_operation(item, allowed, listed, claimed)
+        result = _read_operation(item, allowed, listed, listed if read is None else read, claimed)
         if not isinstance(result, ParseError) and len(operations) == max_operations:
             result = ParseError("too_many", f"more than {max_operations} operations")
         if isinstance(result, ParseError):
@@ -135,7 +140,7 @@ def _top_level_lists(answer: str) -> list[list[Any]]:
 
 
 def _read_operation(
-    item: Any, allowed: Mapping[str, type[Operation]], listed: int, claimed: set[int]
+    item: Any, allowed: Mapping[str, type[Operation]], listed: int, read: int, claimed: set[int]
 ) -> Operation | ParseError:
     if not isinstance(item, dict):
         return ParseError("not_an_object", f"expected a JSON object, got {str(item)[:40]!r}")
@@ -147,8 +152,8 @@ def _read_operation(
     for field in fields:
         if field not in item:
             return ParseError("missing_field", f"{name} needs {field!r}")
-        taken = set() if name in _VOTES else claimed
-        error = _check_ids(item["ids"], listed, taken) if field == "ids" else _check_text(field, item[field])
+        known, taken = (read, set()) if name in _VOTES else (listed, claimed)
+        error = _check_ids(item["ids"], known, taken) if field == "ids" else _check_text(field, item[field])
         if error is not None:
             return error
     # Unknown fields are dropped, not refused: models add some of their own, such as a reason.

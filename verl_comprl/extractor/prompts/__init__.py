@@ -1,6 +1,6 @@
 """Fills the extractor's prompt templates, the text files in this package, into chat messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -69,7 +69,7 @@ def distill_messages(
         success: The outcome.
         max_operations: Operations that one answer may have.
         similar: Further entries, with the numbers after those.
-        votes: Whether the answer may vote on entries.
+        votes: Whether the answer may vote on entries that the actor read.
     """
     return _messages(
         "distill",
@@ -86,18 +86,16 @@ def distill_messages(
     )
 
 
-def render_entry(
-    entry: Experience, *, step: int, free_success: Mapping[str, float], asked_weight: float = ASKED_WEIGHT
-) -> str:
+def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WEIGHT) -> str:
     """Return an entry with its record, as a merge lists it.
 
     The record is one line, such as ``(tasks: room; age 12 steps; used 9 times, 67 % success (44 % without))``. Of an
-    entry of several tasks it shows the uses in each.
+    entry of several tasks it shows the uses in each. Where at least half of the uses can be compared with the free half
+    of their steps, both rates are those of these uses.
 
     Args:
         entry: The entry.
         step: Current actor step.
-        free_success: Success rate of rollouts without experience, by task.
         asked_weight: Weight of an episode that read the entry only through an answer.
     """
     tasks = {*entry.tasks, *(usage.task for usage in entry.usage)}
@@ -105,19 +103,20 @@ def render_entry(
     record = [f"tasks: {', '.join(entry.tasks) or 'unknown'}", f"age {_counted(age, 'step')}"]
     for usage in entry.usage:
         name = f"{usage.task}: " if len(tasks) > 1 else ""
-        record.append(name + _render_usage(usage, free_success.get(usage.task), asked_weight))
+        record.append(name + _render_usage(usage, asked_weight))
     if not entry.usage:
         record.append("not used yet")
     return f"({'; '.join(record)})\n{entry.text}"
 
 
-def _render_usage(usage: TaskUsage, free_success: float | None, asked_weight: float) -> str:
+def _render_usage(usage: TaskUsage, asked_weight: float) -> str:
     read = [f"used {_counted(usage.uses, 'time')}"] if usage.uses else []
     read += [f"read in {_counted(usage.asked, 'answer')}"] if usage.asked else []
     episodes, successes = usage.weighted(asked_weight)
-    success = f", {successes / episodes:.0%} success" if episodes else ""
-    without = f" ({free_success:.0%} without)" if success and free_success is not None else ""
-    return " and ".join(read) + success + without
+    if usage.compared and 2 * usage.compared >= episodes:
+        rates = usage.compared_successes / usage.compared, usage.free_successes / usage.compared
+        return f"{' and '.join(read)}, {rates[0]:.0%} success ({rates[1]:.0%} without)"
+    return " and ".join(read) + (f", {successes / episodes:.0%} success" if episodes else "")
 
 
 def _counted(number: int, noun: str) -> str:
