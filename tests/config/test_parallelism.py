@@ -68,7 +68,7 @@ def test_ranks_must_divide_a_mini_batch(divided: DictConfig) -> None:
 
 def test_a_mini_batch_is_no_larger_than_the_batch(divided: DictConfig) -> None:
     divided.actor_rollout_ref.actor.ppo_mini_batch_size = 20
-    with pytest.raises(ConfigError, match="ppo_mini_batch_size=20 must be at most data.train_batch_size=18$"):
+    with pytest.raises(ConfigError, match=r"ppo_mini_batch_size=20 must be at most data\.train_batch_size=18$"):
         validate(divided)
 
 

@@ -66,7 +66,12 @@ def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> 
             assert weights == pytest.approx(last["fixed"], abs=1e-4)
 
     # Without learning the continuation computes what was saved.
-    still = ["actor_rollout_ref.actor.optim.lr=0", "extractor.actor.optim.lr=0", "comprl.extractor.train=false", "comprl.arm=still"]
+    still = [
+        "actor_rollout_ref.actor.optim.lr=0",
+        "extractor.actor.optim.lr=0",
+        "comprl.extractor.train=false",
+        "comprl.arm=still",
+    ]
     second = Run(folder, *common, *still, "trainer.total_training_steps=5", script="probed_run.py")
     try:
         assert second.process.wait(timeout=900) == 0, second.text()[-5000:]

@@ -5,10 +5,8 @@ evaluation, checkpoints, and its end. The extractor is trained in the background
 """
 
 import math
-import os
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +49,7 @@ from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.rewinding import rewind_run
 from verl_comprl.trainer.run_log import add_metrics_file, append_record
 from verl_comprl.trainer.same_order import SameOrder
+from verl_comprl.trainer.saved_paths import saved_paths
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.task_sampler import share_equally
@@ -317,21 +316,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         return result
 
     def _saved_paths(self) -> dict[str, str]:
-        folder = self._folder.resolve()
-        paths: dict[str, Any] = {}
-        if self._saved_step >= 0:
-            paths["checkpoint"] = folder / f"global_step_{self._saved_step}"
-        if self.comprl.experience:
-            bank = self.comprl.bank
-            paths["experience bank"] = f"{bank.url} {bank.collection}" if bank.url else Path(bank.path).resolve()
-        if "tensorboard" in self.config.trainer.logger:
-            paths["learning curves"] = Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve()
-        paths |= {
-            "all metrics": folder / METRICS,
-            "evaluations": folder / EVALUATIONS,
-            "verl's output": folder / "train.log",
-        }
-        return {name: str(path) for name, path in paths.items() if "://" in str(path) or Path(path).exists()}
+        return saved_paths(self._folder, self._saved_step, self.config, self.comprl)
 
 
 @register_trainer("comprl_sync")
