@@ -13,8 +13,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-INTERRUPTED = 130
-"""Exit code of a run that Ctrl-C or SIGTERM has ended."""
+from verl_comprl.launch.limits import INTERRUPTED
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
