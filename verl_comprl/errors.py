@@ -85,12 +85,16 @@ engine, whose calls raise. The watchdog (``trainer/watching.py``) tells of every
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.
 
-Owns the boundaries of a rollout and the exception that names them; imports nothing of the package.
+Owns the boundaries of a rollout, the exception that names them and the exit code of a stopped run; imports nothing of
+the package.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+
+INTERRUPTED = 130
+"""Exit code of a command that was stopped by SIGINT or SIGTERM."""
 
 
 class Boundary(StrEnum):

@@ -18,6 +18,7 @@ from typing import Any
 from verl_comprl.config.arm_check import unknown_arms
 from verl_comprl.config.reading import ConfigError, unknown_overrides
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
+from verl_comprl.errors import INTERRUPTED
 from verl_comprl.platform import detection
 from verl_comprl.platform.launchers import node_count, strip_launcher_variables
 from verl_comprl.training import Training, check_config, check_transfer_queue, start_ray, uninterrupted
@@ -53,7 +54,7 @@ _HYDRA_DEFAULTS = (
     "hydra/job_logging=stdout",
     "hydra.job_logging.root.level=WARNING",
 )
-_INTERRUPTED = "interrupted; nothing was saved since the last checkpoint"
+_NOT_SAVED = "interrupted; nothing was saved since the last checkpoint"
 
 
 def prepare_environment(*, cluster: bool = False) -> bool:
@@ -99,8 +100,8 @@ def run(config: Any) -> int:
                 return 2
             return _train(config, comprl, display)
         except KeyboardInterrupt:
-            display.fail(_INTERRUPTED)
-            return 130
+            display.fail(_NOT_SAVED)
+            return INTERRUPTED
         except Exception:  # whatever ends a run is shown once, in full
             text = traceback.format_exc().rstrip()
             display.fail(text)
@@ -190,15 +191,15 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))
-        return 130
+        return INTERRUPTED
     except (ConfigError, FileNotFoundError, PlacementError, StoreError, SnapshotError, EndpointError) as error:
         print(traceback.format_exc())  # to the log
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))
         return 2
     except KeyboardInterrupt:
-        display.fail(_INTERRUPTED)
-        return 130
+        display.fail(_NOT_SAVED)
+        return INTERRUPTED
     finally:
         with uninterrupted():
             if own_queue:  # it ends whichever this process has joined
@@ -224,7 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _compose_and_run(given) if prepare_environment(cluster=_names_cluster(given)) else 0
     except KeyboardInterrupt:
         print("error: interrupted before the run began")
-        return 130
+        return INTERRUPTED
 
 
 def _names_cluster(overrides: list[str]) -> bool:

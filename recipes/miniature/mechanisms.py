@@ -13,7 +13,7 @@ from recipes.miniature.demonstrations import HEEDING, draw_entry, draw_question,
 from recipes.miniature.entries import WORKED, moves_content
 from recipes.tiny_models.answers import (
     Operation,
-    compared,
+    listed_entry,
     operations_answer,
     retain_others,
     text_answer,
@@ -21,7 +21,7 @@ from recipes.tiny_models.answers import (
 )
 from recipes.tiny_models.consultation import consultation
 from verl_comprl.experience.schema import Experience, Question, TaskUsage
-from verl_comprl.extractor.prompts import answer_messages, merge_messages, render_entry
+from verl_comprl.extractor.prompts import answer_messages, merge_messages
 from verl_comprl.rollout.messages import Message
 
 KINDS = {kind: weight for kind, weight in HEEDING.items() if kind != "none"}
@@ -98,5 +98,4 @@ def _with_record(rng: random.Random, family: str, entry: Experience) -> str:
     uses = rng.choice((0, rng.randint(1, 20)))
     usage = TaskUsage(task=task, uses=uses, successes=rng.randint(0, uses))
     step, free_success = rng.randint(0, 60), rng.randint(5, 60) / 100
-    used = (compared(usage, free_success),) if uses else ()
-    return render_entry(entry.model_copy(update={"tasks": (task,), "usage": used}), step=step)
+    return listed_entry(entry.model_copy(update={"tasks": (task,)}), usage, free_success=free_success, step=step)

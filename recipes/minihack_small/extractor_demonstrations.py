@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from recipes.minihack_small.actor_demonstrations import QUERIES, VARIANT, Demonstration
 from recipes.minihack_small.lessons import WORTHS, Lesson, Worth, draw_lesson
-from recipes.tiny_models.answers import Operation, compared, operations_answer, text_answer, text_fields
+from recipes.tiny_models.answers import Operation, listed_entry, operations_answer, text_answer, text_fields
 from verl_comprl.experience.schema import TaskUsage
 from verl_comprl.extractor.prompts import (
     Message,
     answer_messages,
     distill_messages,
     merge_messages,
-    render_entry,
     render_trajectory,
 )
 
@@ -106,8 +105,7 @@ def _with_record(lesson: Lesson, rng: random.Random) -> str:
     successes, asked_successes = (sum(rng.random() < _SUCCESS[lesson.worth] for _ in range(n)) for n in (uses, asked))
     usage = TaskUsage(task=_TASK, uses=uses, successes=successes, asked=asked, asked_successes=asked_successes)
     step, free_success = rng.randint(0, 30), rng.randint(1, 9) / 10
-    used = (compared(usage, free_success),) if uses or asked else ()
-    return render_entry(lesson.model_copy(update={"tasks": (_TASK,), "usage": used}), step=step)
+    return listed_entry(lesson.model_copy(update={"tasks": (_TASK,)}), usage, free_success=free_success, step=step)
 
 
 def _merge_operation(ids: list[int], lessons: Sequence[Lesson], rng: random.Random) -> Operation:

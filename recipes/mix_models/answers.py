@@ -10,7 +10,7 @@ from recipes.mix_models.demonstrations import Demonstration
 from recipes.mix_models.families import FAMILIES, Family
 from recipes.tiny_models.answers import (
     Operation,
-    compared,
+    listed_entry,
     operations_answer,
     retain_others,
     text_answer,
@@ -22,7 +22,6 @@ from verl_comprl.extractor.prompts import (
     answer_messages,
     distill_messages,
     merge_messages,
-    render_entry,
     render_trajectory,
 )
 
@@ -90,5 +89,4 @@ def _with_record(family: Family, lesson: Experience, rng: random.Random) -> str:
     uses = rng.choice((0, rng.randint(1, 9)))
     usage = TaskUsage(task=family.task, uses=uses, successes=rng.randint(0, uses))
     step, free_success = rng.randint(0, 12), rng.randint(0, 9) / 10
-    used = (compared(usage, free_success),) if uses else ()
-    return render_entry(lesson.model_copy(update={"usage": used}), step=step)
+    return listed_entry(lesson, usage, free_success=free_success, step=step)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage
+from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.rollout.messages import Message
 
 Operation = dict[str, Any]
@@ -30,11 +31,19 @@ def text_fields(entry: Experience) -> dict[str, str]:
     return {"title": entry.title, "content": entry.content}
 
 
-def compared(usage: TaskUsage, free_success: float) -> TaskUsage:
-    """Return uses as if the free half's success had been ``free_success`` in all their steps."""
+def listed_entry(entry: Experience, usage: TaskUsage, *, free_success: float, step: int) -> str:
+    """Return an entry with its record as a merge lists it at ``step``.
+
+    Args:
+        entry: Without record.
+        usage: All its uses; none if they are zero.
+        free_success: What the free half's success was in all their steps.
+        step: Actor step of the merge.
+    """
     episodes, successes = usage.weighted(ASKED_WEIGHT)
     counts = {"compared": episodes, "compared_successes": successes, "free_successes": episodes * free_success}
-    return usage.model_copy(update=counts)
+    used = (usage.model_copy(update=counts),) if episodes else ()
+    return render_entry(entry.model_copy(update={"usage": used}), step=step)
 
 
 def retain_others(operations: Sequence[Operation], count: int) -> list[Operation]:

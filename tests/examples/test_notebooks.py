@@ -16,8 +16,13 @@ OURS = re.compile(r"/(root|home|work|tmp|var)/[\w.-]+")
 """Folders of the machine on which a notebook was executed."""
 
 
+LONG = {"complementary_rl"}
+"""Its run is that of tests/recipes/test_learning.py with fewer steps."""
+
+
 def named(training: bool) -> list[Any]:
-    return [pytest.param(file, id=file.stem) for file in NOTEBOOKS if (file.stem in TRAINING) == training]
+    files = [file for file in NOTEBOOKS if (file.stem in TRAINING) == training]
+    return [pytest.param(file, id=file.stem, marks=[pytest.mark.long] * (file.stem in LONG)) for file in files]
 
 
 def cells(notebook: Any, kind: str) -> list[Any]:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch import __main__ as launch
 from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, wait_for
+from verl_comprl.launch.limits import LOST, LaunchError, wait_for
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.launch.limits import INTERRUPTED
+from verl_comprl.errors import INTERRUPTED
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

@@ -14,6 +14,7 @@ from verl_comprl.cli.export import args as export
 from verl_comprl.cli.parser import Parser
 from verl_comprl.display.printable import printable
 from verl_comprl.display.quiet import quiet_libraries
+from verl_comprl.errors import INTERRUPTED
 
 COMMANDS = (train, watch, view, plot, evaluate, export, bank, data, env, doctor, completion)
 """In the order of the help."""
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:  # also how a server is ended
         print(f"comprl {options.command}: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

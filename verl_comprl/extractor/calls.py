@@ -132,10 +132,8 @@ class ExtractorCalls:
         # Derived, not random: the queue may deliver a request twice, and the bank must recognise the second call.
         call_id = derive_id(CallKind.DISTILL, request.id)
         answer, record = await self._call(CallKind.DISTILL, call_id, prompt, request.step)
-        operations = parse_distillation(
-            answer, max_operations=self._max_operations, listed=listed, votes=self._votes, read=read
-        )
-        return operations, record
+        votable = read if self._votes else None
+        return parse_distillation(answer, max_operations=self._max_operations, listed=listed, read=votable), record
 
     async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
         """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1."""

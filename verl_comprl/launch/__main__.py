@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from verl_comprl.config.reading import unknown_overrides
+from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError
+from verl_comprl.launch.limits import LOST, LaunchError
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.store import RunStore
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 
-from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, join_seconds, leave_seconds, wait_for
+from verl_comprl.errors import INTERRUPTED
+from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, wait_for
 from verl_comprl.launch.node import Node, Process, free_port
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import installed_versions

@@ -8,9 +8,6 @@ from typing import TypeVar
 LOST = 71
 """Exit code where a node, or the connection to it, was lost (``EX_OSERR``)."""
 
-INTERRUPTED = 130
-"""Exit code of a training that was stopped by SIGINT or SIGTERM."""
-
 _POLL_SECONDS = 0.5
 
 Value = TypeVar("Value")

@@ -6,7 +6,8 @@ import signal
 import sys
 from contextlib import suppress
 
-from verl_comprl.launch.limits import INTERRUPTED, LOST, LaunchError, wait_for
+from verl_comprl.errors import INTERRUPTED
+from verl_comprl.launch.limits import LOST, LaunchError, wait_for
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.errors import INTERRUPTED
 from verl_comprl.sweep.runs import Run, expand
 from verl_comprl.sweep.runs_file import read_runs
 from verl_comprl.sweep.sweep import run
@@ -50,9 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()))
         return 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     statuses = {record["status"] for record in records}
-    return 130 if "interrupted" in statuses else 1 if "failed" in statuses else 0
+    return INTERRUPTED if "interrupted" in statuses else 1 if "failed" in statuses else 0
 
 
 if __name__ == "__main__":

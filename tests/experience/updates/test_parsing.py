@@ -125,10 +125,10 @@ def test_votes_only_where_they_are_allowed() -> None:
     answer = """<answer>[{"operation": "upvote", "ids": [1]}, {"operation": "downvote", "ids": [2]},
         {"operation": "update", "ids": [1], "title": "t", "content": "c"},
         {"operation": "upvote", "ids": [3]}]</answer>"""
-    parsed = parse_distillation(answer, max_operations=4, listed=2, votes=True)
+    parsed = parse_distillation(answer, max_operations=4, listed=2, read=2)
     assert parsed.operations == (Upvote(ids=(1,)), Downvote(ids=(2,)), Update(ids=(1,), title="t", content="c"))
     assert len(parsed.errors) == 1  # there is no third entry
-    parsed = parse_distillation(answer, max_operations=4, listed=3, votes=True, read=1)
+    parsed = parse_distillation(answer, max_operations=4, listed=3, read=1)
     assert parsed.operations == (Upvote(ids=(1,)), Update(ids=(1,), title="t", content="c"))
     assert [error.kind for error in parsed.errors] == ["bad_index"] * 2  # the second and the third were not read
     parsed = parse_distillation(answer, max_operations=4, listed=2)

@@ -61,20 +61,18 @@ def parse_answer(answer: str) -> str | None:
     return body.strip() or None if opened and closed else None
 
 
-def parse_distillation(
-    answer: str, *, max_operations: int, listed: int, votes: bool = False, read: int | None = None
-) -> ParsedAnswer:
-    """Parse the answer to a distillation request: add, update, return, and votes if allowed.
+def parse_distillation(answer: str, *, max_operations: int, listed: int, read: int | None = None) -> ParsedAnswer:
+    """Parse the answer to a distillation request: add, update, return, and votes on the entries that were read.
 
     Args:
         answer: The extractor's whole answer.
         max_operations: Valid operations beyond this number are reported and dropped.
         listed: Number of entries listed in the prompt; valid indices are 1 to this number.
-        votes: Whether upvote and downvote are allowed too; an entry may be voted on and updated by one answer.
-        read: Number of listed entries, from the first, that the episode read: no others can be voted on. None for all.
+        read: Number of listed entries, from the first, that the episode read. They can be voted on, and updated by the
+            same answer. None where the extractor has no votes.
     """
-    allowed = {**_DISTILLATION, **_VOTES} if votes else _DISTILLATION
-    return _parse(answer, allowed, max_operations=max_operations, listed=listed, read=read)
+    allowed = _DISTILLATION if read is None else {**_DISTILLATION, **_VOTES}
+    return _parse(answer, allowed, max_operations=max_operations, listed=listed, read=read or 0)
 
 
 def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
@@ -83,7 +81,7 @@ def parse_merge(answer: str, *, listed: int) -> ParsedAnswer:
 
 
 def _parse(
-    answer: str, allowed: Mapping[str, type[Operation]], *, max_operations: int, listed: int, read: int | None = None
+    answer: str, allowed: Mapping[str, type[Operation]], *, max_operations: int, listed: int, read: int = 0
 ) -> ParsedAnswer:
     items = _read_list(answer)
     if isinstance(items, ParseError):
@@ -92,7 +90,7 @@ def _parse(
     errors: list[ParseError] = []
     claimed: set[int] = set()
     for number, item in enumerate(items, start=1):
-        result = _read_operation(item, allowed, listed, listed if read is None else read, claimed)
+        result = _read_operation(item, allowed, listed, read, claimed)
         if not isinstance(result, ParseError) and len(operations) == max_operations:
             result = ParseError("too_many", f"more than {max_operations} operations")
         if isinstance(result, ParseError):
