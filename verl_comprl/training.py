@@ -223,9 +223,11 @@ class Training:
         import ray
         import transfer_queue as tq
 
+        from verl_comprl.trainer.keys import list_keys
+
         for worker in getattr(self.agent_loops, "agent_loop_workers", ()):
             ray.kill(worker)
-        for partition, keys in (tq.kv_list() or {}).items():
+        for partition, keys in list_keys().items():
             if keys:
                 tq.kv_clear(list(keys), partition)
 

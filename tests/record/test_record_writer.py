@@ -1,6 +1,8 @@
 """The writer's thread, and what it survives."""
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,3 +68,17 @@ def test_a_disk_that_hangs_neither_blocks_nor_fills_the_memory(tmp_path: Path) -
     assert writer.lost == 3 * 2
     there.set()
     assert len(written(writer)) == MOST_WAITING
+
+
+def test_a_process_ends_though_a_write_hangs(tmp_path: Path) -> None:
+    program = f"""
+import threading
+from pathlib import Path
+from verl_comprl.record.writer import RecordWriter
+writer = RecordWriter(Path({str(tmp_path)!r}))
+writer.write(1, threading.Event().wait, 1)
+writer.write(2, [{{}}], 1)
+writer.close(0.01)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert list(tmp_path.iterdir()) == []

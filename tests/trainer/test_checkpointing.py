@@ -78,7 +78,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     queue = SimpleNamespace(save_checkpoint=save_queue, load_checkpoint=lambda folder: None, kv_list=lambda *_: {})
     monkeypatch.setattr(trainer_base, "tq", queue)
-    monkeypatch.setattr("verl_comprl.trainer.groups.tq", queue)
+    monkeypatch.setattr("verl_comprl.trainer.keys.tq", queue)
     return events
 
 

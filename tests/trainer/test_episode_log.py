@@ -12,7 +12,7 @@ from running import undocumented
 from verl_comprl.config.tree import RecordConfig
 from verl_comprl.record import RunRecord
 from verl_comprl.rollout.recorder import FIELD, PARTITION, pack, unpack
-from verl_comprl.trainer import episode_log
+from verl_comprl.trainer import episode_log, keys
 from verl_comprl.trainer.episode_log import EpisodeLog
 
 
@@ -49,7 +49,8 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     queue = Queue()
-    monkeypatch.setattr(episode_log, "tq", queue)
+    for module in (episode_log, keys):
+        monkeypatch.setattr(module, "tq", queue)
     return queue
 
 
@@ -128,7 +129,8 @@ def test_a_step_that_a_stop_has_cut_short_is_written(queue: Queue, tmp_path: Pat
 
 
 def test_switched_off_it_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episode_log, "tq", None)
+    for module in (episode_log, keys):
+        monkeypatch.setattr(module, "tq", None)
     log = EpisodeLog(tmp_path, RecordConfig(enabled=False))
     log.trained(["a_0"], [1.0])
     log.take(1)

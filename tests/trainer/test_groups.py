@@ -1,9 +1,11 @@
 """Groups in TransferQueue: those without rows, what a restored queue holds, and prompts left in flight."""
 
+import threading
 from collections import defaultdict
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from verl_comprl.errors import Boundary, RolloutError
+from verl_comprl.errors import Boundary, RolloutError, WaitTimeout
+from verl_comprl.platform.waiting import call_within
 from verl_comprl.record import RunRecord
 from verl_comprl.rollout.failures import PARTITION as FAILED
 from verl_comprl.rollout.failures import describe
-from verl_comprl.trainer import failures, groups
+from verl_comprl.trainer import failures, groups, keys
 from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import clear_leftovers, episodes_are_running, refill_groups_without_rows
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync
@@ -49,7 +52,8 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     queue = Queue()
-    monkeypatch.setattr(groups, "tq", queue)
+    for module in (groups, keys):
+        monkeypatch.setattr(module, "tq", queue)
     monkeypatch.setattr(replay_buffer, "tq", queue)
     return queue
 
@@ -133,6 +137,15 @@ def test_a_restored_queue_loses_what_nobody_reads(queue: Queue, tmp_path: Path) 
     assert queue.partitions["train"].keys() == {"finished", "finished_0_0", "finished_1_0", "running", "running_0_0"}
     assert queue.partitions["val"] == {} and queue.partitions["failures"]
     assert clear_leftovers(tmp_path) == 0
+
+
+def test_a_queue_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(keys, "tq", SimpleNamespace(kv_list=gate.wait))
+    monkeypatch.setattr(keys, "call_within", lambda call, seconds, what: call_within(call, 0.01, what))
+    with pytest.raises(WaitTimeout, match="TransferQueue to list its keys"):
+        episodes_are_running()
+    gate.set()
 
 
 def failed_in(metrics: dict[str, float]) -> float:

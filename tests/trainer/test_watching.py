@@ -3,7 +3,7 @@
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +13,10 @@ from ray.exceptions import ActorDiedError
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import UnderWay, doing
 from verl_comprl.platform.waiting import begin
-from verl_comprl.trainer import checkpoint, situation, watching
+from verl_comprl.trainer import checkpoint, keys, situation, watching
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.situation import describe_prompts, describe_queues, describe_work
 from verl_comprl.trainer.watching import PHASES, WAITS
@@ -72,11 +73,12 @@ def test_a_phase_that_hangs_is_named_with_the_line_that_waits_and_so_is_its_end(
     first, *later = said
     head, *lines = first.splitlines()
     assert head.startswith("watchdog: training > rollouts: ") and "so far, which is more than 0 s" in head
-    assert lines[0].startswith("  this process: threading.py:")  # none of the test's files is verl's or ours
-    assert lines[-1] == "  0 of 0 processes answer"
+    assert lines == [lines[0]] and lines[0].startswith("  this process: threading.py:")  # no file is verl's or ours
+    assert later[0] == "  0 of 0 processes answer"
     assert later[-1].startswith("watchdog: training > rollouts: went on after ")
     log = capsys.readouterr().out
-    assert head in log and "the watchdog found it here" in log and "in fit\n    self.replay_buffer.sample()" in log
+    assert f"{first}\n{later[0]}\n" in log
+    assert "the watchdog found it here" in log and "in fit\n    self.replay_buffer.sample()" in log
 
 
 def test_a_wait_within_a_phase_is_named_and_arguments_and_result_pass_through() -> None:
@@ -109,6 +111,32 @@ def test_a_watchdog_that_fails_says_so_once_and_does_no_harm(
     watch.look()
     watch.look()
     assert capsys.readouterr().out.count("KeyError: 'lost'") == 1
+
+
+def test_a_hang_is_named_though_the_other_processes_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> Iterator[str]:
+        raise WaitTimeout("something", 5)
+        yield ""
+
+    monkeypatch.setattr(watching, "situation", fail)
+    said: list[str] = []
+    with doing("rollouts"):
+        watching.Watch(Trainer(after=1), watching.Watchdog(0, 0), said.append).look()
+    assert said[0].startswith("watchdog: rollouts: ")
+
+
+def test_a_queue_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(keys, "tq", SimpleNamespace(kv_list=gate.wait))
+    monkeypatch.setattr(situation, "ANSWER_SECONDS", 0.01)
+    process = SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=lambda function: None)})
+    monkeypatch.setattr(situation, "agent_loop_workers", lambda _: {"worker": process})
+    monkeypatch.setattr(situation, "actor_servers", lambda _: {})
+    monkeypatch.setattr(situation, "extractor_servers", lambda _: {})
+    monkeypatch.setattr(situation, "ask", lambda asked: {name: [] for name in asked})
+    lines = list(situation.situation(Trainer(after=1)))
+    gate.set()
+    assert lines[0] == "TransferQueue: does not answer" and lines[-1] == "1 of 1 processes answer"
 
 
 @pytest.mark.parametrize(

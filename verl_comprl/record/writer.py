@@ -1,10 +1,13 @@
 """Writes step files from a thread of its own; what cannot be written is counted, logged once and survived."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from verl_comprl.record.lines import encode, redactor
@@ -30,8 +33,11 @@ class RecordWriter:
         """
         self.files = StepFiles(folder)
         self._keep_steps = keep_steps
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"record-{folder.name}")
         self._waiting: list[Future[None]] = []
+        self._orders: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
+        # Not an executor: Python waits for the threads of one when it exits, and this one may hang for ever, in
+        # TransferQueue or in the disk.
+        threading.Thread(target=self._work, name=f"record-{folder.name}", daemon=True).start()
         self._redact = redactor()
         self.lost = 0
         """Records that could not be written."""
@@ -50,12 +56,23 @@ class RecordWriter:
         if len(self._waiting) >= MOST_WAITING:
             self._lose(count, f"{MOST_WAITING} writes are waiting for the disk")
             return
-        self._waiting.append(self._thread.submit(self._write, step, records, count))
+        written: Future[None] = Future()
+        self._waiting.append(written)
+        self._orders.put((written, partial(self._write, step, records, count)))
 
     def close(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for what is being written; nothing can be written afterwards."""
         wait(self._waiting, timeout)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for written in self._waiting:
+            written.cancel()  # those that have not begun
+        self._orders.put(None)
+
+    def _work(self) -> None:
+        while order := self._orders.get():
+            written, write = order
+            if written.set_running_or_notify_cancel():
+                write()
+                written.set_result(None)
 
     def _write(self, step: int, records: Records | Callable[[], Records], count: int) -> None:
         started = time.thread_time()

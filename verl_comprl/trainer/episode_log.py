@@ -16,12 +16,10 @@ from verl_comprl.config.tree import RecordConfig
 from verl_comprl.record.reader import EPISODES
 from verl_comprl.record.writer import RecordWriter
 from verl_comprl.rollout.recorder import EVALUATION_TAG, FAILED_TAG, FIELD, PARTITION, unpack
-from verl_comprl.trainer.keys import TRAIN, prompt_of
+from verl_comprl.trainer.keys import TRAIN, list_keys, prompt_of
 
 CLOSE_SECONDS = 60.0
 """Limit of writing the last steps at the end of a run."""
-
-Tags = Mapping[str, Mapping[str, Any]]
 
 
 class EpisodeLog:
@@ -49,7 +47,7 @@ class EpisodeLog:
         if self.writer is None:
             return
         # One listing: a prompt that is submitted after it has no episode in it either.
-        partitions: Mapping[str, Tags] = tq.kv_list() or {}
+        partitions = list_keys()
         waiting = {key: tag for key, tag in partitions.get(PARTITION, {}).items() if tag and key not in self._taken}
         alive = {prompt_of(key) for key in partitions.get(TRAIN, {})}
         states = {key: _status(key, tag, trained, alive) for key, tag in waiting.items()}

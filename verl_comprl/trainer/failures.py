@@ -15,6 +15,7 @@ import transfer_queue as tq
 from verl_comprl.errors import Boundary
 from verl_comprl.record.reader import FAILURES
 from verl_comprl.rollout.failures import PARTITION, FailedRollout
+from verl_comprl.trainer.keys import list_keys
 from verl_comprl.trainer.run_log import append_record
 
 
@@ -67,12 +68,12 @@ class FailureLog:
 def _take() -> list[FailedRollout]:
     """Remove the records that are in TransferQueue, and return them."""
     # A key that has no tag yet is still being written: TransferQueue creates it first and sets the tag then.
-    tags = {key: tag for key, tag in tq.kv_list(PARTITION).get(PARTITION, {}).items() if tag}
+    tags = {key: tag for key, tag in list_keys().get(PARTITION, {}).items() if tag}
     if tags:
         tq.kv_clear(keys=list(tags), partition_id=PARTITION)
     failures = []
     for tag in tags.values():
         # A restored TransferQueue may hold tags of another release.
         with suppress(TypeError, KeyError, ValueError):
-            failures.append(FailedRollout(**tag | {"boundary": Boundary(tag["boundary"])}))
+            failures.append(FailedRollout(**{**tag, "boundary": Boundary(tag["boundary"])}))
     return failures

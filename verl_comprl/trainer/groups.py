@@ -1,7 +1,6 @@
 """Prompt groups of a run in verl's TransferQueue: what our rollouts leave there that verl's trainers do not expect."""
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl_comprl.record import RunRecord
 from verl_comprl.rollout.failures import PARTITION as FAILED
 from verl_comprl.rollout.recorder import PARTITION as RECORDS
-from verl_comprl.trainer.keys import EVALUATION, TRAIN, prompt_of
+from verl_comprl.trainer.keys import EVALUATION, TRAIN, list_keys, prompt_of
 
 
 def refill_groups_without_rows(buffer: Any, limit: int) -> None:
@@ -62,7 +61,7 @@ def clear_leftovers(run: Path) -> int:
     Args:
         run: Folder of the run, whose files have been taken back to the checkpoint.
     """
-    partitions: dict[str, dict[str, dict[str, Any]]] = tq.kv_list() or {}
+    partitions = list_keys()
     rows = partitions.get(TRAIN, {})
     prompts = {key for key, tag in rows.items() if tag.get("is_prompt", False)}
     written = {failure["id"] for failure in RunRecord(run).failures()}
@@ -79,9 +78,13 @@ def clear_leftovers(run: Path) -> int:
 
 
 def episodes_are_running() -> bool:
-    """Whether a prompt has been submitted whose episodes have not all ended."""
-    partitions: dict[str, dict[str, dict[str, Any]]] = tq.kv_list() or {}
-    tags: Iterable[dict[str, Any]] = (
+    """Whether a prompt has been submitted whose episodes have not all ended.
+
+    Raises:
+        WaitTimeout: If TransferQueue does not answer.
+    """
+    partitions = list_keys()
+    tags = (
         tag for name in (TRAIN, EVALUATION) for tag in partitions.get(name, {}).values() if tag.get("is_prompt", False)
     )
     return any(tag.get("status") in ("pending", "running") for tag in tags)

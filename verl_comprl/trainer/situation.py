@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ray
-import transfer_queue as tq
 from ray.exceptions import RayError
 
 from verl_comprl.display.units import counted, duration
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import UnderWay, under_way
-from verl_comprl.platform.waiting import call_within
-from verl_comprl.trainer.keys import EVALUATION, TRAIN
+from verl_comprl.trainer.keys import EVALUATION, TRAIN, Tags, list_keys
 from verl_comprl.trainer.run_processes import actor_servers, agent_loop_workers, extractor_servers
 
 ANSWER_SECONDS = 5.0
@@ -19,9 +18,6 @@ ANSWER_SECONDS = 5.0
 
 SILENT = "does not answer"
 MANAGER = "experience manager"
-
-Tags = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""TransferQueue's tags by partition and key."""
 
 
 def situation(trainer: Any) -> Iterator[str]:
@@ -33,7 +29,10 @@ def situation(trainer: Any) -> Iterator[str]:
     counting = {"metrics": manager[MANAGER].metrics.remote()} if manager else {}
     answers = ask(asked | counting)
     if workers:
-        yield f"prompts: {describe_prompts(call_within(tq.kv_list, ANSWER_SECONDS, 'TransferQueue') or {})}"
+        try:
+            yield f"prompts: {describe_prompts(list_keys(ANSWER_SECONDS))}"
+        except WaitTimeout:
+            yield f"TransferQueue: {SILENT}"
         playing = [work for name in workers if isinstance(answers[name], list) for work in answers[name]]
         yield f"episodes: {describe_work(playing)}"
     if manager and not {str} & {type(answers["metrics"]), type(answers[MANAGER])}:

@@ -120,14 +120,17 @@ class Watch:
         lines += [f"  this process: {place(frame)}"] if frame else []
         others = [item for item in here if item.what != finding.what]
         lines += [f"  also here: {item.what} ({duration(item.seconds)})" for item in others]
-        self._print("\n".join([*lines, *(f"  {line}" for line in situation(self._trainer))]))
-        if frame:
-            print(f"the watchdog found it here:\n{''.join(traceback.format_stack(frame))}")
+        self._print("\n".join(lines))  # first: the processes that are asked next may be what hangs
+        try:
+            self._print("\n".join(f"  {line}" for line in situation(self._trainer)))
+        finally:
+            if frame:
+                print(f"the watchdog found it here:\n{''.join(traceback.format_stack(frame))}")
 
     def _print(self, text: str) -> None:
         self._announce(text)
-        if not is_verbose():
-            print(f"{time.strftime('%H:%M:%S')} {text}")  # to the log
+        if not is_verbose():  # to the log; indented lines belong to the one before
+            print(text if text.startswith(" ") else f"{time.strftime('%H:%M:%S')} {text}")
 
 
 def _oldest(work: Iterable[UnderWay]) -> dict[str, float]:
