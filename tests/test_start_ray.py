@@ -224,21 +224,3 @@ def test_the_queue_of_a_run_on_a_cluster_is_found_by_the_next_and_outlives_it(tm
         assert first.returncode == 0 and answer.strip().endswith("{}")
     finally:
         first.kill()
-
-
-def test_folders_are_named_so_that_processes_elsewhere_find_them(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "actor").mkdir()
-    given = OmegaConf.create(
-        {
-            "trainer": {"default_local_dir": "runs/one"},
-            "actor_rollout_ref": {"model": {"path": "actor"}},
-            "extractor": {"model": {"path": "Qwen/Qwen3-4B"}},
-            "comprl": {"initial_bank": ""},
-        }
-    )
-    training._use_absolute_paths(given)
-    assert given.trainer.default_local_dir == f"{tmp_path}/runs/one"
-    assert given.actor_rollout_ref.model.path == f"{tmp_path}/actor"
-    assert given.extractor.model.path == "Qwen/Qwen3-4B" and given.comprl.initial_bank == ""
-    assert not os.path.exists("runs")

@@ -40,6 +40,15 @@ def launch(*overrides: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def test_a_tilde_in_the_run_s_folder_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "_checked", lambda *_: object())
+    monkeypatch.setattr(train, "_train", lambda *_: 0)
+    assert train.run(OmegaConf.create({"trainer": {"default_local_dir": "~/runs/one"}})) == 0
+    assert (tmp_path / "runs" / "one" / "train.log").exists() and not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("the server died"), KeyError("loss")])
 def test_an_unexpected_error_is_printed_once_in_full(tmp_path, monkeypatch, capsys, error):
     def fail(*_):

@@ -77,14 +77,16 @@ def run(config: Any) -> int:
     Args:
         config: The composed config.
     """
+    from verl_comprl.config.paths import use_absolute_paths
     from verl_comprl.display.redirect import redirect_verl_output
     from verl_comprl.display.terminal import Display
     from verl_comprl.record.lines import text_redactor
 
     display = Display(live=not is_verbose())
+    use_absolute_paths(config)
     folder = config.trainer.get("default_local_dir")
     try:
-        log = Path(str(folder or "")).resolve() / "train.log"
+        log = Path(folder or "") / "train.log"
         if not folder:
             raise OSError("it must name a folder")
         made = [path for path in (log, *log.parents) if not path.exists()]

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -37,16 +36,15 @@ def check_config(config: Any) -> ComprlConfig:
     """
     from verl.utils.config import validate_config
 
+    from verl_comprl.config.paths import use_absolute_paths
     from verl_comprl.config.validation import validate
-    from verl_comprl.platform.detection import on_existing_cluster
     from verl_comprl.rollout.template_check import check_templates
     from verl_comprl.trainer.extractor_runtime import extractor_view
 
+    use_absolute_paths(config)
     comprl = validate(config)
     check_templates(config, comprl)
     complete_config(config)
-    if on_existing_cluster(config.ray_kwargs.ray_init):
-        _use_absolute_paths(config)
     config.transfer_queue.enable = True  # verl's V1 trainers need it
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     if comprl.has_extractor_engine:
@@ -129,19 +127,6 @@ def _worker_variables() -> dict[str, str]:
 
     names = {*PPO_RAY_RUNTIME_ENV["env_vars"], *quiet.VARIABLES, "COMPRL_VERBOSE", *detection.VARIABLES}
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
-
-
-def _use_absolute_paths(config: Any) -> None:
-    """Name folders so that processes elsewhere find them: those of a running cluster have another working directory."""
-    for subtree, name in (
-        (config.trainer, "default_local_dir"),
-        (config.actor_rollout_ref.model, "path"),
-        (config.extractor.model, "path"),
-        (config.comprl, "initial_bank"),
-    ):
-        path = Path(os.path.expanduser(subtree.get(name) or "/"))
-        if not path.is_absolute() and (path.exists() or name == "default_local_dir"):
-            subtree[name] = str(path.resolve())
 
 
 class Training:

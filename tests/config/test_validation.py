@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.paths import use_absolute_paths
 from verl_comprl.config.validation import ConfigError, check_slots, validate
 
 
@@ -228,6 +229,7 @@ def test_a_home_folder_is_expanded(config: DictConfig, tmp_path: Path, monkeypat
     monkeypatch.setenv("HOME", str(tmp_path))
     config.data.train_files = ["~/rows.parquet"]
     config.extractor.model.path = "~/model"
+    use_absolute_paths(config)
     validate(config)
 
 

@@ -4,11 +4,11 @@ Some of the checks are verl's own assertions, which it makes only when Ray and t
 """
 
 import math
-import os
 from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from verl_comprl.config.paths import listed
 from verl_comprl.config.slots import actor_servers, extractor_servers, replica_slots
 from verl_comprl.config.trainer_mode import COLOCATE, SEPARATE, base_mode
 from verl_comprl.config.tree import ComprlConfig
@@ -88,11 +88,10 @@ def _tasks(config: DictConfig) -> list[str]:
     import pyarrow.parquet as pq
     from pyarrow.lib import ArrowException
 
-    given = config.data.train_files
     found: set[str] = set()
-    for file in [given] if isinstance(given, str) else list(given or []):
+    for file in listed(config.data.train_files):
         try:
-            table = pq.read_table(os.path.expanduser(file), columns=["data_source"])
+            table = pq.read_table(file, columns=["data_source"])
         except (ArrowException, OSError, KeyError):
             continue
         if "data_source" in table.column_names:

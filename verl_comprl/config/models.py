@@ -1,7 +1,6 @@
 """Reading of a model's files before anything is started: its config, its stop tokens, its tokenizer."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ def read_model_file(model: str, name: str) -> dict[str, Any]:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    file: Any = Path(os.path.expanduser(model)) / name
+    file: Any = Path(model) / name
     try:
         if not file.exists():
             file = try_to_load_from_cache(model, name)
@@ -43,7 +42,7 @@ def load_tokenizer(model: DictConfig, **options: Any) -> Any:
     """
     from verl.utils.tokenizer import hf_tokenizer
 
-    path = os.path.expanduser(model.get("tokenizer_path") or model.path)
+    path = model.get("tokenizer_path") or model.path
     tokenizer = hf_tokenizer(path, trust_remote_code=model.get("trust_remote_code", False), **options)
     if model.get("custom_chat_template") is not None:
         tokenizer.chat_template = model.custom_chat_template
@@ -52,7 +51,7 @@ def load_tokenizer(model: DictConfig, **options: Any) -> Any:
 
 def local_tokenizer(model: DictConfig) -> Any:
     """Return the tokenizer of a model subtree if it is on this machine, else ``None``; downloads nothing."""
-    path = Path(os.path.expanduser(model.get("tokenizer_path") or model.path))
+    path = Path(model.get("tokenizer_path") or model.path)
     if path.is_dir() and not any((path / name).exists() for name in _TOKENIZER_FILES):
         return None
     try:

@@ -5,7 +5,6 @@ What a single setting may be is declared with it (``config.tree``) and checked w
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from verl_comprl.config.asynchrony import asynchrony_mistakes
 from verl_comprl.config.backends import frozen_back_end
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import undividable
+from verl_comprl.config.paths import listed
 from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
 from verl_comprl.config.slots import (
@@ -161,7 +161,7 @@ def _models(config: DictConfig, extractor: bool) -> Iterator[str]:
         path = config[subtree].model.get("path")
         if not path:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
-        elif _looks_local(path) and not (Path(os.path.expanduser(path)) / "config.json").exists():
+        elif _looks_local(path) and not (Path(path) / "config.json").exists():
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
 
 
@@ -241,8 +241,8 @@ def _data(config: DictConfig) -> Iterator[str]:
         files = config.data.get(key)
         if not files:
             yield f"data.{key} is missing; make a file with `comprl data` (comprl data --help)"
-        for file in [files] if isinstance(files, str) else list(files or []):
-            if not Path(os.path.expanduser(file)).exists():
+        for file in listed(files):
+            if not Path(file).exists():
                 yield f"data.{key}: {file} does not exist; make one with `comprl data` (comprl data --help)"
             else:
                 yield from _environments(f"data.{key}", file)
@@ -254,9 +254,9 @@ def _enough_rows(data: DictConfig) -> Iterator[str]:
     import pyarrow.parquet as pq
     from pyarrow.lib import ArrowException
 
-    files = [data.train_files] if isinstance(data.train_files, str) else list(data.train_files or [])
+    files = listed(data.train_files)
     try:
-        rows = sum(pq.read_metadata(os.path.expanduser(file)).num_rows for file in files)
+        rows = sum(pq.read_metadata(file).num_rows for file in files)
     except (ArrowException, OSError):
         return  # which has been reported
     if files and rows < data.train_batch_size:
@@ -274,7 +274,7 @@ def _environments(key: str, file: str) -> Iterator[str]:
     from env_adapters import make
 
     try:
-        table = pq.read_table(os.path.expanduser(file))
+        table = pq.read_table(file)
     except (ArrowException, OSError) as error:
         yield f"{key}: {file} cannot be read as parquet ({error}); make one with `comprl data`"
         return
