@@ -7,6 +7,7 @@ import pytest
 from omegaconf import DictConfig
 
 from verl_comprl.config.validation import ConfigError, validate
+from verl_comprl.trainer.extractor_runtime import extractor_view
 
 
 def mistakes(config: DictConfig) -> list[str]:
@@ -106,3 +107,15 @@ def test_adapters_must_be_merged_for_servers_in_other_processes(config: DictConf
     assert any("extractor.model.lora.merge=False" in line for line in mistakes(config))
     config.extractor.model.lora.merge = True
     validate(config)
+
+
+@pytest.mark.parametrize(("placement", "slots"), [("own", 4), ("shared", 8), ("split", 2)])
+def test_the_extractor_s_servers_are_laid_out_on_the_slots_that_they_have(
+    config: DictConfig, placement: str, slots: int
+) -> None:
+    """verl takes the GPUs of a server's node from here, whatever the trainer's are."""
+    config.trainer.n_gpus_per_node, config.comprl.extractor.n_gpus_per_node = 8, 4
+    config.comprl.extractor.placement = placement
+    if placement == "split":
+        config.extractor.rollout.n_gpus_per_node = 2
+    assert extractor_view(config).actor_rollout_ref.rollout.n_gpus_per_node == slots
