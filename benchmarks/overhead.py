@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     runs = [Run(arm, (*shared, *own[arm])) for arm in STARTING]
     checked = dict(zip(STARTING, check(runs, compose(runs, ROOT / "recipes", "miniature/plain")), strict=True))
     notes = output / "recording.json"
-    with redirect_verl_output(output / "train.log", print):
+    with redirect_verl_output(output / "train.log", print, str):
         sweep = Interleaved(list(checked.values()), output / "recording.jsonl")
         arms: dict[str, Any] = {}
         try:

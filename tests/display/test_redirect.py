@@ -11,7 +11,7 @@ from verl_comprl.display.redirect import redirect_verl_output
 
 def test_only_metrics_lines_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, shown = tmp_path / "run" / "train.log", []
-    with redirect_verl_output(log, shown.append):
+    with redirect_verl_output(log, shown.append, str):
         print("Training Progress")
         print("step:1 - actor/loss:", end="")
         print("0.5\nsteps to go")
@@ -23,14 +23,14 @@ def test_only_metrics_lines_are_shown(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_second_run_appends(tmp_path: Path) -> None:
     for number in (1, 2):
-        with redirect_verl_output(tmp_path / "train.log", print):
+        with redirect_verl_output(tmp_path / "train.log", print, str):
             print(f"run {number}")
     assert (tmp_path / "train.log").read_text() == "run 1\nrun 2\n"
 
 
 def test_a_logger_that_was_set_up_meanwhile_can_write_at_exit(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    with redirect_verl_output(log, print):
+    with redirect_verl_output(log, print, str):
         handler = logging.StreamHandler()
     handler.handle(logging.makeLogRecord({"msg": "goodbye"}))
     assert log.read_text() == "goodbye\n"
@@ -39,7 +39,7 @@ def test_a_logger_that_was_set_up_meanwhile_can_write_at_exit(tmp_path: Path) ->
 def test_a_full_disk_costs_lines_and_not_who_prints_them(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.symlink_to("/dev/full")
-    with redirect_verl_output(log, print):
+    with redirect_verl_output(log, print, str):
         for line in range(3):
             print(f"line {line}")
             print("a warning", file=sys.stderr, flush=True)

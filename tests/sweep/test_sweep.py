@@ -176,6 +176,17 @@ def test_a_failed_run_costs_its_engines_and_nothing_else(
     assert [record["name"] for record in read(tmp_path / "results.jsonl")] == ["a", "b", "c"]
 
 
+def test_a_run_s_log_has_no_secrets(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
+    script = Script()
+    script.failing = {"a": RuntimeError("refused: a-very-secret-value")}
+    sweep(script).run()
+    log = (tmp_path / "a" / "train.log").read_text()
+    assert "refused: ***" in log and "a-very-secret-value" not in log
+
+
 @pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt(), SystemExit(15)])
 def test_an_interruption_ends_the_sweep(
     sweep: Callable[..., ScriptedSweep], tmp_path: Path, error: BaseException

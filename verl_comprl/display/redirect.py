@@ -48,7 +48,7 @@ class _Splitter(io.TextIOBase):
 
 
 @contextmanager
-def redirect_verl_output(file: Path, show: Callable[[str], None], clean: Callable[[str], str] = str) -> Iterator[None]:
+def redirect_verl_output(file: Path, show: Callable[[str], None], clean: Callable[[str], str]) -> Iterator[None]:
     """Append standard output and standard error to ``file``.
 
     Args:

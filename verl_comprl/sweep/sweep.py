@@ -17,6 +17,7 @@ from typing import Any
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
+from verl_comprl.record.lines import text_redactor
 from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
@@ -125,7 +126,7 @@ class Sweep:
         if not run.checkpoint:
             run.forget_unfinished()  # of which nothing remains in a run that begins again
         log = run.folder / "train.log"
-        with redirect_verl_output(log, self._display.note):
+        with redirect_verl_output(log, self._display.note, text_redactor()):
             if run.own_engines:
                 print("engines of its own: " + "; ".join(run.own_engines))
                 self._release()
