@@ -1,6 +1,7 @@
 """Records of episodes from TransferQueue to the run's folder: which, when, and with what the trainer knows of them."""
 
 import asyncio
+import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,36 @@ def test_records_that_cannot_be_read_leave_the_queue(queue: Queue, tmp_path: Pat
     log.take(1)
     assert written(log, tmp_path) == []
     assert log.metrics() == {"comprl/record/episodes_lost": 2.0} and queue.partitions[PARTITION] == {}
+
+
+def test_records_that_the_thread_takes_while_they_are_listed_are_not_taken_again(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EpisodeLog(tmp_path, RecordConfig())
+    listed, wait = queue.kv_list, threading.Event()
+    take = log._records
+
+    def records(*arguments: Any) -> Any:
+        assert wait.wait(10)
+        return take(*arguments)
+
+    def slowly_listed() -> dict[str, dict[str, dict[str, Any]]]:
+        found = listed()
+        wait.set()
+        for written in log.writer._waiting if log.writer else ():
+            written.result(10)
+        return found
+
+    monkeypatch.setattr(log, "_records", records)
+    queue.ended("a_0")
+    log.trained(["a_0"], [1.0])
+    log.take(1)
+    queue.kv_list = slowly_listed
+    queue.ended("b_0")
+    log.trained(["b_0"], [0.5])
+    log.take(2)
+    assert written(log, tmp_path) == [(1, "a_0", "trained", 1.0), (2, "b_0", "trained", 0.5)]
+    assert log.metrics() == {"comprl/record/episodes_lost": 0.0}
 
 
 def test_a_step_that_a_stop_has_cut_short_is_written(queue: Queue, tmp_path: Path) -> None:

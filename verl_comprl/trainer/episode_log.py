@@ -46,9 +46,11 @@ class EpisodeLog:
         trained, self._trained = self._trained, {}
         if self.writer is None:
             return
+        # Before the listing: the thread may remove what is listed, and forget it, before it is looked at here.
+        taken = self._taken.copy()
         # One listing: a prompt that is submitted after it has no episode in it either.
         partitions = list_keys()
-        waiting = {key: tag for key, tag in partitions.get(PARTITION, {}).items() if tag and key not in self._taken}
+        waiting = {key: tag for key, tag in partitions.get(PARTITION, {}).items() if tag and key not in taken}
         alive = {prompt_of(key) for key in partitions.get(TRAIN, {})}
         states = {key: _status(key, tag, trained, alive) for key, tag in waiting.items()}
         states = {key: status for key, status in states.items() if status}
