@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
-from verl_comprl import train
+from verl_comprl import train, training
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.experience import BankConfig
 
@@ -121,6 +122,29 @@ def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
     with pytest.raises(ConnectionError):
         train._train(config, settings, SimpleNamespace())
     assert events == ["trainer", "manager", "queue", "end"]
+
+
+@pytest.mark.parametrize("broken", ["close", "finish"])
+def test_bank_and_metrics_are_both_ended_though_one_of_them_fails(monkeypatch, broken):
+    def end(name):
+        events.append(name)
+        if name == broken:
+            raise OSError(name)
+
+    @contextmanager
+    def phase(*_):
+        yield
+
+    events = []
+    logger = SimpleNamespace(finish=lambda exit_code: end("finish"))
+    trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=lambda: end("close"), logger=logger)
+    trainer.comprl = SimpleNamespace(watchdog=SimpleNamespace(after=0))
+    run = object.__new__(training.Training)
+    run.config = OmegaConf.create({"trainer": {"val_only": True}})
+    run.trainer, run.agent_loops = trainer, object()
+    with pytest.raises(OSError, match=broken):
+        run.run(SimpleNamespace(phase=phase, announce=print), guided_fraction=None, on_start=lambda: None)
+    assert events == ["close", "finish"]
 
 
 def test_the_queue_of_another_run_is_not_closed(tmp_path, monkeypatch):

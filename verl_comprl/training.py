@@ -193,10 +193,12 @@ class Training:
             finished = True
         finally:
             with uninterrupted():
-                tracking = getattr(trainer, "logger", None)
-                if tracking is not None:
-                    tracking.finish(exit_code=0 if finished else 1)
-                trainer.close()
+                try:
+                    trainer.close()  # first: a metrics backend that cannot finish raises
+                finally:
+                    tracking = getattr(trainer, "logger", None)
+                    if tracking is not None:
+                        tracking.finish(exit_code=0 if finished else 1)
 
     @property
     def was_stopped(self) -> bool:
