@@ -163,13 +163,17 @@ def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
     assert (values(learner), len(buffer)) == ((2, 2, 0), 0)
 
 
-def test_a_manager_that_gives_no_batch_in_time_is_no_failure_of_an_update(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("late_with", "updates"),
+    [("a batch from the experience manager", 0), ("the experience manager to count a batch as trained", 1)],
+)
+def test_a_manager_that_does_not_answer_in_time_is_no_failure_of_an_update(
+    start: Start, monkeypatch: pytest.MonkeyPatch, late_with: str, updates: int
 ) -> None:
     late = True
 
     def wait_for(result: Any, seconds: float, what: str) -> Any:
-        if late and what == "a batch from the experience manager":
+        if late and what == late_with:
             raise WaitTimeout(what, seconds)
         return result
 
@@ -178,7 +182,7 @@ def test_a_manager_that_gives_no_batch_in_time_is_no_failure_of_an_update(
     learner, extractor, _ = start(0, max_failures=2, thread=False)
     for _ in range(5):
         learner.take_turn(0.01)
-    assert values(learner) == (0, 0, 0)
+    assert values(learner) == (updates, 0, 0)
     late = False
     learner.take_turn(30.0)
     assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]] and values(learner) == (1, 0, 0)

@@ -32,7 +32,7 @@ LONGEST_BACKOFF = 300.0
 
 
 class _ManagerAway(Exception):
-    """The experience manager's process has died, or gives no batch in time, which is no failure of an update."""
+    """The experience manager's process has died, or does not answer in time, which is no failure of an update."""
 
 
 class ExtractorLearner:
@@ -202,10 +202,7 @@ class ExtractorLearner:
             self._extractor.restore()
             version = self._extractor.weight_version
             taking = self._manager.next_batch.remote(version)
-            try:
-                batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
-            except WaitTimeout as error:
-                raise _ManagerAway from error
+            batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
             if batch is None:
                 return False
             started = time.perf_counter()
@@ -231,5 +228,5 @@ class ExtractorLearner:
     def _ask(reference: Any, what: str) -> Any:
         try:
             return wait_for(reference, MANAGER_SECONDS, what)
-        except (RayActorError, ManagerNotOpen) as error:
+        except (RayActorError, ManagerNotOpen, WaitTimeout) as error:
             raise _ManagerAway from error
