@@ -3,6 +3,7 @@
 import ast
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import verl_comprl
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.platform.waiting import call_within, holding, wait_for
+from verl_comprl.platform.waiting import call_within, holding, result_within, wait_for
 
 
 def test_a_call_that_ends_in_time_gives_its_result_or_its_error() -> None:
@@ -33,6 +34,17 @@ def test_a_call_that_hangs_is_left_behind_and_the_error_says_what_and_how_long()
     assert (caught.value.what, caught.value.seconds) == ("the workers to save", 0.05)
     assert time.monotonic() - started < 5
     gate.set()
+
+
+def test_a_call_that_ends_when_its_time_is_over_counts() -> None:
+    class Late(Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            if timeout is None:
+                return super().result()
+            self.set_result(7)
+            raise TimeoutError
+
+    assert result_within(Late(), 1, "a number") == 7
 
 
 def test_a_lock_is_waited_for_and_given_back() -> None:

@@ -88,8 +88,8 @@ def result_within(future: "Future[T]", seconds: float, what: str) -> T:
         with doing(f"waiting for {what}"):
             return future.result(seconds)
     except TimeoutError as error:
-        if future.done():  # the call itself raised it
-            raise
+        if future.done():  # the call itself raised it, or ended at the last moment
+            return future.result()
         raise WaitTimeout(what, seconds) from error
 
 
