@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from verl_comprl.platform import priority
+
 PROGRAM = """
     import os, subprocess, threading
     from verl_comprl.platform.priority import set_cpu_priority
@@ -51,3 +53,27 @@ def test_all_threads_and_children_get_the_priority_and_those_started_later_inher
         assert done.stdout.strip() == "restored"
     if user is not None:
         assert done.stdout.startswith("refused: comprl.extractor.cpu_priority=normal: ")
+
+
+@pytest.mark.parametrize("given", [0, 5, 19])
+def test_where_idle_priority_is_forbidden_normal_priority_takes_the_niceness_back(
+    monkeypatch: pytest.MonkeyPatch, given: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    niceness = {1: given, 2: given}
+    monkeypatch.setattr(priority, "_before", None)
+    monkeypatch.setattr(priority, "_threads", lambda: iter(niceness))
+    monkeypatch.setattr(os, "sched_getscheduler", lambda thread: os.SCHED_OTHER)
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "getpriority", lambda which, thread: niceness[thread])
+    monkeypatch.setattr(os, "setpriority", lambda which, thread, value: niceness.update({thread: value}))
+    priority.set_cpu_priority("normal")
+    assert niceness == {1: given, 2: given}, "what the user has given is left alone"
+    priority.set_cpu_priority("idle")
+    priority.set_cpu_priority("idle")
+    assert niceness == {1: 19, 2: 19}
+    niceness[3] = 19  # started meanwhile
+    priority.set_cpu_priority("normal")
+    assert niceness == {1: given, 2: given, 3: given}
