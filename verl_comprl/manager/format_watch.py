@@ -24,8 +24,7 @@ class FormatWatch:
         self._decided = format_ok or self._unreadable == FIRST_ANSWERS
         if not format_ok and self._decided:
             logger.warning(
-                "none of the extractor's first %d answers could be parsed: no experience is written, and the extractor "
-                "is not trained, since most of a batch must be answers that could; teach the model the format first "
+                "none of the extractor's first %d answers could be parsed; teach the model the format first "
                 "(docs/models.md)",
                 FIRST_ANSWERS,
             )
