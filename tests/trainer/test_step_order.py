@@ -125,6 +125,22 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
 
 
+def test_a_stop_does_not_wait_for_the_extractor_s_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Events()
+    with_stubs(events, monkeypatch)
+    trainer = trainer_of(ComplementarySync, events, 1, [])
+    once = trainer._step_once
+
+    def asked_to_stop(*arguments: Any) -> Any:
+        trainer.request_stop()
+        return once(*arguments)
+
+    trainer._step_once = asked_to_stop
+    with pytest.raises(RunInterrupted):
+        trainer.fit(MagicMock())
+    assert "collect 1" in events and "save 1" in events and "take_turn" not in events
+
+
 def evaluating(trainer: Any, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object] = lambda: None) -> None:
     """Let the trainer evaluate after its last step, which a stop ends; ``run`` is called first."""
 

@@ -182,9 +182,10 @@ class ComplementaryTrainerMixin(StoppableTrainer):
             metrics.update(self.experience_runtime.collect(self.global_steps))
             self._episodes.take(self.global_steps)
             metrics.update(self._episodes.metrics())
-        with marked_timer("extractor_slice", timing_raw):
-            # The actor's servers pause until the end of the step.
-            self.experience_runtime.take_turn()
+        if not self.stop.made:
+            with marked_timer("extractor_slice", timing_raw):
+                # The actor's servers pause until the end of the step.
+                self.experience_runtime.take_turn()
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
