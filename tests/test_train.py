@@ -36,6 +36,26 @@ def test_several_nodes_of_torchrun_are_sent_to_the_launcher(monkeypatch, capsys)
     assert capsys.readouterr().out.startswith("error: torchrun has started this on 2 nodes; use -m verl_comprl.launch")
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([], False),
+        (["10.0.0.1:6379"], True),
+        (["local"], False),
+        (["'local'"], False),
+        (["10.0.0.1:6379", "local"], False),
+        (["local", "null"], False),
+    ],
+)
+def test_a_run_whose_address_is_local_is_on_no_cluster(monkeypatch, given, named):
+    """Hydra takes the last of several; a run on a cluster is not asked for this machine's devices."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    overrides = [f"+ray_kwargs.ray_init.address={address}" for address in given]
+    assert train._goes_to_cluster(overrides) is named
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    assert train._goes_to_cluster(overrides) is ("local" not in "".join(given[-1:]))
+
+
 def launch(*overrides: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "verl_comprl.train", *overrides]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)

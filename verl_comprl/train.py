@@ -57,11 +57,11 @@ _HYDRA_DEFAULTS = (
 _NOT_SAVED = "interrupted; nothing was saved since the last checkpoint"
 
 
-def prepare_environment(*, cluster: bool = False) -> bool:
+def prepare_environment(*, cluster: bool | None = None) -> bool:
     """Set what libraries read when imported; returns ``False`` in a torchrun process that has nothing to do.
 
     Args:
-        cluster: Whether the run is sent to an existing Ray cluster.
+        cluster: Whether the run is sent to an existing Ray cluster; None looks at ``RAY_ADDRESS``.
     """
     first = os.environ.get("RANK", "0") == "0"
     strip_launcher_variables(os.environ)
@@ -224,14 +224,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _compose_and_run(given) if prepare_environment(cluster=_names_cluster(given)) else 0
+        return _compose_and_run(given) if prepare_environment(cluster=_goes_to_cluster(given)) else 0
     except KeyboardInterrupt:
         print("error: interrupted before the run began")
         return INTERRUPTED
 
 
-def _names_cluster(overrides: list[str]) -> bool:
-    return any(override.lstrip("+").startswith("ray_kwargs.ray_init.address=") for override in overrides)
+def _goes_to_cluster(overrides: list[str]) -> bool:
+    address = None
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key.lstrip("+") == "ray_kwargs.ray_init.address":
+            address = None if value == "null" else value.strip("'\"")
+    return detection.on_existing_cluster({"address": address})
 
 
 def _compose_and_run(given: list[str]) -> int:

@@ -113,7 +113,7 @@ def test_adapters_must_be_merged_for_servers_in_other_processes(config: DictConf
 def test_the_extractor_s_servers_are_laid_out_on_the_slots_that_they_have(
     config: DictConfig, placement: str, slots: int
 ) -> None:
-    """verl takes the GPUs of a server's node from here, whatever the trainer's are."""
+    """What verl takes as the GPUs of a server's node, whatever the trainer's are."""
     config.trainer.n_gpus_per_node, config.comprl.extractor.n_gpus_per_node = 8, 4
     config.comprl.extractor.placement = placement
     if placement == "split":

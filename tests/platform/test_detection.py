@@ -26,7 +26,9 @@ NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_
 def select(monkeypatch: pytest.MonkeyPatch):
     """Select the platform with these variables; returns those of NAMES that are set afterwards."""
 
-    def run(accelerator: bool, *, cpu_vllm: bool = False, cluster: bool = False, **variables: str) -> dict[str, str]:
+    def run(
+        accelerator: bool, *, cpu_vllm: bool = False, cluster: bool | None = None, **variables: str
+    ) -> dict[str, str]:
         for name in NAMES:
             monkeypatch.setenv(name, "")  # so that what the function sets is undone
             monkeypatch.delenv(name)

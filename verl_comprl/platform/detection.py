@@ -43,15 +43,16 @@ def on_existing_cluster(ray_init: Mapping[Any, Any]) -> bool:
     return (ray_init.get("address") or os.environ.get("RAY_ADDRESS") or "local") != "local"
 
 
-def select_platform(*, cluster: bool = False) -> None:
+def select_platform(*, cluster: bool | None = None) -> None:
     """Set the environment variables of a CPU run where there is no accelerator, or no vLLM that could use it.
 
     Has to be called before verl is imported and before Ray is started, whose workers inherit the variables.
 
     Args:
-        cluster: Whether the run is sent to an existing Ray cluster, as with ``RAY_ADDRESS``: nothing is chosen then.
+        cluster: Whether the run is sent to an existing Ray cluster, for which nothing is chosen; None looks at
+            ``RAY_ADDRESS``.
     """
-    cluster = cluster or on_existing_cluster({})
+    cluster = on_existing_cluster({}) if cluster is None else cluster
     if not os.environ.get("VERL_PLATFORM") and not cluster and (_is_cpu_vllm() or not _has_accelerator()):
         os.environ["VERL_PLATFORM"] = "cpu"
     if uses_cpu():

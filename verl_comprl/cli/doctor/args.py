@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from verl_comprl.platform.detection import select_platform
 
     # As for a cluster, whose workers may have what this machine lacks: no platform is chosen.
-    select_platform(cluster=options.without_device)
+    select_platform(cluster=options.without_device or None)
     left_out = DEVICE_CHECKS if options.without_device else ()
     checks = {name: check for name, check in CHECKS.items() if name not in left_out}
     setup = Setup(tuple(options.overrides), options.config_dir, options.config_name)
