@@ -65,6 +65,17 @@ def test_a_store_that_is_gone_is_a_launch_error(port: int) -> None:
         wait_for(lambda: second.get("end"), 20)
 
 
+@pytest.mark.parametrize(
+    "name", ["RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT", "COMPRL_JOIN_SECONDS", "COMPRL_LEAVE_SECONDS"]
+)
+def test_a_variable_that_is_no_number_is_named(name: str, monkeypatch, capsys) -> None:
+    torchrun = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"} if name.startswith("GROUP") else {}
+    for given, value in (variables(0, 1) | torchrun | {name: "x"}).items():
+        monkeypatch.setenv(given, value)
+    assert launch.main([]) == 2
+    assert capsys.readouterr().err == f"launch: {name}=x is no number\n"
+
+
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
 def test_without_its_variables_the_launcher_says_what_to_do(missing: str, monkeypatch, capsys) -> None:
     for name, value in variables(0, 1).items():

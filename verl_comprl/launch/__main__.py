@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from verl_comprl.config.reading import unknown_overrides
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import LOST, LaunchError
+from verl_comprl.launch.limits import LOST, LaunchError, leave_seconds
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.store import RunStore
 
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str], command: Sequence[str] = _TRAIN) -> int:
     if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1 and os.environ.get("OMP_NUM_THREADS") == "1":
         print("launch: torchrun set OMP_NUM_THREADS=1, for the workers too; use --nproc-per-node 1", file=sys.stderr)
     try:
+        leave_seconds()  # at the end of a run it would be late to find out that this is no number
         store = RunStore(os.environ)
     except ValueError as error:
         print(f"launch: {error}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 LOST = 71
@@ -17,14 +17,35 @@ class LaunchError(Exception):
     """Why the cluster cannot be formed or kept; ends the run on all nodes with :data:`LOST`."""
 
 
+def number(environment: Mapping[str, str], name: str, default: float | None = None) -> float:
+    """Return a variable's number.
+
+    Args:
+        environment: The variables.
+        name: The variable.
+        default: What it is if it is not set, or empty.
+
+    Raises:
+        KeyError: If it is not set and there is no default.
+        ValueError: If it is no number.
+    """
+    given = environment.get(name) or default
+    if given is None:
+        raise KeyError(name)
+    try:
+        return float(given)
+    except ValueError:
+        raise ValueError(f"{name}={given} is no number") from None
+
+
 def join_seconds() -> float:
     """Return how long nodes wait for one another (``COMPRL_JOIN_SECONDS``, 300)."""
-    return float(os.environ.get("COMPRL_JOIN_SECONDS") or 300)
+    return number(os.environ, "COMPRL_JOIN_SECONDS", 300)
 
 
 def leave_seconds() -> float:
     """Return how long a process may take to end (``COMPRL_LEAVE_SECONDS``, 45; Ray drains a node for up to 30)."""
-    return float(os.environ.get("COMPRL_LEAVE_SECONDS") or 45)
+    return number(os.environ, "COMPRL_LEAVE_SECONDS", 45)
 
 
 def wait_for(condition: Callable[[], Value], seconds: float = float("inf")) -> Value:

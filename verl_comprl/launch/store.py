@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from datetime import timedelta
 
-from verl_comprl.launch.limits import LaunchError, join_seconds
+from verl_comprl.launch.limits import LaunchError, join_seconds, number
 
 
 class RunStore:
@@ -22,9 +22,10 @@ class RunStore:
             LaunchError: If there is no store at that address.
         """
         try:
-            self.rank = int(environment.get("GROUP_RANK") or environment["RANK"])
-            self.nodes = int(environment.get("GROUP_WORLD_SIZE") or environment["WORLD_SIZE"])
-            host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+            prefix = "GROUP_" if environment.get("GROUP_RANK") else ""  # torchrun's numbers of nodes, not of processes
+            self.rank = int(number(environment, f"{prefix}RANK"))
+            self.nodes = int(number(environment, f"{prefix}WORLD_SIZE"))
+            host, port = environment["MASTER_ADDR"], int(number(environment, "MASTER_PORT"))
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is not set; start this with torchrun (docs/launch.md)") from None
         # Late, as it takes seconds and mistakes in the variables should not.
