@@ -49,6 +49,9 @@ class Experience:
         self._events = events
         self.is_held_back = False
 
+    def hold_back(self) -> None:
+        self.is_held_back = True
+
     def go_on(self) -> None:
         self.is_held_back = False
 

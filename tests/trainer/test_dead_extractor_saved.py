@@ -2,7 +2,6 @@
 
 import json
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +47,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     runtime._config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     runtime.extractor, runtime.manager = Engine(), manager
     runtime._guard = ManagerGuard(manager, lambda: None)
-    runtime._learner = SimpleNamespace(given_up=False, metrics=dict, holding_back=nullcontext)
+    runtime._learner = SimpleNamespace(given_up=False, metrics=dict)
     runtime._checkpoints, runtime._extractor_saves_failed = [], 0
     return runtime
 

@@ -282,12 +282,13 @@ def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: py
     )
     learner.start()
     assert begun.wait(10)
-    with learner.holding_back():
-        goes_on.set()
-        with extractor.lock:
-            assert extractor.weight_version == 1
-            time.sleep(0.1)
-            assert extractor.weight_version == 1
+    learner.hold_back()
+    goes_on.set()
+    with extractor.lock:
+        assert extractor.weight_version == 1
+        time.sleep(0.1)
+        assert extractor.weight_version == 1
+    learner.go_on()
     until(lambda: extractor.weight_version > 1)
 
 

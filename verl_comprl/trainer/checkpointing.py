@@ -54,10 +54,11 @@ class CheckpointingTrainer(EngineSharing):
             StoreError: If the bank's store stays away, likewise.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
         """
+        self.experience_runtime.hold_back()
         try:
             self._try_to_save()
         finally:
-            self.experience_runtime.go_on()  # also where its own part was not reached
+            self.experience_runtime.go_on()
 
     def _try_to_save(self) -> None:
         deadline = time.monotonic() + STORE_SECONDS

@@ -5,7 +5,7 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -296,20 +296,19 @@ class ExperienceRuntime(NoExperienceRuntime):
             self._learner.go_on()
 
     def save(self, folder: Path, step: int) -> None:
-        """Write extractor, bank, queue, buffer and counters.
+        """Write extractor, bank, queue, buffer and counters; updates of the extractor must be held back.
 
         An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
         """
-        with self._learner.holding_back() if self._learner is not None else nullcontext():
-            saved = checkpoint.save(
-                folder,
-                step,
-                self.extractor,
-                self._save_manager,
-                self._comprl.work_timeout,
-                earlier=self._latest_with_extractor(),
-                given_up=self._learner is not None and self._learner.given_up,
-            )
+        saved = checkpoint.save(
+            folder,
+            step,
+            self.extractor,
+            self._save_manager,
+            self._comprl.work_timeout,
+            earlier=self._latest_with_extractor(),
+            given_up=self._learner is not None and self._learner.given_up,
+        )
         self._extractor_saves_failed += not saved
         # Where the folder will be once the checkpoint is complete; until then there is nothing there.
         self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")

@@ -9,8 +9,6 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -86,24 +84,16 @@ class ExtractorLearner:
             self._thread.join(seconds)
 
     def hold_back(self) -> None:
-        """Let the thread begin no further update before :meth:`go_on`."""
+        """Let the thread begin no further update before :meth:`go_on`.
+
+        Otherwise it would take the extractor's lock again at once while full batches wait, and a checkpoint would not
+        get it: locks are not given in turn.
+        """
         self._held_back.set()
 
     def go_on(self) -> None:
         """Let the thread update again."""
         self._held_back.clear()
-
-    @contextmanager
-    def holding_back(self) -> Iterator[None]:
-        """Hold the thread back for a block that needs the extractor's lock.
-
-        It would take the lock again at once while full batches wait, as locks are not given in turn.
-        """
-        self.hold_back()
-        try:
-            yield
-        finally:
-            self.go_on()
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the last update, and totals; never waits.
