@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience import ExperienceBank
-from verl_comprl.experience.store.folder import write_atomically
 from verl_comprl.experience.transfer.snapshot import entries_checksum
+from verl_comprl.files import write_atomically
 
 MANAGER_FILE = "manager.json"
 """Address file in the bank's folder, which exists while a run has the bank open."""

@@ -22,7 +22,7 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from verl_comprl.experience import SnapshotError
-from verl_comprl.experience.store.folder import sync_folder, write_atomically
+from verl_comprl.files import sync_folder, write_atomically
 
 ASIDE = "checkpoint_being_written"
 MANIFEST = "complete.json"

@@ -21,7 +21,7 @@ import qdrant_edge as edge
 
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
-from verl_comprl.experience.store.folder import FolderLock, check_adoptable, write_atomically
+from verl_comprl.experience.store.folder import FolderLock, check_adoptable
 from verl_comprl.experience.store.payload import (
     INTEGER_FIELDS,
     KEYWORD_FIELDS,
@@ -32,6 +32,7 @@ from verl_comprl.experience.store.payload import (
     to_payload,
     verified_embedding,
 )
+from verl_comprl.files import write_atomically
 
 T = TypeVar("T")
 

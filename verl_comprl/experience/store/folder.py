@@ -1,7 +1,4 @@
-"""Folder lock and atomic file replacement.
-
-Owns the lock file and the writing of files. Their content is decided in ``embedded`` and ``transfer.snapshot``.
-"""
+"""Lock of a bank's folder, and which folders can become one."""
 
 import fcntl
 import os
@@ -66,25 +63,3 @@ def check_adoptable(folder: Path) -> None:
         raise StoreError(
             f"{folder} holds other files ({min(foreign)}) and is not an experience bank; choose an empty or new folder"
         )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` so that a crash leaves the old file or the new one."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # what a crash has left, or a link, through which another file would be written
-    with temporary.open("xb") as file:
-        file.write(data)
-        file.flush()
-        # Before the rename: after a power loss the new name could otherwise refer to data that was never written.
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make creations, renames and removals in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,8 +20,8 @@ from safetensors.numpy import load, save
 
 from verl_comprl.experience.embedding.base import embedding_difference
 from verl_comprl.experience.schema import READABLE_VERSIONS, SCHEMA_VERSION, Experience
-from verl_comprl.experience.store.folder import sync_folder, write_atomically
 from verl_comprl.experience.transfer.hf_dataset import ENTRIES_FILE, card, from_parquet, to_parquet
+from verl_comprl.files import sync_folder, write_atomically
 
 HUB_PREFIX = "hf://datasets/"
 
