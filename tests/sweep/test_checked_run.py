@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from verl_comprl.sweep.checked_run import FINISHED, CheckedRun
+from verl_comprl.config.reading import ConfigError
+from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
 
 STEPS = "trainer.total_training_steps"
@@ -120,3 +121,10 @@ def test_a_run_cannot_end_before_its_checkpoint(tmp_path: Path) -> None:
 def test_a_new_folder(tmp_path: Path) -> None:
     run = wanted(tmp_path / "new", f"{STEPS}=60")
     assert (run.record, run.mistake, run.surplus, run.stored_steps, run.checkpoint) == (None, None, None, None, 0)
+
+
+@pytest.mark.parametrize("name", [FINISHED, UNFINISHED])
+def test_a_torn_record_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"name": "ru')
+    with pytest.raises(ConfigError, match=rf"^{tmp_path / name} cannot be read: .*; remove it$"):
+        _ = wanted(tmp_path).mistake

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,3 +100,16 @@ def test_a_value_that_refers_to_nothing_is_named(runs: list[Run], configs: list[
 def test_a_sweep_without_runs() -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         check([], [])
+
+
+def test_a_torn_record_is_a_mistake_of_its_run(runs: list[Run], configs: list[Any]) -> None:
+    file = Path(configs[0].trainer.default_local_dir) / FINISHED
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text('{"name": "ru')
+    try:
+        with pytest.raises(ConfigError) as caught:
+            check(runs[:2], configs[:2])
+    finally:
+        file.unlink()
+    (mistake,) = str(caught.value).splitlines()
+    assert mistake.startswith(f"run plain: {file} cannot be read: ")

@@ -176,6 +176,14 @@ def test_a_failed_run_costs_its_engines_and_nothing_else(
     assert [record["name"] for record in read(tmp_path / "results.jsonl")] == ["a", "b", "c"]
 
 
+def test_a_record_that_cannot_be_written_costs_no_other_run(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a" / f"{FINISHED}.tmp").mkdir(parents=True)  # as a full disk would, it keeps the file from being made
+    assert [record["status"] for record in sweep(Script()).run()] == ["finished"] * 3
+    assert f"the record of this run could not be written to {tmp_path / 'a'}" in capsys.readouterr().out
+
+
 def test_a_run_s_log_has_no_secrets(
     sweep: Callable[..., ScriptedSweep], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

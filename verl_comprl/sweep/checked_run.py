@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.config.reading import ConfigError
+from verl_comprl.files import write_atomically
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
 from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, step_of
@@ -97,7 +99,12 @@ class CheckedRun:
 
     @property
     def mistake(self) -> str | None:
-        """Why the run cannot go on from what is in its folder, if it cannot."""
+        """Why the run cannot go on from what is in its folder, if it cannot.
+
+        Raises:
+            ConfigError: If a record cannot be read.
+        """
+        self._read(UNFINISHED)
         stored = self.stored
         if self.record:
             return None
@@ -119,10 +126,14 @@ class CheckedRun:
         return None
 
     def keep(self, record: Record) -> None:
-        """Write the record of the run, which has ended in some way, into its folder."""
+        """Write the record of the run, which has ended in some way, into its folder.
+
+        Raises:
+            OSError: If the disk is full, for example; the run counts as it did before.
+        """
         finished = record["status"] == "finished"
         file = self.folder / (FINISHED if finished else UNFINISHED)
-        file.write_text(json.dumps(record) + "\n", encoding="utf-8")
+        write_atomically(file, (json.dumps(record) + "\n").encode())
         if finished:
             self.forget_unfinished()
 
@@ -132,7 +143,12 @@ class CheckedRun:
 
     def _read(self, name: str) -> Record | None:
         file = self.folder / name
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{file} cannot be read: {error}; remove it") from error
 
     @property
     def _resumes(self) -> bool:

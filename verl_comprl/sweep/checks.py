@@ -48,10 +48,9 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
                 comprl = check_config(config)
             guided_fraction = comprl.guided_fraction if comprl.experience else None
             checked.append(CheckedRun(run, config, guided_fraction, own_engines))
+            found += filter(None, [checked[-1].mistake])
         except (ValueError, AssertionError) as error:
             found += str(error).splitlines()
-        else:
-            found += filter(None, [checked[-1].mistake])
         mistakes += [f"run {run.name}: {mistake}" for mistake in found]
     if mistakes:
         raise ConfigError("\n".join(mistakes))

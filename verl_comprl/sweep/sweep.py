@@ -10,7 +10,8 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,21 @@ class Sweep:
                 following = next((one for one in self._runs[number:] if one.record is None), None)
                 record = self.train(run, following, number=number)
             records.append(record)
-            with self._results.open("a", encoding="utf-8") as file:
+            with self._full_disk_noted(self._results), self._results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
             if record["status"] == "interrupted":
                 break
             if self._was_stopped:  # it had ended by then, or failed to write its checkpoint: no other is to begin
                 raise KeyboardInterrupt
         return records
+
+    @contextmanager
+    def _full_disk_noted(self, path: Path) -> Iterator[None]:
+        """Say that a record could not be written: the run has ended, and others come."""
+        try:
+            yield
+        except OSError as error:
+            self._display.note(f"the record of this run could not be written to {path}: {error}")
 
     def _plan(self) -> str:
         """Return in one line how many runs there are, and on which engines."""
@@ -145,7 +154,8 @@ class Sweep:
             "error": error,
             "metrics": display.metrics(),
         }
-        run.keep(record)
+        with self._full_disk_noted(run.folder):
+            run.keep(record)
         self._display.ended(
             number, run.run.name, status, seconds, display.outcome() if not error else f"{error} · {log}"
         )
