@@ -233,6 +233,15 @@ def test_a_home_folder_is_expanded(config: DictConfig, tmp_path: Path, monkeypat
     validate(config)
 
 
+def test_an_evaluation_names_its_checkpoint(config: DictConfig) -> None:
+    config.trainer.val_only = True
+    with pytest.raises(ConfigError, match="use comprl evaluate"):
+        validate(config)
+    for mode in ("resume_path", "disable"):  # as the command does; before any training
+        config.trainer.resume_mode = mode
+        validate(config)
+
+
 # ---- slots ----
 
 

@@ -125,6 +125,11 @@ def _trainer(config: DictConfig) -> Iterator[str]:
     mode = config.trainer.v1.trainer_mode
     if mode not in TRAINERS:
         yield f"trainer.v1.trainer_mode={mode!r} is not a trainer of verl-comprl; allowed: {', '.join(TRAINERS)}"
+    if config.trainer.val_only and config.trainer.resume_mode == "auto":
+        yield (
+            "trainer.val_only=true would move what the run has written and measure another bank than its own; use "
+            "comprl evaluate, or trainer.resume_mode=disable to evaluate the untrained models in a new folder"
+        )
     for model in ("actor_rollout_ref", "extractor"):
         if (OmegaConf.select(config, f"{model}.actor.checkpoint") or {}).get("async_save"):
             yield f"{model}.actor.checkpoint.async_save=true is not allowed: a checkpoint is verified before it counts"
