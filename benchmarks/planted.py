@@ -23,8 +23,7 @@ from recipes.miniature.entries import WORKED, moves_content
 from recipes.miniature.rows import read_lines
 from recipes.miniature.run import MODELS, run_name, set_environment, shared_overrides
 from verl_comprl.experience import Add, BankConfig, ExperienceBank, make_embedder
-from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.record.reader import METRICS
+from verl_comprl.record.reader import EVENTS, METRICS
 
 ROOT = Path(__file__).parents[1]
 FAMILY_COUNT = 3
@@ -95,7 +94,7 @@ def report(clean: Path, planted: Path, ids: set[str], *, every: int = 5) -> list
     success = guided_success(clean), guided_success(planted)
     reads: Counter[int] = Counter()
     gone: dict[str, int] = {}
-    for event in read_lines(planted / JOURNAL):
+    for event in read_lines(planted / EVENTS):
         if event.get("entry") in ids and event["event"] == "read":
             reads[event["step"]] += 1
         elif event.get("entry") in ids and event["event"] in ("removed", "quarantined"):

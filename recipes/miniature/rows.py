@@ -11,9 +11,8 @@ from typing import Any
 
 from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
-from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.record.lines import decode
-from verl_comprl.record.reader import EVALUATIONS, METRICS
+from verl_comprl.record.reader import EVALUATIONS, EVENTS, METRICS
 from verl_comprl.sweep.checked_run import FINISHED
 
 Row = dict[str, Any]
@@ -49,7 +48,7 @@ def read_rows(runs: Path) -> list[Row]:
                 "evaluations": evaluations,
                 "training": read_training(finished.parent / METRICS),
                 "journal": merged(
-                    read_journal(finished.parent / JOURNAL, world=int(seed)), read_health(finished.parent / METRICS)
+                    read_journal(finished.parent / EVENTS, world=int(seed)), read_health(finished.parent / METRICS)
                 ),
             }
         )

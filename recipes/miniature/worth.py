@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.miniature.rows import read_lines
-from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.record.reader import EVALUATIONS, METRICS
+from verl_comprl.record.reader import EVALUATIONS, EVENTS, METRICS
 
 WINDOW = 3
 """Steps over which the curves of training are averaged: one step has 48 episodes of each half."""
@@ -29,7 +28,7 @@ def worth(run: Path) -> str:
         f"  {f'{after}, without it':<28}{_success(last, 'without')}",
         f"  {f'{after}, with it':<28}{_success(last, 'with')}  {100 * gain:+.0f} points",
     ]
-    best = best_entry(run / JOURNAL)
+    best = best_entry(run / EVENTS)
     if best:
         title, content, reads, successes = best
         lines.append(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.record.reader import METRICS
+from verl_comprl.record.reader import EVENTS, METRICS
 
 ROOT = Path(__file__).parents[2]
 TASKS = {"minihack/room-ultimate", "webshop", "alfworld"}
@@ -40,7 +39,7 @@ def steps(run: Path) -> list[dict[str, float]]:
 
 @pytest.fixture(scope="module")
 def journal(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / JOURNAL).read_text().splitlines()]
+    return [json.loads(line) for line in (run / EVENTS).read_text().splitlines()]
 
 
 def test_mix3_merges_twice_and_merging_changes_the_bank(steps: list[dict[str, float]]) -> None:

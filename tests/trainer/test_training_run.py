@@ -51,7 +51,7 @@ def test_the_bank_can_be_read_while_the_run_has_it_open(folder, interrupted):
     assert json.loads(stats.stdout)["embedding"]["model"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert verified.returncode == 0 and "no problems found" in verified.stdout, verified.stderr
     assert refused.returncode == 2 and "is already open in process" in refused.stderr
-    assert not (folder / "run" / "bank" / "manager.json").exists()
+    assert not (folder / "run" / "bank" / "address.json").exists()
 
 
 def test_the_terminal_gets_our_lines_and_no_metrics_of_verl(interrupted):

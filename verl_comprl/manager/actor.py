@@ -24,14 +24,13 @@ from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
 from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
-from verl_comprl.manager.journal import JOURNAL
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
 from verl_comprl.manager.server_calls import bounded
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
-from verl_comprl.record.reader import CALLS
+from verl_comprl.record.reader import CALLS, EVENTS
 
 MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
@@ -97,7 +96,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
         record = config.record
         call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
-        journal = Path(run) / JOURNAL
+        journal = Path(run) / EVENTS
         killed = opening.killed_in is not None
         super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling, recover=killed)
         if opening.killed_in is not None:

@@ -13,7 +13,7 @@ from verl_comprl.experience import ExperienceBank
 from verl_comprl.experience.transfer.snapshot import entries_checksum
 from verl_comprl.files import write_atomically
 
-MANAGER_FILE = "manager.json"
+ADDRESS_FILE = "address.json"
 """Address file in the bank's folder, which exists while a run has the bank open."""
 
 
@@ -59,9 +59,9 @@ def write_address(folder: Path, actor: str) -> None:
         "actor": actor,
         "auth_mode": os.environ.get("RAY_AUTH_MODE", "disabled"),  # Ray enables it for clusters it starts
     }
-    write_atomically(folder / MANAGER_FILE, json.dumps(address).encode())
+    write_atomically(folder / ADDRESS_FILE, json.dumps(address).encode())
 
 
 def remove_address(folder: Path) -> None:
     """Remove the file that :func:`write_address` wrote."""
-    (folder / MANAGER_FILE).unlink(missing_ok=True)
+    (folder / ADDRESS_FILE).unlink(missing_ok=True)

@@ -14,8 +14,6 @@ from verl_comprl.record.lines import append_lines, encode, redactor
 
 logger = logging.getLogger(__name__)
 
-JOURNAL = "experience.jsonl"
-
 
 class Journal:
     """Appends one line per event; each line has an actor step, that of the episode if there is one.

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from verl_comprl.manager.journal import JOURNAL
-from verl_comprl.record.reader import CALLS, EPISODES, EVALUATIONS, FAILURES, METRICS
+from verl_comprl.record.reader import CALLS, EPISODES, EVALUATIONS, EVENTS, FAILURES, METRICS
 from verl_comprl.record.step_files import StepFiles
 from verl_comprl.trainer.run_log import rewind_log
 
 
 def rewind_run(folder: Path, step: int) -> None:
     """Put aside what the run in ``folder`` wrote after ``step``; -1 for a new run, which begins with nothing."""
-    for name in (EVALUATIONS, FAILURES, JOURNAL, METRICS):
+    for name in (EVALUATIONS, FAILURES, EVENTS, METRICS):
         rewind_log(folder / name, step)
     for name in (EPISODES, CALLS):
         StepFiles(folder / name).rewind(step)

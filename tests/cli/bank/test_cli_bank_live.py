@@ -69,7 +69,7 @@ def live(folder: Path) -> Iterator[Live]:
         pid: Any = ray.get(manager.open.remote(str(folder)))
         yield Live(folder, pid)
         ray.get(manager.close.remote(str(folder)))
-        assert not (folder / "manager.json").exists()
+        assert not (folder / "address.json").exists()
     finally:
         ray.shutdown()
 
@@ -120,7 +120,7 @@ def test_reading_works_and_writing_is_refused_while_a_run_has_the_bank_open(live
 async def test_a_folder_held_by_a_process_that_cannot_be_reached(folder: Path, manager: Any, message: str) -> None:
     bank = await ExperienceBank.open(BankConfig(path=str(folder)), None)
     if manager is not None:
-        (folder / "manager.json").write_text(json.dumps(manager))
+        (folder / "address.json").write_text(json.dumps(manager))
     started = time.perf_counter()
     done = comprl_bank("list", "--path", folder)
     assert time.perf_counter() - started < 30
@@ -135,7 +135,7 @@ async def test_the_address_of_another_user_is_not_followed(folder: Path, monkeyp
     with socket.create_server(("127.0.0.1", 0)) as cluster:
         cluster.settimeout(0.1)
         address = {"pid": os.getpid(), "ray_address": f"127.0.0.1:{cluster.getsockname()[1]}"}
-        (folder / "manager.json").write_text(json.dumps(address))
+        (folder / "address.json").write_text(json.dumps(address))
         (folder / "lock").write_text(str(os.getpid()))
         owner = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: owner + 1)

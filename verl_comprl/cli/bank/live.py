@@ -1,6 +1,6 @@
 """Read access to a bank that a training run has open, through the run's experience manager.
 
-Owns the connection to the run's Ray cluster. The manager writes its address to ``manager.json`` in the bank's folder.
+Owns the connection to the run's Ray cluster. The manager writes its address to ``address.json`` in the bank's folder.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience import Experience, StoreError
-from verl_comprl.manager.inspection import MANAGER_FILE
+from verl_comprl.manager.inspection import ADDRESS_FILE
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 600.0  # a snapshot of a large bank takes minutes
@@ -32,7 +32,7 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
         StoreError: If the manager cannot be reached.
     """
     try:
-        with (folder / MANAGER_FILE).open("rb") as file:
+        with (folder / ADDRESS_FILE).open("rb") as file:
             # A cluster runs code of whoever has it: the address of another user's is not followed.
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 raise StoreError(f"{held}; it is another user's: read it as that user")

@@ -50,7 +50,7 @@ class FolderLock:
         _held.pop(self._key, None)
 
 
-_OWN = {"lock", "bank.json.tmp", "manager.json", "manager.json.tmp"}
+_OWN = {"lock", "bank.json.tmp", "address.json", "address.json.tmp"}
 
 
 def check_adoptable(folder: Path) -> None:
