@@ -28,8 +28,8 @@ def end() -> Iterator[threading.Event]:
 def make_trainer(folder: Path, end: threading.Event, placement: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     trainer: Any = object.__new__(ComplementarySync)
     trainer.config = OmegaConf.create({"trainer": {"default_local_dir": str(folder)}})
-    extractor = SimpleNamespace(placement=placement, backend="engine")
-    trainer.comprl = SimpleNamespace(has_extractor_engine=True, extractor=extractor, work_timeout=0.1, experience=True)
+    shared = placement == "shared"
+    trainer.comprl = SimpleNamespace(shares_slots=shared, work_timeout=0.1, experience=True)
     trainer.progress, trainer.engines = SimpleNamespace(note=None), None
     trainer.prepare = trainer.take_back_marker = lambda: None
     trainer.resource_pool_manager = SimpleNamespace(resource_pool_dict={ACTOR_POOL: "slots"})

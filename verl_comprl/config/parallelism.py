@@ -5,7 +5,14 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from verl_comprl.config.slots import actor_servers, extractor_servers, extractor_slots, replica_slots, training_ranks
+from verl_comprl.config.slots import (
+    actor_servers,
+    extractor_owner,
+    extractor_servers,
+    extractor_slots,
+    replica_slots,
+    training_ranks,
+)
 from verl_comprl.config.tree import ComprlConfig
 
 
@@ -24,7 +31,7 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     yield from _longest_sequence(config, "actor_rollout_ref", *lengths)
     if comprl.has_extractor_engine:
         gpus = math.prod(extractor_slots(config, comprl))
-        owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
+        owner = extractor_owner(comprl)
         named = f"{owner}.nnodes * {owner}.n_gpus_per_node"
         rollout = config.extractor.rollout
         yield from _servers(config, "extractor", extractor_servers(config, comprl))

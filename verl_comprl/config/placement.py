@@ -16,7 +16,7 @@ _LARGEST_SHARE = 0.95
 
 def placement_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     """Yield a line for each setting that contradicts the placement."""
-    if comprl.extractor.placement == "shared":
+    if comprl.shares_slots:
         yield from _shared(config)
     elif comprl.extractor.placement == "split":
         yield from _split(config)

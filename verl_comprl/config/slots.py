@@ -50,9 +50,14 @@ def slot_groups(config: DictConfig) -> list[SlotGroup]:
 
 
 def extractor_slots(config: DictConfig, comprl: ComprlConfig) -> tuple[int, int]:
-    """Return nodes and slots per node on which the extractor is trained; with placement ``shared`` the actor's."""
-    owner: Any = config.trainer if comprl.extractor.placement == "shared" else comprl.extractor
+    """Return nodes and slots per node on which the extractor is trained."""
+    owner: Any = config.trainer if comprl.shares_slots else comprl.extractor
     return owner.nnodes, owner.n_gpus_per_node
+
+
+def extractor_owner(comprl: ComprlConfig) -> str:
+    """Return the settings whose ``nnodes`` and ``n_gpus_per_node`` say where the extractor is trained."""
+    return "trainer" if comprl.shares_slots else "comprl.extractor"
 
 
 def training_ranks(model: Any, slots: int) -> int:
@@ -85,7 +90,7 @@ def extractor_servers(config: DictConfig, comprl: ComprlConfig) -> dict[str, int
         rollout = config.extractor.rollout
         named = "extractor.rollout.nnodes * extractor.rollout.n_gpus_per_node"
         return {named: rollout.nnodes * rollout.n_gpus_per_node}
-    owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
+    owner = extractor_owner(comprl)
     return {f"{owner}.nnodes * {owner}.n_gpus_per_node": math.prod(extractor_slots(config, comprl))}
 
 
@@ -115,7 +120,7 @@ def _actor(config: DictConfig) -> Iterator[SlotGroup]:
 def _extractor(config: DictConfig) -> Iterator[SlotGroup]:
     comprl = comprl_config(config)
     extractor = comprl.extractor
-    if not comprl.has_extractor_engine or extractor.placement == "shared":
+    if not comprl.has_extractor_engine or comprl.shares_slots:
         return
     resource = extractor.node_resource
     yield SlotGroup(EXTRACTOR_POOL, (extractor.n_gpus_per_node,) * extractor.nnodes, node_resource=resource)

@@ -170,3 +170,8 @@ class ComprlConfig(Settings):
     def has_extractor_engine(self) -> bool:
         """Whether the run has a second model of its own, with engine and server."""
         return self.experience and self.extractor.backend == "own"
+
+    @property
+    def shares_slots(self) -> bool:
+        """Whether that model is trained on the actor's device slots, in turns."""
+        return self.has_extractor_engine and self.extractor.placement == "shared"

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_comprl.config.reading import ConfigError, comprl_config
-from verl_comprl.config.slots import extractor_slots
+from verl_comprl.config.slots import extractor_owner, extractor_slots
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
@@ -123,7 +123,7 @@ def check_slots(folder: Path, config: DictConfig) -> None:
     trainer, comprl = config.trainer, comprl_config(config)
     slots = {"actor": ("trainer", trainer.nnodes * trainer.n_gpus_per_node)}
     if comprl.has_extractor_engine:
-        owner = "trainer" if comprl.extractor.placement == "shared" else "comprl.extractor"
+        owner = extractor_owner(comprl)
         slots[EXTRACTOR_FOLDER] = (owner, math.prod(extractor_slots(config, comprl)))
     mistakes = [
         f"{folder / model} was written on {saved} device slots, but this run has {wanted} "

@@ -200,17 +200,13 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def begin(self) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
-        if self._learner is not None and self._comprl.extractor.train and not self._shares_slots:
+        if self._learner is not None and self._comprl.extractor.train and not self._comprl.shares_slots:
             self._learner.start()
 
     def take_turn(self) -> None:
         """Train the extractor while the actor pauses, if they share slots."""
-        if self._learner is not None and self._comprl.extractor.train and self._shares_slots:
+        if self._learner is not None and self._comprl.extractor.train and self._comprl.shares_slots:
             self._learner.take_turn(self._comprl.extractor.slice_seconds)
-
-    @property
-    def _shares_slots(self) -> bool:
-        return self._comprl.extractor.placement == "shared"
 
     def collect(self, step: int) -> Metrics:
         """Turn the step's outcomes into samples, and start a merge if one is due.

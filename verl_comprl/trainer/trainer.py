@@ -97,7 +97,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         rewind_run(self._folder, step)
         self.take_back_marker()
         reserve(slot_groups(self.config))
-        if self._shares_slots:  # the servers of both measure the memory that is left
+        if self.comprl.shares_slots:  # the servers of both measure the memory that is left
             super()._setup()
             pool = self.resource_pool_manager.resource_pool_dict[ACTOR_POOL]
             start = partial(self.experience_runtime.start, self.engines, pool)
@@ -121,10 +121,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
     @property
     def _actor_is_extractor(self) -> bool:
         return self.comprl.experience and self.comprl.extractor.backend == "actor"
-
-    @property
-    def _shares_slots(self) -> bool:
-        return self.comprl.has_extractor_engine and self.comprl.extractor.placement == "shared"
 
     def _init_dataloader(self) -> None:
         """Give the tasks of a mix equal shares of every batch; a single task is sampled as verl samples it."""
