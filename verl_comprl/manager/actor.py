@@ -12,7 +12,6 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from verl.utils.tokenizer import hf_tokenizer
 
 from verl_comprl.config.asynchrony import settling
 from verl_comprl.config.models import load_tokenizer
@@ -68,15 +67,15 @@ class _ManagerActor(BankInspection, ExperienceManager):
         """Return whether :meth:`connect` has been called in this process."""
         return self._connected
 
-    async def load(self, config: ComprlConfig, reader: dict[str, Any]) -> None:
+    async def load(self, config: ComprlConfig, reader: DictConfig) -> None:
         """Load what takes seconds and does not depend on the bank; :meth:`open` comes after it.
 
         Args:
             config: The run's settings.
-            reader: The actor's model: ``path`` of its tokenizer, which measures entries, and ``trust_remote_code``.
+            reader: The actor's ``model`` subtree, whose tokenizer measures entries.
         """
         self._embedder = await make_embedder(**config.embedder.model_dump())
-        self._tokenizer = hf_tokenizer(reader["path"], trust_remote_code=reader["trust_remote_code"])
+        self._tokenizer = load_tokenizer(reader)
 
     async def open(self, config: ComprlConfig, opening: Opening, *, run: str, seed: int, settling: Settling) -> None:
         """Open the bank.
@@ -194,9 +193,7 @@ def start_manager(config: DictConfig) -> tuple[Any, Any]:
 
 def load_manager(manager: Any, config: DictConfig) -> Any:
     """Let a manager whose process has just started load what it needs; returns a reference to wait for."""
-    model = config.actor_rollout_ref.model
-    reader = {"path": model.get("tokenizer_path") or model.path, "trust_remote_code": model.trust_remote_code}
-    return manager.load.remote(comprl_config(config), reader)
+    return manager.load.remote(comprl_config(config), config.actor_rollout_ref.model)
 
 
 def open_bank(manager: Any, config: DictConfig, opening: Opening) -> None:
