@@ -70,7 +70,8 @@ class ScriptedSweep(Sweep):
             self._engines = self.script
 
     def close(self) -> None:
-        self.script.events.append("close")
+        if self._engines is not None:
+            self.script.events.append("close")
         self._engines = self._next = None
 
 

@@ -138,11 +138,11 @@ class Sweep:
         with redirect_verl_output(log, self._display.note, text_redactor()):
             if run.own_engines:
                 print("engines of its own: " + "; ".join(run.own_engines))
-                self._release()
+                self.close()
             self._start_ray(run)
             status, error = self._try(run, following, display)
             if run.own_engines:
-                self._release()
+                self.close()
         display.close()
         seconds = time.perf_counter() - started
         record: Record = {
@@ -233,13 +233,8 @@ class Sweep:
         check_transfer_queue()  # a run that started at the same moment may have made it
         self._engines = Engines()
 
-    def _release(self) -> None:
-        """Stop the engines, if there are any: with their Ray job ends everything that a run has started in it."""
-        if self._engines is not None:
-            self.close()
-
     def close(self) -> None:
-        """Stop the engines and everything else."""
+        """Stop the engines, if there are any, and with their Ray job everything that a run has started in it."""
         import transfer_queue as tq
 
         from verl_comprl.platform.ray_session import end_ray
