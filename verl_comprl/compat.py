@@ -40,7 +40,6 @@ REQUIRED_SYMBOLS = {
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._add_batch_to_generate": "groups without rows are refilled",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._add_prompts_to_generate": "prompts that a stop has left in flight",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._balance_batch": "rows in the same order, with full_determinism",
-    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._build_replay_buffer": "its buffer can be another",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage": "Eq. 5",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_metrics": "metrics of a step",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_old_log_prob": "a phase that the watchdog names",
@@ -49,9 +48,9 @@ REQUIRED_SYMBOLS = {
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader": "equal shares of tasks",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_resource_pool_mgr": "the worker of an engine can be ours",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._load_checkpoint": "resume; leftovers in TransferQueue",
-    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._reissue_inflight_prompts": "episodes that run are played again",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._reissue_inflight_prompts": "its behaviour: a resumed run plays them",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._save_checkpoint": "bank and extractor in a checkpoint",
-    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._setup": "starts the extractor beside the actor",
+    "verl.trainer.ppo.v1.trainer_base:PPOTrainer._setup": "starts the extractor at the same time as the actor",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._update_actor": "optimizer steps with several outputs",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update": "evaluation with and without experience",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate": "a phase that the watchdog names",
@@ -63,21 +62,20 @@ REQUIRED_SYMBOLS = {
     "verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerSeparateAsync": "base of comprl_separate_async",
     "verl.trainer.ppo.v1.trainer_sync:PPOTrainerSync": "base of comprl_sync",
     "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager": "checkpoints of a lent engine",
-    "verl.utils.checkpoint.checkpoint_manager:find_latest_ckpt_path": "resume",
     "verl.utils.distributed:initialize_global_process_group_ray": "patched on a CPU",
     "verl.utils.rollout_trace:_trace_enabled": "traces of episodes",
     "verl.utils.tokenizer.continuous_token:ContinuousTokenBuilder": "exact token stream of an episode",
-    "verl.workers.engine_workers:ActorRolloutRefWorker": "engine of both models",
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY": "makes the extractor's server adapter selectable",
     "verl.workers.rollout.llm_server:FullyAsyncLLMServerClient": "resumes aborted generations",
     "verl.workers.rollout.llm_server:LLMServerClient": "generation",
     "verl.workers.rollout.llm_server:LLMServerManager": "servers of the extractor",
     "verl.workers.rollout.replica:RolloutReplicaRegistry": "makes the extractor's server selectable",
-    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender": "limited where it sends weights",
+    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender": "its behaviour: limited",
     "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica.init_hybrid": "the extractor's server",
     "verl.workers.rollout.vllm_rollout.vllm_rollout:ServerAdapter": "its side in the engine's process",
 }
-"""What we use of verl (``module:name`` or ``module:class.method``), and for what."""
+"""What we use of verl (``module:name`` or ``module:class.method``), and for what. A few names occur nowhere else here:
+what they do is relied on."""
 
 
 class IncompatibleVerlError(RuntimeError):
