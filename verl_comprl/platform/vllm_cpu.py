@@ -2,13 +2,15 @@
 
 import os
 
+from verl_comprl.platform.detection import uses_cpu
+
 
 def register() -> None:
     """Make vLLM's CPU build accept weight updates and need no compiler.
 
     Does nothing outside a CPU run of verl.
     """
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+    if not uses_cpu():
         return
     import torch
 
