@@ -33,7 +33,7 @@ from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.calls import Generate
 from verl_comprl.manager.served_model import ServedModel, sampling_of
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
-from verl_comprl.platform.priority import Priority, set_cpu_priority
+from verl_comprl.platform.priority import set_cpu_priority
 from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.load_balancer import forget_requests
@@ -95,11 +95,6 @@ def to_tensordict(batch: TrainingBatch) -> TensorDict:
     )
 
 
-def _set_cpu_priority(_: Any, priority: Priority) -> None:
-    """Run in the process of a server, which verl's class has no method for."""
-    set_cpu_priority(priority)
-
-
 class ExtractorRuntime:
     """Workers, servers and weight sync of the extractor."""
 
@@ -156,7 +151,7 @@ class ExtractorRuntime:
         priority = comprl_config(self.config).extractor.cpu_priority
         self._work(partial(self.workers.set_cpu_priority, priority), "take their priority")
         servers = [server for replica in self.serving.replicas for server in replica.servers]
-        setting = [server.__ray_call__.remote(_set_cpu_priority, priority) for server in servers]
+        setting = [server.__ray_call__.remote(lambda _: set_cpu_priority(priority)) for server in servers]
         wait_for(setting, self._work_timeout, "the extractor's servers to take their priority")
 
     def restart(self, config: DictConfig) -> None:

@@ -22,9 +22,5 @@ class LimitedTransfers(PPOTrainer):
         super()._setup()
         trainer: Any = self  # verl's class has no types
         workers = [worker for each in trainer.standalone_checkpoint_manager.replicas for worker in each.workers]
-        limiting = [worker.__ray_call__.remote(_limit, TRANSFER_SECONDS) for worker in workers]
+        limiting = [worker.__ray_call__.remote(lambda _: limit_transfers(TRANSFER_SECONDS)) for worker in workers]
         wait_for(limiting, SERVER_SECONDS, "the actor's servers to limit their transfers of weights")
-
-
-def _limit(_: Any, seconds: float) -> None:
-    limit_transfers(seconds)
