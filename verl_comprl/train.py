@@ -268,7 +268,7 @@ def _compose_and_run(given: list[str]) -> int:
 
 def _options_first(given: list[str]) -> list[str]:
     """Return Hydra's options before the overrides: Hydra takes overrides in one piece only."""
-    overrides = [argument for argument in given if "=" in argument.lstrip("-") and not argument.startswith("-")]
+    overrides = [argument for argument in given if "=" in argument and not argument.startswith("-")]
     overrides += [argument for argument in given if argument.startswith("~") and "=" not in argument]
     return [*(argument for argument in given if argument not in overrides), *overrides]
 

@@ -61,7 +61,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     )
     trainer.experience_runtime = events
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
-    trainer.progress, trainer._failures, trainer._saved_paths = MagicMock(), MagicMock(), dict
+    trainer.progress, trainer._failures = MagicMock(), MagicMock()
     trainer._episodes = SimpleNamespace(take=events.record, metrics=dict, close=lambda step: None)
     trainer.end_episodes, trainer.kill_episodes = lambda free_memory=False: events.append("end_episodes"), dict
     trainer.watch_over = lambda *_: None

@@ -170,16 +170,15 @@ class ExperienceRuntime(NoExperienceRuntime):
         self.extractor.publish_weights()
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell = self._tell_manager
-        extractor = self.extractor
-        self._generate = extractor.generate(actor)
+        self._generate = self.extractor.generate(actor)
         self._connect_extractor()
         if folder is not None:
             self._step, self._checkpoints = step_of(folder), [folder / "comprl"]
         self._guard.start()
 
     def _connect_extractor(self) -> None:
-        extractor = self.extractor
-        connecting = self.manager.connect.remote(self._generate, extractor.model, extractor.prompt_length)
+        of_model = self.extractor.model, self.extractor.prompt_length
+        connecting = self.manager.connect.remote(self._generate, *of_model)
         wait_for(connecting, self._comprl.work_timeout, "the experience manager to connect the extractor")
 
     def _begin_again(self) -> None:

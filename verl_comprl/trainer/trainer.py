@@ -147,7 +147,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
                 self.progress.activity("finishing: the extractor reads the last episodes")
                 totals = self.experience_runtime.finish(lambda: self.stop.made)
                 self.stop_between_steps()
-                self.progress.finish(totals, self._saved_paths())
+                self.progress.finish(totals, saved_paths(self._folder, self._saved_step, self.config, self.comprl))
             in_order = True
         except Exception as error:
             in_order = isinstance(error, RunInterrupted)
@@ -311,9 +311,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self._failures.collect(result)
         self._episodes.take(self.global_steps)
         return result
-
-    def _saved_paths(self) -> dict[str, str]:
-        return saved_paths(self._folder, self._saved_step, self.config, self.comprl)
 
 
 @register_trainer("comprl_sync")
