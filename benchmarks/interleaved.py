@@ -58,7 +58,7 @@ class Arm:
         """Start what is the run's own, and do what verl does before its first step."""
         from verl.utils.skip import SkipManager
 
-        from verl_comprl.trainer.marked_loops import MarkedAgentLoops
+        from verl_comprl.trainer.evaluation_flag import MarkedAgentLoops
 
         self.trainer, self._training = training.trainer, training
         self.experience = bool(training.config.comprl.experience)

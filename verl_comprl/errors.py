@@ -79,7 +79,7 @@ extractor while ``comprl.extractor.max_failures`` is 0.
 
 **A process that rollouts need dies**: an agent loop worker, a server of the actor or its engine, a reward worker. verl
 would wait for their prompts without end; the run ends within seconds, with an error that names the process and the
-reason that Ray knows (``trainer/vital_actors.py``). The next start resumes. So it is with a worker of the actor's
+reason that Ray knows (``trainer/liveness.py``). The next start resumes. So it is with a worker of the actor's
 engine, whose calls raise. The watchdog (``trainer/watching.py``) tells of everything that takes too long.
 
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the

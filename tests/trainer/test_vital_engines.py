@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from ray.exceptions import RayTaskError
 
-from verl_comprl.trainer import vital_actors as module
+from verl_comprl.trainer import liveness as module
+from verl_comprl.trainer.liveness import ProcessLost, VitalActors
 from verl_comprl.trainer.trainer import ComplementarySync
-from verl_comprl.trainer.vital_actors import ProcessLost, VitalActors
 
 
 class EngineDeadError(Exception):

@@ -36,10 +36,10 @@ from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.priority import set_cpu_priority
 from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
+from verl_comprl.trainer.failover_client import SurvivingClient
 from verl_comprl.trainer.load_balancer import forget_requests
-from verl_comprl.trainer.lone_server import make_client
 from verl_comprl.trainer.serving import Serving, State
-from verl_comprl.trainer.surviving_client import SurvivingClient
+from verl_comprl.trainer.single_server_client import make_client
 
 
 def extractor_view(config: DictConfig) -> DictConfig:

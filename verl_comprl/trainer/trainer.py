@@ -35,21 +35,21 @@ from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.batch import RolloutBatch
 from verl_comprl.trainer.checkpoint import check_slots, resume_folder
 from verl_comprl.trainer.checkpoint_folders import step_of
+from verl_comprl.trainer.determinism import SameOrder
 from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
+from verl_comprl.trainer.evaluation_flag import MarkedAgentLoops
 from verl_comprl.trainer.experience_runtime import HASTY_SECONDS, ExperienceRuntime
 from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.limited_transfers import LimitedTransfers
 from verl_comprl.trainer.local_updates import LocalUpdates
-from verl_comprl.trainer.lone_server import make_client
-from verl_comprl.trainer.marked_loops import MarkedAgentLoops
 from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.rewinding import rewind_run
 from verl_comprl.trainer.run_log import add_metrics_file, append_record
-from verl_comprl.trainer.same_order import SameOrder
 from verl_comprl.trainer.saved_paths import saved_paths
+from verl_comprl.trainer.single_server_client import make_client
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.task_sampler import share_equally

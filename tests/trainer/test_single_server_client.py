@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_comprl.trainer.lone_server import make_client
+from verl_comprl.trainer.single_server_client import make_client
 
 
 class Server:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 
-from verl_comprl.trainer.vital_actors import ProcessLost, VitalActors
+from verl_comprl.trainer.liveness import ProcessLost, VitalActors
 
 pytestmark = pytest.mark.run
 

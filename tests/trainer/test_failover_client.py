@@ -14,8 +14,8 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.server_calls import bounded, raise_if_dead
 from verl_comprl.trainer import load_balancer
+from verl_comprl.trainer.failover_client import SurvivingClient
 from verl_comprl.trainer.load_balancer import forget_requests
-from verl_comprl.trainer.surviving_client import SurvivingClient
 
 
 class EngineDeadError(Exception):
