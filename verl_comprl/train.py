@@ -135,7 +135,7 @@ def _checked(config: Any, display: Any) -> Any | None:
     from verl_comprl.compat import check_symbols
     from verl_comprl.config.asynchrony import asynchrony_notes
     from verl_comprl.config.composing import one_line
-    from verl_comprl.config.validation import check_slots
+    from verl_comprl.config.validation import check_cluster_slots
     from verl_comprl.config.variants import variant_notes
     from verl_comprl.experience import StoreError
     from verl_comprl.experience.store import check_server
@@ -154,7 +154,7 @@ def _checked(config: Any, display: Any) -> Any | None:
             asyncio.run(check_server(comprl.bank))  # the manager finds out only when Ray has started
         start_ray(config)
         check_transfer_queue()
-        check_slots(config, ray.cluster_resources())
+        check_cluster_slots(config, ray.cluster_resources())
     except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         if is_verbose():
             traceback.print_exc()

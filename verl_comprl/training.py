@@ -80,7 +80,7 @@ def start_ray(config: Any) -> None:
         address = settings.get("address") or os.environ["RAY_ADDRESS"]
         if "://" in address:
             raise ConfigError(f"Ray's address is {address}; give the head's host:port (Ray Client is not supported)")
-        # Its slots are those of its nodes; check_slots compares.
+        # Its slots are those of its nodes; check_cluster_slots compares.
         settings |= {"num_cpus": None, "num_gpus": None}
     else:
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from verl_comprl.config.asynchrony import asynchrony_notes, settling
+from verl_comprl.config.asynchrony import asynchrony_notes, settling_of
 from verl_comprl.config.slots import needed_slots
-from verl_comprl.config.validation import ConfigError, check_slots, validate
+from verl_comprl.config.validation import ConfigError, check_cluster_slots, validate
 from verl_comprl.extractor.credit import Settling
 
 COLOCATE = {"trainer.v1.trainer_mode": "comprl_colocate_async", "actor_rollout_ref.rollout.max_num_seqs": 256}
@@ -152,18 +152,18 @@ def test_separate_servers_need_slots_of_their_own(config: DictConfig) -> None:
     with pytest.raises(
         ConfigError, match=r"Ray has 8 device slots .* but 9 are needed: 2 for the actor .* 1 for .*, and 6 for servers"
     ):
-        check_slots(config, {"GPU": 8.0, "CPU": 100.0})
-    check_slots(config, {"GPU": 9.0, "CPU": 100.0})
+        check_cluster_slots(config, {"GPU": 8.0, "CPU": 100.0})
+    check_cluster_slots(config, {"GPU": 9.0, "CPU": 100.0})
 
 
 def test_how_long_relative_rewards_wait(config: DictConfig) -> None:
     comprl = validate(config)
-    assert settling(config, comprl) == Settling(rollouts=4, steps=2)  # half of 8 rollouts
+    assert settling_of(config, comprl) == Settling(rollouts=4, steps=2)  # half of 8 rollouts
     changed(config, COLOCATE, {"trainer.v1.sampler.max_off_policy_threshold": 4})
     changed(config, {"trainer.v1.colocate_async.num_warmup_batches": 1.5})
-    assert settling(config, comprl) == Settling(rollouts=4, steps=8)  # 4 + 2 + 2
+    assert settling_of(config, comprl) == Settling(rollouts=4, steps=8)  # 4 + 2 + 2
     changed(config, {"trainer.v1.sampler.max_off_policy_threshold": None})
-    assert settling(config, comprl).steps == 20
+    assert settling_of(config, comprl).steps == 20
 
 
 def test_without_a_threshold_outcomes_of_long_episodes_are_noted_to_be_lost(config: DictConfig) -> None:

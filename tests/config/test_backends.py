@@ -7,7 +7,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.slots import needed_slots
-from verl_comprl.config.validation import ConfigError, check_slots, validate
+from verl_comprl.config.validation import ConfigError, check_cluster_slots, validate
 
 KEY = "COMPRL_TEST_KEY"
 
@@ -36,7 +36,7 @@ def test_no_model_and_no_device_of_its_own(frozen: DictConfig, backend: str) -> 
     frozen.comprl.extractor.backend = backend
     validate(frozen)
     assert needed_slots(frozen) == 8
-    check_slots(frozen, {"GPU": 8, "CPU": 64})
+    check_cluster_slots(frozen, {"GPU": 8, "CPU": 64})
     frozen.comprl.extractor.backend = "own"
     assert needed_slots(frozen) == 9
 

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.paths import use_absolute_paths
-from verl_comprl.config.validation import ConfigError, check_slots, validate
+from verl_comprl.config.validation import ConfigError, check_cluster_slots, validate
 
 
 def mistakes(config: DictConfig) -> list[str]:
@@ -249,7 +249,7 @@ def test_too_few_device_slots(config: DictConfig) -> None:
     config.trainer.nnodes, config.trainer.n_gpus_per_node = 2, 3
     config.comprl.extractor.n_gpus_per_node = 2
     with pytest.raises(ConfigError) as caught:
-        check_slots(config, {"GPU": 7.0, "CPU": 999.0})
+        check_cluster_slots(config, {"GPU": 7.0, "CPU": 999.0})
     message = str(caught.value)
     assert "Ray has 7 device slots (GPU), but 8 are needed: 6 for the actor" in message
     assert "2 for the extractor" in message and "ray_kwargs.ray_init.num_gpus" in message and "\n" not in message
@@ -257,16 +257,16 @@ def test_too_few_device_slots(config: DictConfig) -> None:
 
 def test_no_devices_at_all(config: DictConfig) -> None:
     with pytest.raises(ConfigError, match="Ray has 0 device slots"):
-        check_slots(config, {"CPU": 999.0})
+        check_cluster_slots(config, {"CPU": 999.0})
 
 
 def test_too_few_cpu_slots(config: DictConfig) -> None:
     config.trainer.n_gpus_per_node = 1
-    check_slots(config, {"GPU": 2.0, "CPU": 10.0})  # 3 · (1 + 1) + 4
+    check_cluster_slots(config, {"GPU": 2.0, "CPU": 10.0})  # 3 · (1 + 1) + 4
     with pytest.raises(
         ConfigError, match=r"Ray has 9 CPU slots, but at least 10 are needed; set ray_kwargs.ray_init.num_cpus"
     ):
-        check_slots(config, {"GPU": 2.0, "CPU": 9.0})
+        check_cluster_slots(config, {"GPU": 2.0, "CPU": 9.0})
 
 
 def test_a_running_cluster_needs_more_nodes_not_other_settings(
@@ -276,7 +276,7 @@ def test_a_running_cluster_needs_more_nodes_not_other_settings(
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     for resources in ({"GPU": 1.0, "CPU": 99.0}, {"GPU": 2.0, "CPU": 9.0}):
         with pytest.raises(ConfigError, match=r"tart more nodes.*COMPRL_RAY_START") as caught:
-            check_slots(config, resources)
+            check_cluster_slots(config, resources)
         assert "ray_init" not in str(caught.value)
 
 
@@ -289,7 +289,7 @@ def test_without_experience_nothing_is_asked_of_the_extractor(odd_group: DictCon
     config.extractor.model.path = None
     config.actor_rollout_ref.rollout.val_kwargs.n = 1
     validate(config)
-    check_slots(config, {"GPU": config.trainer.n_gpus_per_node, "CPU": 100})
+    check_cluster_slots(config, {"GPU": config.trainer.n_gpus_per_node, "CPU": 100})
 
 
 SMOLLM2 = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536}  # 49152 · 576 · 4 bytes = 108 MiB

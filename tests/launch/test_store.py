@@ -11,7 +11,7 @@ import pytest
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch import __main__ as launch
 from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import LOST, LaunchError, wait_for
+from verl_comprl.launch.limits import LOST, LaunchError, poll_until
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
@@ -62,7 +62,7 @@ def test_a_store_that_is_gone_is_a_launch_error(port: int) -> None:
     first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
     del first
     with pytest.raises(LaunchError, match="the store of the first node is gone"):
-        wait_for(lambda: second.get("end"), 20)
+        poll_until(lambda: second.get("end"), 20)
 
 
 @pytest.mark.parametrize(

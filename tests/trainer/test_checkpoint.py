@@ -18,7 +18,7 @@ from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
 from verl_comprl.manager.actor import Opening
 from verl_comprl.trainer import checkpoint, experience_runtime
-from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_slots
+from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_ranks
 from verl_comprl.trainer.checkpoint_folders import is_full
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
@@ -76,27 +76,27 @@ def eight_and_two(folder: Path) -> Path:
 def test_a_run_with_other_slots_is_refused_with_both_numbers(eight_and_two: Path, config: DictConfig) -> None:
     config.trainer.update(nnodes=2, n_gpus_per_node=4)
     config.comprl.extractor.update(nnodes=1, n_gpus_per_node=2)
-    check_slots(eight_and_two, config)
+    check_ranks(eight_and_two, config)
     config.trainer.nnodes, config.comprl.extractor.n_gpus_per_node = 1, 1
     with pytest.raises(ConfigError) as caught:
-        check_slots(eight_and_two, config)
+        check_ranks(eight_and_two, config)
     actor, extractor = str(caught.value).splitlines()
     assert "actor was written on 8 device slots, but this run has 4 (trainer.nnodes * trainer.n_gpus_per_no" in actor
     assert "extractor was written on 2 device slots, but this run has 1 (comprl.extractor.nnodes *" in extractor
     config.trainer.nnodes = 2
     config.comprl.extractor.update(backend="actor", train=False)
-    check_slots(eight_and_two, config)  # the extractor is not loaded
+    check_ranks(eight_and_two, config)  # the extractor is not loaded
 
 
 def test_a_shared_extractor_has_the_actors_slots(eight_and_two: Path, config: DictConfig) -> None:
     config.trainer.update(nnodes=1, n_gpus_per_node=8)
     config.comprl.extractor.update(placement="shared", n_gpus_per_node=2)
     with pytest.raises(ConfigError, match=r"extractor was written on 2 .* has 8 \(trainer\.nnodes \* trainer\."):
-        check_slots(eight_and_two, config)
+        check_ranks(eight_and_two, config)
 
 
 def test_a_checkpoint_of_another_engine_is_left_to_verl(folder: Path, config: DictConfig) -> None:
-    check_slots(folder, config)
+    check_ranks(folder, config)
 
 
 def test_a_checkpoint_of_plain_verl_is_refused(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_run_that_is_left_at_once_waits_no_longer_than_that_and_lets_nothing_b
     for module in (experience_runtime, manager_guard):
         monkeypatch.setattr(module, "wait_for", wait_for)
     runtime._learner.stop = runtime._guard.stop = waited.append
-    runtime._guard._begin_again = lambda: pytest.fail("it would load the bank")
+    runtime._guard._restart = lambda: pytest.fail("it would load the bank")
     runtime.stop(5.0)
     assert waited == [5.0] * 3
 
@@ -192,5 +192,5 @@ def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_agai
     (saved / "comprl").mkdir(parents=True)
     runtime.connect(saved, None)
     runtime.stop(1.0)
-    runtime._begin_again()
+    runtime._restart_manager()
     assert openings == [Opening(True, killed_in=7, checkpoint=saved / "comprl")]

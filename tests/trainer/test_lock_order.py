@@ -85,7 +85,7 @@ class Run:
         runtime._comprl = SimpleNamespace(work_timeout=5.0)
         runtime._config = OmegaConf.create({"trainer": {"default_local_dir": str(folder)}})
         runtime.extractor, runtime.manager = extractor, self.manager
-        guard: Any = ManagerGuard(self.manager, self._begin_again)
+        guard: Any = ManagerGuard(self.manager, self._restart_manager)
         guard._lock = WatchedLock("guard", threading.Lock(), self.order)
         runtime._guard = guard
         runtime._learner = ExtractorLearner(extractor, self.manager, max_failures=5)
@@ -106,7 +106,7 @@ class Run:
             raise ActorDiedError
         Path(folder).mkdir(parents=True)
 
-    def _begin_again(self) -> None:
+    def _restart_manager(self) -> None:
         self.extractor.serving.tell_again()
         self.is_there = True
         self.events.append("begun again")

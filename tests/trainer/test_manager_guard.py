@@ -62,7 +62,7 @@ def until(condition: Callable[[], object]) -> None:
 def test_it_begins_again_only_in_a_new_process(states: tuple, restarts: int) -> None:
     begun: list[None] = []
     guard = ManagerGuard(Manager(*states), lambda: begun.append(None))
-    guard.look(1.0)
+    guard.check(1.0)
     assert guard.restarts == len(begun) == restarts
 
 

@@ -17,7 +17,7 @@ from verl_comprl.extractor.buffer import KEEP_UNREFERENCED_STEPS
 from verl_comprl.extractor.credit import Settling
 
 
-def settling(config: DictConfig, comprl: ComprlConfig) -> Settling:
+def settling_of(config: DictConfig, comprl: ComprlConfig) -> Settling:
     """Return how long relative rewards wait: until no rollout of a prompt can still be running."""
     group = config.actor_rollout_ref.rollout.n
     free = max(1, group - round(group * comprl.guided_fraction))

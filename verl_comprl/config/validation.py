@@ -67,7 +67,7 @@ def validate(config: DictConfig) -> ComprlConfig:
     return comprl
 
 
-def check_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
+def check_cluster_slots(config: DictConfig, resources: Mapping[str, float]) -> None:
     """Check that the Ray cluster has a device slot for every worker; verl would wait forever without a word.
 
     Args:

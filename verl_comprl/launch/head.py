@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import FrameType
 
 from verl_comprl.errors import INTERRUPTED
-from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, wait_for
+from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, poll_until
 from verl_comprl.launch.node import Node, Process, free_port
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import installed_versions
@@ -45,7 +45,7 @@ def lead(store: RunStore, command: Sequence[str]) -> int:
         if node is not None:
             node.stop(keep_logs=code not in (0, INTERRUPTED))
         with suppress(LaunchError):  # the store ends with this node's torchrun: the others have to read it first
-            wait_for(lambda: store.add("left", 0) >= store.add("here", 0), leave_seconds())
+            poll_until(lambda: store.add("left", 0) >= store.add("here", 0), leave_seconds())
     return code
 
 
@@ -53,7 +53,7 @@ def _address(store: RunStore) -> str:
     """Return this node's address; where its own name means loopback, the one under which another node sees it."""
     if store.nodes == 1 or not store.ip.startswith("127."):
         return store.ip
-    if address := wait_for(lambda: store.get("seen"), join_seconds()):
+    if address := poll_until(lambda: store.get("seen"), join_seconds()):
         return address
     raise _too_few(1, store)
 
@@ -83,10 +83,10 @@ def _start_head(store: RunStore, node: Node) -> Process:
         return int(file.read_text() or 0) if file.exists() else 0
 
     deadline = time.monotonic() + join_seconds()
-    if wait_for(joined, join_seconds()):
+    if poll_until(joined, join_seconds()):
         head = {"address": address, "token": token, "versions": installed_versions()}
         store.set("head", json.dumps(head))
-    if not wait_for(lambda: joined() == store.nodes, deadline - time.monotonic()):
+    if not poll_until(lambda: joined() == store.nodes, deadline - time.monotonic()):
         raise _too_few(joined(), store)
     store.set("all", "1")
     return ray
@@ -95,7 +95,7 @@ def _start_head(store: RunStore, node: Node) -> Process:
 def _run(store: RunStore, node: Node, ray: Process, command: Sequence[str]) -> int:
     driver = node.start(*command)
     _on_signals(lambda number, _: driver.send_signal(number))
-    wait_for(lambda: driver.poll() is not None or _check(store, node, ray))
+    poll_until(lambda: driver.poll() is not None or _check(store, node, ray))
     return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
 
 

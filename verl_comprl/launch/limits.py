@@ -48,7 +48,7 @@ def leave_seconds() -> float:
     return number(os.environ, "COMPRL_LEAVE_SECONDS", 45)
 
 
-def wait_for(condition: Callable[[], Value], seconds: float = float("inf")) -> Value:
+def poll_until(condition: Callable[[], Value], seconds: float = float("inf")) -> Value:
     """Return the first true value of ``condition``, or its last one when ``seconds`` are over."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:

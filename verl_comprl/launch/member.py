@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from verl_comprl.errors import INTERRUPTED
-from verl_comprl.launch.limits import LOST, LaunchError, wait_for
+from verl_comprl.launch.limits import LOST, LaunchError, poll_until
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
@@ -41,7 +41,7 @@ def _stay(store: RunStore, node: Node) -> int:
 
     No limits are needed: the first node has them and sets the code in any case, and if it dies, its store is gone.
     """
-    published = wait_for(lambda: store.get("head") or store.get("end"))
+    published = poll_until(lambda: store.get("head") or store.get("end"))
     if ended := store.get("end"):
         return int(ended)
     head = json.loads(published)
@@ -61,4 +61,4 @@ def _stay(store: RunStore, node: Node) -> int:
             ray = node.start_ray("--address", head["address"])
         return code
 
-    return int(wait_for(end))
+    return int(poll_until(end))

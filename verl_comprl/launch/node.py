@@ -17,7 +17,7 @@ from typing import IO
 
 import psutil
 
-from verl_comprl.launch.limits import leave_seconds, wait_for
+from verl_comprl.launch.limits import leave_seconds, poll_until
 from verl_comprl.platform.launchers import strip_launcher_variables
 
 _PR_SET_PDEATHSIG = 1
@@ -103,7 +103,7 @@ class Node:
         """
         for process in reversed(self._started):
             process.terminate()
-            if wait_for(lambda process=process: process.poll() is not None, leave_seconds()):
+            if poll_until(lambda process=process: process.poll() is not None, leave_seconds()):
                 continue
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

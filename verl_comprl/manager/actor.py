@@ -13,7 +13,7 @@ import ray
 from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from verl_comprl.config.asynchrony import settling
+from verl_comprl.config.asynchrony import settling_of
 from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
@@ -211,6 +211,6 @@ def open_bank(manager: Any, config: DictConfig, opening: Opening) -> None:
     run = config.trainer.default_local_dir
     seed = config.data.get("seed") or 0
     settings = comprl_config(config)
-    waiting = settling(config, settings)
+    waiting = settling_of(config, settings)
     reference = manager.open.remote(settings, opening, run=run, seed=seed, settling=waiting)
     wait_for(reference, settings.work_timeout, "the experience manager to open the bank")

@@ -220,7 +220,7 @@ class Sweep:
         import transfer_queue as tq
 
         from verl_comprl.config.slots import needed_slots
-        from verl_comprl.config.validation import check_slots
+        from verl_comprl.config.validation import check_cluster_slots
         from verl_comprl.trainer.engines import Engines
 
         if self._engines is not None:
@@ -228,7 +228,7 @@ class Sweep:
         largest = max((one.config for one in self._runs), key=needed_slots)
         start_ray(largest)
         check_transfer_queue()
-        check_slots(largest, ray.cluster_resources())
+        check_cluster_slots(largest, ray.cluster_resources())
         tq.init(run.config.transfer_queue)
         check_transfer_queue()  # a run that started at the same moment may have made it
         self._engines = Engines()

@@ -110,7 +110,7 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
     return json.loads((earlier / STATE_FILE).read_text(encoding="utf-8"))["extractor_weight_version"]
 
 
-def check_slots(folder: Path, config: DictConfig) -> None:
+def check_ranks(folder: Path, config: DictConfig) -> None:
     """Check that the models are trained on as many slots as when a checkpoint was written: verl saves one part of each.
 
     Args:

@@ -129,7 +129,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._learner: ExtractorLearner | None = None
         self.manager, self._loaded = start_manager(config)
         self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
-        self._guard = ManagerGuard(self.manager, self._begin_again)
+        self._guard = ManagerGuard(self.manager, self._restart_manager)
         self._step = 0
         self._checkpoints: list[Path] = []
         """Our part of each checkpoint, in order; those that were removed, or never completed, do not exist."""
@@ -181,7 +181,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         connecting = self.manager.connect.remote(self._generate, *of_model)
         wait_for(connecting, self._comprl.work_timeout, "the experience manager to connect the extractor")
 
-    def _begin_again(self) -> None:
+    def _restart_manager(self) -> None:
         """Open the bank in a manager whose process was started again, and connect the extractor."""
         loading = load_manager(self.manager, self._config)
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")

@@ -33,15 +33,15 @@ class ManagerLost(RuntimeError):
 class ManagerGuard:
     """Looks at the manager from a thread, and before a call that failed because it had died is made again."""
 
-    def __init__(self, manager: Any, begin_again: Callable[[], None]) -> None:
+    def __init__(self, manager: Any, restart: Callable[[], None]) -> None:
         """Set up the thread, which :meth:`start` starts.
 
         Args:
             manager: Handle of the experience manager, connected.
-            begin_again: Opens the bank in a process that has just been started, and connects the extractor.
+            restart: Opens the bank in a process that has just been started, and connects the extractor.
         """
         self._manager = manager
-        self._begin_again = begin_again
+        self._restart = restart
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="manager-guard", daemon=True)
@@ -84,11 +84,11 @@ class ManagerGuard:
                 return wait_for(call(), seconds, what)
             except (RayActorError, ManagerNotOpen):
                 try:
-                    self.look(seconds)
+                    self.check(seconds)
                 except WaitTimeout:
                     raise
                 except Exception:
-                    continue  # look has counted and told it, and waits before the next attempt
+                    continue  # check has counted and told it, and waits before the next attempt
         self._raise_if_lost()
         return wait_for(call(), seconds, what)
 
@@ -96,7 +96,7 @@ class ManagerGuard:
         if self._error is not None:
             raise ManagerLost(f"the experience manager could not begin again: {self._error}") from self._error
 
-    def look(self, seconds: float) -> None:
+    def check(self, seconds: float) -> None:
         """Let the manager begin again if its process has died.
 
         Args:
@@ -109,7 +109,7 @@ class ManagerGuard:
         with holding(self._lock, seconds, "the experience manager to begin again"):
             self._stopped.wait(max(0.0, self._not_before - time.monotonic()))
             try:
-                self._mend()
+                self._restart_if_dead()
             except Exception as error:
                 self._failures += 1
                 print(f"the experience manager could not begin again: {error!r}", flush=True)
@@ -119,11 +119,11 @@ class ManagerGuard:
                 raise
             self._failures = 0
 
-    def _mend(self) -> None:
+    def _restart_if_dead(self) -> None:
         if self._is_there():
             return
         print("the experience manager's process has died; it begins again with the bank as it is", flush=True)
-        self._begin_again()
+        self._restart()
         self.restarts += 1
 
     def _is_there(self) -> bool:
@@ -141,5 +141,5 @@ class ManagerGuard:
 
     def _run(self) -> None:
         while self._error is None and not self._stopped.wait(LOOK_SECONDS):
-            with suppress(Exception):  # look has counted and told it
-                self.look(threading.TIMEOUT_MAX)  # nobody waits for this thread
+            with suppress(Exception):  # check has counted and told it
+                self.check(threading.TIMEOUT_MAX)  # nobody waits for this thread

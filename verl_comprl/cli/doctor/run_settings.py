@@ -41,7 +41,7 @@ def check_slots(setup: Setup) -> str:
     """Check that there are as many device slots as the run needs."""
     from verl_comprl.config.reading import ConfigError
     from verl_comprl.config.slots import needed_slots
-    from verl_comprl.config.validation import check_slots as check
+    from verl_comprl.config.validation import check_cluster_slots
     from verl_comprl.platform.detection import cores, on_existing_cluster
 
     if setup.checked is None:
@@ -57,7 +57,7 @@ def check_slots(setup: Setup) -> str:
         slots = torch.accelerator.device_count() if ray_init.num_gpus is None else ray_init.num_gpus
         resources = {"GPU": slots, "CPU": cores() if ray_init.num_cpus is None else ray_init.num_cpus}
     try:
-        check(config, resources)
+        check_cluster_slots(config, resources)
     except ConfigError as error:
         raise Problem(str(error), "trainer.n_gpus_per_node=… comprl.extractor.n_gpus_per_node=…") from error
     return f"{needed_slots(config)} of {resources.get('GPU', 0):g} device slots are needed"
