@@ -144,7 +144,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                 rows: list[Row] = []
                 for arm in order(number):
                     if time.perf_counter() - started > 60 * options.minutes:
-                        tell("time is up; the same command goes on")
+                        tell("time is up; the same command continues")
                         return
                     rows += turn(arms[arm], arm, number, options.steps)
                 with file.open("a") as target:  # whole rounds only: what is compared belongs together

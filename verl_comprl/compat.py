@@ -12,7 +12,7 @@ SUPPORTED_VERL = ("0.9.1",)
 REQUIRED_SYMBOLS = {
     "verl.checkpoint_engine:CheckpointEngineManager": "copies weights to the extractor's servers",
     "verl.checkpoint_engine.base:CheckpointEngineManager.abort_replicas": "pauses servers",
-    "verl.checkpoint_engine.base:CheckpointEngineManager.resume_generation_replicas": "lets servers go on",
+    "verl.checkpoint_engine.base:CheckpointEngineManager.resume_generation_replicas": "lets servers resume",
     "verl.checkpoint_engine.base:CheckpointEngineManager.sleep_replicas": "frees the memory of servers",
     "verl.checkpoint_engine.base:CheckpointEngineRegistry": "weight sync to servers on GPUs of their own",
     "verl.checkpoint_engine.base:merge_weight_chunks": "weight sync over gloo",

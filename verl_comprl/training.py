@@ -14,7 +14,7 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.display.introduction import describe_training
 
 _QUEUE_SECONDS = 10.0
-"""For the TransferQueue of a run that has just ended, which Ray removes a moment later."""
+"""Seconds to wait for the TransferQueue of a run that has just ended to disappear."""
 
 
 def complete_config(config: Any) -> None:

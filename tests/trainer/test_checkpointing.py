@@ -187,7 +187,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run_unless_it_is_the_last(
     with monkeypatch.context() as patch:
         full_disk(trainer, part, patch)
         save(trainer, 4)
-        assert "no checkpoint of step 4, the run goes on without it" in capsys.readouterr().out
+        assert "no checkpoint of step 4, the run continues without it" in capsys.readouterr().out
         assert trainer.checkpoint_callback is callback and (trainer._saved_step, trainer._saves_failed) == (2, 1)
         assert resume_folder(trainer.config) == tmp_path / "global_step_2" and not (tmp_path / ASIDE).exists()
         with pytest.raises((OSError, SnapshotError), match=r"\[Errno 28\]"):
@@ -215,7 +215,7 @@ def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
     monkeypatch.setattr(runtime, "save", save_if_there)
     monkeypatch.setattr("verl_comprl.trainer.checkpointing.time.sleep", slept.append)
     save(trainer, 4)
-    assert "no checkpoint of step 4, the run goes on without it: away" in capsys.readouterr().out
+    assert "no checkpoint of step 4, the run continues without it: away" in capsys.readouterr().out
     assert (trainer._saved_step, trainer._saves_failed, slept) == (2, 1, [])
     assert resume_folder(trainer.config) == tmp_path / "global_step_2" and not (tmp_path / ASIDE).exists()
     save(trainer, last)

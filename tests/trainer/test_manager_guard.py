@@ -103,7 +103,7 @@ def test_a_manager_that_fails_to_begin_again_for_every_call_ends_the_run() -> No
         raise StoreError("away")
 
     guard = ManagerGuard(Manager(False), fail)
-    with pytest.raises(ManagerLost, match="could not begin again: away"):
+    with pytest.raises(ManagerLost, match="could not be restarted: away"):
         guard.ask(died, 1.0, "it")
     assert len(attempts) == MAX_FAILURES
 
@@ -178,6 +178,6 @@ def test_after_failures_in_a_row_the_next_call_says_why(error: Exception, capsys
     guard = ManagerGuard(Manager(False), fail)
     guard.start()
     until(lambda: not guard._thread.is_alive())
-    with pytest.raises(ManagerLost, match=r"could not begin again: .*the bank"):
+    with pytest.raises(ManagerLost, match=r"could not be restarted: .*the bank"):
         guard.ask(lambda: "answer", 1.0, "it")
-    assert capsys.readouterr().out.count("could not begin again") == MAX_FAILURES and guard.restarts == 0
+    assert capsys.readouterr().out.count("could not be restarted") == MAX_FAILURES and guard.restarts == 0

@@ -161,7 +161,7 @@ def test_one_of_several_servers_that_has_died_is_left_out_and_the_others_serve(
         train(serving, servers)
     assert [replica.name for replica in serving.replicas] == ["a", "c"]
     assert serving.state is State.SERVING and serving.lost == 1 and servers.events.count("sync 3") == 2
-    assert capsys.readouterr().out == "1 of the extractor's 3 servers have died; the others go on\n"
+    assert capsys.readouterr().out == "1 of the extractor's 3 servers have died; the others continue\n"
     servers.dead = {"a", "c"}
     with pytest.raises(ActorDiedError):
         train(serving, servers)

@@ -46,7 +46,7 @@ def test_a_server_that_hangs_is_named_in_time_and_the_run_ends_well_when_it_goes
     assert re.search(r"episodes: 8 in generate \(oldest \d+ s\)\n", lines)
     assert re.search(r"experience manager: \d+ episodes? in the queue, \d+ samples? in the buffer", lines)
     assert "the extractor's server" not in lines and re.search(r"(\d+) of (\d+) processes answer", lines)
-    assert "watchdog: training > rollouts: went on after " in said
+    assert "watchdog: training > rollouts: resumed after " in said
     log = (folder / "stopped" / "train.log").read_text()
     assert found[0] in log and "the watchdog found it here" in log
     assert [step["step"] for step in read_steps(folder / "stopped")] == [1, 2, 3, 4]

@@ -68,14 +68,14 @@ def test_a_phase_that_hangs_is_named_with_the_line_that_waits_and_so_is_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     trainer = Trainer(after=0.2)
-    said, result = said_while(trainer, lambda: trainer.fit(), ends_with="went on")
+    said, result = said_while(trainer, lambda: trainer.fit(), ends_with="resumed")
     assert result == "trained"
     first, *later = said
     head, *lines = first.splitlines()
     assert head.startswith("watchdog: training > rollouts: ") and "so far, which is more than 0 s" in head
     assert lines == [lines[0]] and lines[0].startswith("  this process: threading.py:")  # no file is verl's or ours
     assert later[0] == "  0 of 0 processes answer"
-    assert later[-1].startswith("watchdog: training > rollouts: went on after ")
+    assert later[-1].startswith("watchdog: training > rollouts: resumed after ")
     log = capsys.readouterr().out
     assert f"{first}\n{later[0]}\n" in log
     assert "the watchdog found it here" in log and "in fit\n    self.replay_buffer.sample()" in log
@@ -83,7 +83,7 @@ def test_a_phase_that_hangs_is_named_with_the_line_that_waits_and_so_is_its_end(
 
 def test_a_wait_within_a_phase_is_named_and_arguments_and_result_pass_through() -> None:
     trainer = Trainer(after=0.2)
-    said, result = said_while(trainer, lambda: trainer._save_checkpoint("x", keep=2), ends_with="went on")
+    said, result = said_while(trainer, lambda: trainer._save_checkpoint("x", keep=2), ends_with="resumed")
     assert result == "x 2"
     assert said[0].startswith("watchdog: checkpoint > waiting for a lock: ")
 

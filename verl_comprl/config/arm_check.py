@@ -23,7 +23,7 @@ def arm_names() -> list[str]:
 def unknown_arms(arguments: Sequence[str]) -> list[str]:
     """Return one line for each ``arm=NAME`` of the command line that does not exist; Hydra would answer with ten.
 
-    Where the user names a config of his own, Hydra may find further arms beside it, so that nothing is said.
+    With a config folder of the user's own, Hydra may find further arms there, so nothing is reported.
     """
     if any(argument.startswith(("-", "hydra.searchpath=")) for argument in arguments):
         return []

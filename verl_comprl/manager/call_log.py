@@ -23,7 +23,7 @@ CLOSE_SECONDS = 60.0
 """Limit of writing the last events at the end of a run."""
 
 UNFINISHED = 1024
-"""Answers that are kept until they have been worked off; one whose result cannot be written never is."""
+"""Answers kept until their result has been written; the limit is for results that never are."""
 
 
 class CallLog:
@@ -55,7 +55,7 @@ class CallLog:
         reward: float | None = None,
         **details: str | None,
     ) -> None:
-        """Note a call whose answer has been worked off.
+        """Note a call whose answer has been processed.
 
         Args:
             record: Its record.

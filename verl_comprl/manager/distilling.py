@@ -21,7 +21,7 @@ from verl_comprl.platform.under_way import doing
 
 
 class Note(Protocol):
-    """Counts and keeps a call whose answer has been worked off."""
+    """Counts and keeps a call whose answer has been processed."""
 
     def __call__(
         self,

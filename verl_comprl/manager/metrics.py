@@ -15,7 +15,7 @@ class Totals:
     """What the manager counts; continued by a resumed run."""
 
     operations: Counter[str] = field(default_factory=Counter)
-    """Before the bank was opened, which counts them since then."""
+    """Operations counted by earlier processes of this run; the bank counts those since it was opened."""
     parse_failures: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     guides: Counter[str] = field(default_factory=Counter)

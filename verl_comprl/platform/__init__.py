@@ -1,1 +1,4 @@
-"""Support for verl on a machine without an accelerator; active if ``VERL_PLATFORM=cpu``, which ``detection`` sets."""
+"""What the package needs of the machine and of Ray.
+
+verl on a CPU, waits with limits, the watchdog's rules, priorities, patches of foreign libraries.
+"""

@@ -6,7 +6,7 @@ import psutil
 import ray
 
 _GRACE_SECONDS = 10.0
-"""For processes to end by themselves after Ray has been shut down."""
+"""Seconds that Ray's processes may take to end after shutdown."""
 
 
 def ray_job() -> str:

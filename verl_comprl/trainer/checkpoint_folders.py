@@ -131,7 +131,7 @@ class CheckpointFolders:
                 "or with another trainer.default_local_dir"
             )
         for line in lines:
-            tell(f"{line}; the run begins anew")
+            tell(f"{line}; the run starts from scratch")
         return None
 
     def _numbered(self) -> list[int]:

@@ -21,7 +21,7 @@ from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 
 STORE_SECONDS = 180.0
-"""For which the last checkpoint waits for a bank's server that is away."""
+"""Seconds that the last checkpoint waits for an unreachable bank server."""
 
 _PAUSE = 5.0
 
@@ -70,7 +70,7 @@ class CheckpointingTrainer(EngineSharing):
                 if not (away or is_full(error)) or (self._is_last_save and not (away and time.monotonic() < deadline)):
                     raise
                 CheckpointFolders(self._folder).abandon()
-                what = "trying again" if self._is_last_save else "the run goes on without it"
+                what = "trying again" if self._is_last_save else "the run continues without it"
                 print(f"no checkpoint of step {self.global_steps}, {what}: {error}", flush=True)
             if not self._is_last_save:
                 self._saves_failed += 1

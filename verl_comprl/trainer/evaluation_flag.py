@@ -12,7 +12,7 @@ class MarkedAgentLoops:
     """verl's agent loop manager; marks every prompt as training or evaluation."""
 
     def __init__(self, manager: Any) -> None:
-        """Wrap verl's manager, whose other methods are these, too."""
+        """Wrap verl's manager; all other attributes are the manager's."""
         self._manager = manager
 
     def generate_sequences(self, prompts: TensorDict) -> None:

@@ -33,10 +33,10 @@ CLOSE_SECONDS = 300.0
 """Limit of closing the bank, which only writes counters."""
 
 HASTY_SECONDS = 5.0
-"""For which a run that failed, or is left at once, waits for an update of the extractor."""
+"""Seconds that a failed or interrupted run waits for a running update of the extractor."""
 
 DRAIN_SECONDS = 2.0
-"""After which the end of a run, waiting for the queue, looks whether it was asked to stop."""
+"""Seconds between two checks for a stop request while the queue is drained."""
 
 
 class NoExperienceRuntime:
@@ -254,7 +254,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def _note_timeout(self, error: WaitTimeout) -> Metrics:
         self._collect_timeouts += 1
-        print(f"{error}; the run goes on without it")
+        print(f"{error}; the run continues without it")
         return {}
 
     def _learned(self) -> Metrics:

@@ -22,9 +22,9 @@ from verl_comprl.trainer.metrics import update_metrics
 
 POLL_SECONDS = 0.25
 HELD_SECONDS = 0.05
-"""Between two looks whether it may go on."""
+"""Seconds between two checks while updates are held back."""
 AWAY_SECONDS = 1.0
-"""Before a manager that died or was late is asked again."""
+"""Seconds before a manager that died or timed out is asked again."""
 FIRST_BACKOFF = 5.0
 LONGEST_BACKOFF = 300.0
 
@@ -173,7 +173,7 @@ class ExtractorLearner:
         self._given_up = True
         self._say(
             f"the extractor is not trained any more: {self._max_failures} updates in a row failed; "
-            "the run goes on, with the extractor and the experience as they are",
+            "the run continues, with the extractor and the experience as they are",
             error,
         )
 

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayError
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 
 LOOK_SECONDS = 2.0
-"""Between two looks."""
+"""Seconds between two liveness checks."""
 
 
 class ProcessLost(RuntimeError):

@@ -17,10 +17,10 @@ from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
 from verl_comprl.platform.waiting import holding, wait_for
 
 LOOK_SECONDS = 2.0
-"""Between two looks at the manager."""
+"""Seconds between two liveness checks."""
 
 RESTART_SECONDS = 120.0
-"""For Ray to start its process again."""
+"""Seconds that Ray may take to restart the manager's process."""
 
 MAX_FAILURES = 3
 """Attempts in a row to let it begin again, after which the run is to end."""
@@ -94,7 +94,7 @@ class ManagerGuard:
 
     def _raise_if_lost(self) -> None:
         if self._error is not None:
-            raise ManagerLost(f"the experience manager could not begin again: {self._error}") from self._error
+            raise ManagerLost(f"the experience manager could not be restarted: {self._error}") from self._error
 
     def check(self, seconds: float) -> None:
         """Let the manager begin again if its process has died.
@@ -112,7 +112,7 @@ class ManagerGuard:
                 self._restart_if_dead()
             except Exception as error:
                 self._failures += 1
-                print(f"the experience manager could not begin again: {error!r}", flush=True)
+                print(f"the experience manager could not be restarted: {error!r}", flush=True)
                 self._not_before = time.monotonic() + LOOK_SECONDS * 2**self._failures
                 if self._failures >= MAX_FAILURES:
                     self._error = error
@@ -122,7 +122,7 @@ class ManagerGuard:
     def _restart_if_dead(self) -> None:
         if self._is_there():
             return
-        print("the experience manager's process has died; it begins again with the bank as it is", flush=True)
+        print("the experience manager died; restarting it with the bank as stored", flush=True)
         self._restart()
         self.restarts += 1
 

@@ -42,9 +42,9 @@ def _step(line: bytes) -> float:
 
 
 def add_metrics_file(tracking: Any, file: Path, wanted: str | Collection[str], say: Callable[[str], None]) -> None:
-    """Let verl's ``Tracking`` write ``file``, too, once; and say which of its backends it has left out.
+    """Add ``file`` to verl's ``Tracking``, once, and report backends that verl left out.
 
-    It goes on without mlflow if that cannot be started, and tells only its log.
+    verl continues without mlflow if it cannot be started, and says so only in its log.
 
     Args:
         tracking: verl's.
@@ -56,7 +56,7 @@ def add_metrics_file(tracking: Any, file: Path, wanted: str | Collection[str], s
         return
     names = {wanted} if isinstance(wanted, str) else {*wanted}
     if missing := sorted(names - {*tracking.logger}):
-        say(f"trainer.logger: {', '.join(missing)} could not be started; the run goes on without (docs/metrics.md)")
+        say(f"trainer.logger: {', '.join(missing)} could not be started; the run continues without (docs/metrics.md)")
     tracking.logger[METRICS_FILE] = MetricsFile(file)
 
 

@@ -165,7 +165,7 @@ class Serving:
             raise next(iter(dead.values()))
         self._control.remove_replicas(list(dead))
         self.lost += len(dead)
-        print(f"{len(dead)} of the extractor's {len(replicas)} servers have died; the others go on", flush=True)
+        print(f"{len(dead)} of the extractor's {len(replicas)} servers have died; the others continue", flush=True)
 
     def _abort(self) -> None:
         self._order("abort_replicas")

@@ -138,7 +138,7 @@ class StoppableTrainer(CheckpointingTrainer):
         try:
             call_within(self.pause_servers, SERVER_SECONDS, "the actor's servers to pause")
         except (WaitTimeout, RayError) as error:
-            print(f"{type(error).__name__}: {error}; the run goes on without it")
+            print(f"{type(error).__name__}: {error}; the run continues without it")
 
     def kill_episodes(self) -> bool:
         """End the agent loops, if an episode is running; returns whether one was.

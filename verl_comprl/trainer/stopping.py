@@ -20,7 +20,7 @@ class StopRequest:
     """Whether a run was asked to stop; may be set by a signal handler."""
 
     def __init__(self) -> None:
-        """Nobody has asked yet."""
+        """Start without a request."""
         self.made = False
 
     def interrupts(self, buffer: Any, check: Callable[[], None] = lambda: None) -> None:

@@ -107,13 +107,13 @@ class Watch:
                 self._say(finding, here)
         except Exception:  # a watchdog that fails must not end what it watches
             if not self._failed:
-                print(f"the watchdog failed; it goes on:\n{traceback.format_exc()}")
+                print(f"the watchdog failed; it continues:\n{traceback.format_exc()}")
             self._failed = True
 
     def _say(self, finding: Finding, here: Iterable[UnderWay]) -> None:
         age = duration(finding.seconds)
         if finding.ended:
-            self._print(f"watchdog: {finding.what}: went on after {age}")
+            self._print(f"watchdog: {finding.what}: resumed after {age}")
             return
         frame = sys._current_frames().get(next((item.thread for item in here if item.what == finding.what), 0))
         lines = [f"watchdog: {finding.what}: {age} so far, which is more than {duration(finding.limit)}"]

@@ -150,7 +150,7 @@ def _explained(error: Exception) -> str:
     if status in (401, 403):
         return f"{status}, the API key is missing or wrong: set the environment variable QDRANT_API_KEY"
     if _NO_SPACE in str(error) or status == 507:
-        return "the server's disk is full (No space left on device); searches go on, make room there"
+        return "the server's disk is full (No space left on device); searches continue, make room there"
     if status == 404:
         return f"{_one_line(error)} The bank has vanished from the server."
     return _one_line(error)
