@@ -68,7 +68,7 @@ def test_it_begins_again_only_in_a_new_process(states: tuple, restarts: int) -> 
 
 def test_a_manager_that_ray_does_not_start_again_is_an_error() -> None:
     with pytest.raises(ActorDiedError):
-        ManagerGuard(Manager(died()), lambda: None).look(1.0)
+        ManagerGuard(Manager(died()), lambda: None).check(1.0)
 
 
 @pytest.mark.parametrize("failure", [died(), ManagerNotOpen("not open")])

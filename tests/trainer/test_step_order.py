@@ -130,7 +130,8 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
 def test_a_stop_does_not_wait_for_the_extractor_s_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     events = Events()
     with_stubs(events, monkeypatch)
-    trainer = trainer_of(ComplementarySync, events, 1, [])
+    kind: Any = ComplementarySync
+    trainer = trainer_of(kind, events, 1, [])
     once = trainer._step_once
 
     def asked_to_stop(*arguments: Any) -> Any:

@@ -33,7 +33,7 @@ from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.calls import Generate
 from verl_comprl.manager.served_model import ServedModel, sampling_of
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
-from verl_comprl.platform.priority import set_cpu_priority
+from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.failover_client import SurvivingClient
@@ -148,7 +148,7 @@ class ExtractorRuntime:
 
     def _set_cpu_priority(self) -> None:
         """Set the priority of engine and server, which nothing waits for during an actor step except questions."""
-        priority = comprl_config(self.config).extractor.cpu_priority
+        priority: Priority = comprl_config(self.config).extractor.cpu_priority
         self._work(partial(self.workers.set_cpu_priority, priority), "take their priority")
         servers = [server for replica in self.serving.replicas for server in replica.servers]
         setting = [server.__ray_call__.remote(lambda _: set_cpu_priority(priority)) for server in servers]
