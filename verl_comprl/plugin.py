@@ -12,7 +12,6 @@ from wrapt import register_post_import_hook
 
 from verl_comprl.compat import installed_verl
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, AGENT_LOOP, EXTRACTOR_LOSS, EXTRACTOR_ROLLOUT, FADING_LOSS, TRAINERS
-from verl_comprl.platform.detection import uses_cpu
 
 
 def _register_trainers(_: ModuleType) -> None:
@@ -59,7 +58,7 @@ def register() -> None:
     register_post_import_hook(_register_agent_loop, "verl.experimental.agent_loop")
     register_post_import_hook(_register_extractor_adapter, "verl.workers.rollout.base")
     register_post_import_hook(_register_extractor_replica, "verl.workers.rollout.replica")
-    if uses_cpu():
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":  # detection.uses_cpu, which is not to be imported
         # verl's FSDP engine is registered for "cuda" and "npu" but runs on any torch device.
         os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
         register_post_import_hook(_register_cpu_platform, "verl.plugin.platform")
