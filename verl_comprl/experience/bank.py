@@ -329,8 +329,14 @@ class ExperienceBank:
         Raises:
             StoreError: If the store cannot be read at all.
         """
-        async with self._ledger.reading():
+
+        async def compare() -> list[str]:
             return await find_problems(self._ledger.store, self._table.by_id)
+
+        if not self._ledger.read_only:
+            return await self._ledger.write(compare)  # no writer puts an entry into the store meanwhile
+        async with self._ledger.reading():
+            return await compare()
 
     def _scope(self, task: str, environment: str) -> tuple[str | None, str | None]:
         scope = self._config.scope
