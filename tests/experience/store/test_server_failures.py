@@ -78,11 +78,11 @@ async def test_index_race_and_missing_index(double: QdrantDouble, config: BankCo
     """Missing indexes are created again at the next opening."""
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
     collection = double.collections[f"{config.collection}.v1"]
-    assert set(collection["indexes"]) == {"task", "environment", "state", "created_step"}
+    assert set(collection["indexes"]) == {"task", "environment", "state"}
     assert collection["indexes"]["task"]["params"]["is_tenant"] is True
     del collection["indexes"]["task"]
     store = await ServerStore.open(config, embedding=IDENTITY)
-    assert set(collection["indexes"]) == {"task", "environment", "state", "created_step"}
+    assert set(collection["indexes"]) == {"task", "environment", "state"}
     await store.close()
 
 
@@ -100,7 +100,7 @@ async def test_a_writer_records_the_new_schema_of_a_bank_of_release_0_1_0(
 
 async def test_an_index_that_is_not_created_is_an_error(double: QdrantDouble, config: BankConfig) -> None:
     double.faults.ignore_indexes = True
-    with pytest.raises(StoreError, match="has no index on task, environment, state, created_step"):
+    with pytest.raises(StoreError, match="has no index on task, environment, state"):
         await ServerStore.open(config, embedding=IDENTITY)
 
 

@@ -23,7 +23,6 @@ from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
 from verl_comprl.experience.store.folder import FolderLock, check_adoptable, write_atomically
 from verl_comprl.experience.store.payload import (
-    INTEGER_FIELDS,
     KEYWORD_FIELDS,
     QUARANTINED,
     Contents,
@@ -332,12 +331,8 @@ class EmbeddedStore(ExperienceStore):
 
 
 def _ensure_indexes(shard: edge.EdgeShard) -> None:
-    for fields, kind in (
-        (KEYWORD_FIELDS, edge.PayloadSchemaType.Keyword),
-        (INTEGER_FIELDS, edge.PayloadSchemaType.Integer),
-    ):
-        for field in fields:
-            shard.update(edge.UpdateOperation.create_field_index(field, kind))
+    for field in KEYWORD_FIELDS:
+        shard.update(edge.UpdateOperation.create_field_index(field, edge.PayloadSchemaType.Keyword))
 
 
 def _vectors(records: Sequence[edge.Record]) -> dict[str, np.ndarray]:
@@ -349,8 +344,6 @@ def _filter(request: SearchRequest) -> edge.Filter | None:
     must = [
         edge.FieldCondition(field, match=edge.MatchValue(value)) for field, value in scope.items() if value is not None
     ]
-    if request.max_step is not None:
-        must.append(edge.FieldCondition("created_step", range=edge.RangeFloat(lte=request.max_step)))
     must_not: list[Any] = [edge.HasIdCondition(set(request.exclude))] if request.exclude else []
     if not request.quarantined:
         must_not.append(edge.FieldCondition("state", match=edge.MatchValue(QUARANTINED)))

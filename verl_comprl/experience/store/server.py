@@ -348,8 +348,6 @@ def _filter(request: SearchRequest) -> models.Filter | None:
         for field, value in scope.items()
         if value is not None
     ]
-    if request.max_step is not None:
-        must.append(models.FieldCondition(key="created_step", range=models.Range(lte=request.max_step)))
     must_not: list[Any] = [models.HasIdCondition(has_id=list(request.exclude))] if request.exclude else []
     if not request.quarantined:
         hidden = models.FieldCondition(key="state", match=models.MatchValue(value=QUARANTINED))
