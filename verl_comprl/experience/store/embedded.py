@@ -170,15 +170,15 @@ class EmbeddedStore(ExperienceStore):
         check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
         number = self._shard_number + 1
         fresh = await self._write(lambda: self._create_shard(number, identity["dimension"]))
+        # bank.json names the live shard, so the atomic write of this file decides: a crash before it leaves the old
+        # shard live, a crash after it the new one, and `_open_shard` removes the other.
         try:
             await self._upsert(fresh, entries, vectors)
             await self._write(fresh.flush)
+            await self._write(lambda: self._write_identity(number, identity))
         except BaseException:
-            await self._write(lambda: self._discard(number, fresh))
+            await self._write(lambda: self._abandon(number, fresh))
             raise
-        # bank.json names the live shard, so the atomic write of this file decides: a crash before it leaves the old
-        # shard live, a crash after it the new one, and `_open_shard` removes the other.
-        await self._write(lambda: self._write_identity(number, identity))
         async with switching or nullcontext():
             old, old_number = self._shard, self._shard_number
             self._shard, self._shard_number, self._params = fresh, number, None
@@ -320,6 +320,12 @@ class EmbeddedStore(ExperienceStore):
         shard = edge.EdgeShard.create(str(self._shard_path(number)), config)
         _ensure_indexes(shard)
         return shard
+
+    def _abandon(self, number: int, shard: edge.EdgeShard) -> None:
+        """Undo a replacement that has failed."""
+        if json.loads((self._folder / "bank.json").read_text(encoding="utf-8"))["shard"] == number:
+            self._write_identity(self._shard_number, self.embedding)  # it was written, but is perhaps not durable
+        self._discard(number, shard)
 
     def _discard(self, number: int, shard: edge.EdgeShard) -> None:
         shard.close()
