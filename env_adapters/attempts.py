@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,10 @@ Ask = Callable[[list[Message], list[dict[str, Any]]], tuple[str, int]]
 """Function from messages and tools to the model's message and the number of its tokens."""
 
 
+class ChatRefused(OSError):
+    """The endpoint does not take the messages, for example because they are longer than the model's context."""
+
+
 def endpoint(address: str, model: str, *, temperature: float, max_tokens: int, timeout: float = 600.0) -> Ask:
     """Return a function that asks an endpoint; tool calls in its answers become text in Hermes format."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', '')}"}
@@ -33,8 +38,12 @@ def endpoint(address: str, model: str, *, temperature: float, max_tokens: int, t
         body = {"model": model, "messages": messages, "temperature": temperature, "max_tokens": max_tokens}
         data = json.dumps(body | ({"tools": tools} if tools else {})).encode()
         request = urllib.request.Request(f"{address.rstrip('/')}/chat/completions", data, headers)
-        with urllib.request.urlopen(request, timeout=timeout) as response:
-            answer = json.load(response)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            reason = f"{error}: {error.read()[:200].decode(errors='replace')}"
+            raise (ChatRefused if error.code == 400 else OSError)(reason) from error
         return text_of(answer["choices"][0]["message"]), int((answer.get("usage") or {}).get("completion_tokens", 0))
 
     return ask
@@ -54,7 +63,8 @@ def text_of(message: Mapping[str, Any]) -> str:
 async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask: Ask) -> dict[str, Any]:
     """Play one attempt of a dataset row and return its record.
 
-    An environment that fails gives a record with ``error`` and no success. What ``ask`` raises is raised.
+    A chat that has outgrown the model's context is cut off and graded as in training. An environment that fails gives a
+    record with ``error`` and no success. What ``ask`` raises otherwise is raised.
     """
     extra = row["extra_info"]
     record: dict[str, Any] = {"task_id": extra["task_id"], "seed": extra["seed"], "attempt": attempt}
@@ -66,7 +76,14 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
             messages[-1]["content"] += f"\n\nObservation:\n{observation}"
             over = False
             while not over:
-                text, tokens = await asyncio.to_thread(ask, messages, session.tools)
+                try:
+                    text, tokens = await asyncio.to_thread(ask, messages, session.tools)
+                except ChatRefused:
+                    if not record["turns"]:  # not for the chat's length: no attempt would get further
+                        raise
+                    _, reward, _, _, info = await session.truncate()
+                    record["reward"] += reward
+                    break
                 observation, reward, terminated, truncated, info = await session.step(text)
                 messages += [{"role": "assistant", "content": text}]
                 messages += [{"role": "user", "content": f"Observation:\n{observation}"}]

@@ -207,15 +207,16 @@ class TextEnvironment(ABC):
         """Return the outcome of a truncated episode, or None (the default) if truncation changes nothing.
 
         Called once, when an episode is truncated. For families whose outcome is only known at the end (a patch to be
-        graded) or that penalise truncation. The reward is added to that of the last step; the observation is not shown
-        to the model.
+        graded) or that penalise truncation. The reward is added to that of the last step, and the observation, such as
+        a verdict, follows its observation: the player answers no more, but who learns from the episode reads it.
         """
         return None
 
     def _cut_off(self, state: Transition) -> Transition:
         settled = self._settle()
         if settled is not None:
-            state = replace(state, reward=state.reward + settled.reward)
+            observation = "\n".join(filter(None, (state.observation, settled.observation)))
+            state = replace(state, observation=observation, reward=state.reward + settled.reward)
         # The final transition may be marked as terminated (SWE-bench grades as it does after ``submit``), but this
         # episode was truncated, and later calls must report that.
         self._state = replace(settled or state, terminated=False, truncated=True)

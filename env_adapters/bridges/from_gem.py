@@ -7,7 +7,7 @@ whole message, so the system prompt prescribes no answer format.
 from typing import Any, Protocol, SupportsFloat
 
 from env_adapters.base import Transition
-from env_adapters.bridges.base import Bridge, IsSuccess, small_seed
+from env_adapters.bridges.base import Bridge, IsSuccess, full_reward, small_seed
 
 
 class GemLike(Protocol):
@@ -20,11 +20,6 @@ class GemLike(Protocol):
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         """Return observation, reward, terminated, truncated, info."""
         ...
-
-
-def full_reward(reward: float, info: Any) -> bool:
-    """Return whether the last reward was at least 1, GEM's reward for success; near misses get less."""
-    return reward >= 1
 
 
 class GemEnvironment(Bridge):
@@ -72,8 +67,9 @@ class GemEnvironment(Bridge):
     def _start(self, seed: int, options: dict[str, Any]) -> str:
         if options:
             raise ValueError(f"a GEM environment has no reset option {next(iter(options))!r}; it has none")
-        self.task_id = f"{self.name}/{seed}"
-        return _join(*self._env.reset(seed=small_seed(seed)))
+        observation, info = self._env.reset(seed=small_seed(seed))
+        self._name_task(info, seed)
+        return _join(observation, info)
 
     def _read(self, action_text: str) -> str | None:
         return action_text.rpartition("</think>")[2]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from env_adapters.base import Transition
-from env_adapters.bridges.base import Actions, Bridge, IsSuccess, small_seed
+from env_adapters.bridges.base import Actions, Bridge, IsSuccess, full_reward, small_seed
 
 
 class StepResultLike(Protocol):
@@ -34,11 +34,6 @@ class OpenEnvLike(Protocol):
     def close(self) -> None:
         """Close the connection, and stop the server if the client has started it."""
         ...
-
-
-def full_reward(reward: float, observation: Any) -> bool:
-    """Return whether the last reward was at least 1."""
-    return reward >= 1
 
 
 class OpenEnvEnvironment(Bridge):
@@ -90,8 +85,9 @@ class OpenEnvEnvironment(Bridge):
         self._render = render
 
     def _start(self, seed: int, options: dict[str, Any]) -> str:
-        self.task_id = f"{self.name}/{seed}"
-        return self._render(self._client.reset(**{**options, "seed": small_seed(seed)}).observation)
+        observation = self._client.reset(**{**options, "seed": small_seed(seed)}).observation
+        self._name_task(getattr(observation, "metadata", None) or {}, seed)
+        return self._render(observation)
 
     def _play(self, action: str) -> Transition:
         result = self._client.step(self._action(action))

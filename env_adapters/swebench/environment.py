@@ -135,7 +135,7 @@ class SWEBenchEnvironment(TextEnvironment):
 
     def _settle(self) -> Transition:
         verdict = self._grade()
-        return _outcome(_explain(verdict), verdict)
+        return _outcome(f"Your changes were taken as they were. {_explain(verdict)}", verdict)
 
     def _grade(self) -> Verdict:
         """Take the patch, close the agent's sandbox and grade the patch in a new one."""

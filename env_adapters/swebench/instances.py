@@ -82,7 +82,7 @@ def parse_row(row: dict[str, Any]) -> Instance:
 def data_file(data: str | None) -> Path:
     """Return the file given by the option ``data``, else by ``$SWEBENCH_DATA``, else that of ``BUNDLED``."""
     given = data or os.environ.get(VARIABLE) or BUNDLED
-    return FIXTURES / "instances.jsonl" if given == BUNDLED else Path(given)
+    return FIXTURES / "instances.jsonl" if given == BUNDLED else Path(given).expanduser()
 
 
 @lru_cache(maxsize=4)

@@ -103,16 +103,48 @@ def test_measures_are_nested_by_task_and_arm() -> None:
     }
 
 
-def test_a_bank_that_changed_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(evaluation_result, "snapshot_checksum", lambda address: "before")
-    (tmp_path / "evaluations.jsonl").write_text(json.dumps({"step": 1, "bank": "after"}))
-    config = OmegaConf.create(
-        {
-            "comprl": {"experience": True, "arm": "a", "initial_bank": "b"},
-            "actor_rollout_ref": {"rollout": {"val_kwargs": {"temperature": 1.0, "top_p": 1.0, "top_k": -1}}},
-        }
-    )
-    with pytest.raises(
-        evaluation_result.EvaluationError, match="changed its bank: the checksum of b was before, now it is aft"
-    ):
-        evaluation_result.result(config, tmp_path, tmp_path)
+def evaluation_of_a_bank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, before: str, after: str, manifest: str = ""
+) -> Path:
+    """Let ``comprl evaluate`` find an evaluation that has just ended; returns the checkpoint."""
+    bank = tmp_path / "bank"
+    bank.mkdir()
+    (bank / "manifest.json").write_text(json.dumps({"sha256": {"data/entries.parquet": manifest}}))
+    folder, checkpoint = tmp_path / "evaluation", tmp_path / "global_step_2"
+    checkpoint.mkdir()
+    line = {"step": 2, "bank_before": before, "bank": after, "comprl/eval/success_with": 0.5}
+
+    def evaluate(config: Any) -> int:
+        (folder / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+        return 0
+
+    config: Any = {
+        "comprl": {"experience": True, "arm": "a", "initial_bank": str(bank)},
+        "trainer": {"device": "cpu"},
+        "actor_rollout_ref": {"rollout": {"val_kwargs": {"temperature": 1.0, "top_p": 1.0, "top_k": -1}}},
+    }
+    monkeypatch.setattr("verl_comprl.cli.evaluate._config", lambda *_: OmegaConf.create(config))
+    monkeypatch.setattr("verl_comprl.cli.evaluate.tempfile.mkdtemp", lambda prefix: folder.mkdir() or str(folder))
+    monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
+    monkeypatch.setattr("verl_comprl.train.run", evaluate)
+    return checkpoint
+
+
+def test_a_bank_that_changed_is_an_error_after_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = evaluation_of_a_bank(tmp_path, monkeypatch, before="one", after="two")
+    assert main(["evaluate", "--checkpoint", str(checkpoint), "--output", str(tmp_path / "result.json")]) == 2
+    printed = capsys.readouterr()
+    assert "the evaluation changed its bank: its checksum was one, now it is two" in printed.err
+    assert json.loads(printed.out)["average"] == {"with": {"success": 0.5}}
+    assert json.loads((tmp_path / "result.json").read_text()) == json.loads(printed.out)
+
+
+def test_a_snapshot_that_another_library_wrote_is_no_changed_bank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its table has other bytes, and another checksum, than the same entries written now."""
+    checkpoint = evaluation_of_a_bank(tmp_path, monkeypatch, before="same", after="same", manifest="other")
+    assert main(["evaluate", "--checkpoint", str(checkpoint)]) == 0
+    assert json.loads(capsys.readouterr().out)["bank"]["sha256"] == "same"

@@ -19,7 +19,7 @@ def write_run(
     """Write configuration and metrics of a run; returns its folder."""
     folder.mkdir(parents=True)
     config = {
-        "data": {"seed": seed, "train_files": f"/data/{seed}.parquet", "train_batch_size": 8},
+        "data": {"seed": seed, "train_files": f"/data/{seed}/train.parquet", "train_batch_size": 8},
         "trainer": {"total_training_steps": 60},
         "comprl": {"arm": arm, "experience": arm not in ("baseline", "self_imitation"), **comprl},
     }

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from run_folders import write_run
 
 from verl_comprl.curves.groups import group_runs
@@ -18,6 +19,20 @@ def test_runs_of_an_arm_are_seeds_of_one_thing(tmp_path: Path) -> None:
         ("self imitation", 1, True),
     ]
     assert groups[0].differences() == []  # seeds and paths may differ
+
+
+def test_runs_of_other_tasks_or_models_are_named(tmp_path: Path) -> None:
+    """A folder of their own is no other task: the runs of a world have theirs, and each run has its bank's."""
+    folders = [write_run(tmp_path / name, {}, bank={"path": f"/runs/{name}/bank"}) for name in "abc"]
+    for folder, train, model in zip(folders, ("room", "room", "maze"), ("small", "large", "large"), strict=True):
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["data"]["train_files"] = [f"{folder}/{train}.parquet", f"{folder}/more.parquet"]
+        config["trainer"] |= {"default_local_dir": str(folder)}
+        config["extractor"] = {"model": {"path": f"/models/{model}"}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    runs = [open_run(folder) for folder in folders]
+    assert group_runs(runs[:2])[0].differences() == ["extractor.model.path"]
+    assert group_runs(runs[1:])[0].differences() == ["data.train_files"]
 
 
 def test_other_settings_can_tell_groups_apart(tmp_path: Path) -> None:

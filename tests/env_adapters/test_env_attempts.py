@@ -25,6 +25,12 @@ def server() -> Iterator[tuple[str, list[Any]]]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append(body)
+            name, _, context = body["model"].partition(" of ")
+            if name == "context" and len(body["messages"]) > int(context):
+                self.send_response(400)
+                self.end_headers()
+                self.wfile.write(b'{"error": "maximum context length"}')
+                return
             low, high, guess = 1, 100, 50
             for message in body["messages"][2:]:
                 if message["role"] == "user":
@@ -92,6 +98,17 @@ def test_equal_seeds_of_different_tasks_are_different_attempts(
     command = ["--data", str(data), "--endpoint", server[0], "--output", str(output), "--attempts", "1"]
     assert main([*command, "--model", "good"]) == 0
     assert len(lines(output)) == 2 * len(seeds)
+
+
+def test_a_chat_that_outgrows_the_context_ends_its_attempt_alone(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "attempts.jsonl"
+    command = ["--data", str(data), "--endpoint", server[0], "--output", str(output), "--attempts", "1"]
+    assert main([*command, "--model", "context of 1"]) == 1  # not even the first message
+    assert "400" in (error := capsys.readouterr().err) and "maximum context length" in error
+    assert main([*command, "--model", "context of 6"]) == 0
+    assert [(record["turns"], record["success"]) for record in lines(output)] == [(3, False)] * 3
 
 
 def test_a_server_that_is_away_is_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

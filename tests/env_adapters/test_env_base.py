@@ -109,7 +109,7 @@ def test_the_settled_reward_is_added_to_the_last_step(last: str, reward: float) 
     assert environment.step("wait")[1] == 0.0
     observation, got, terminated, truncated, info = environment.step(last)
     assert (got, terminated, truncated, info["score"]) == (reward, False, True, -1.0)
-    assert observation != "too late" and info["action_valid"] is (last != "nonsense")
+    assert observation.endswith("left\ntoo late") and info["action_valid"] is (last != "nonsense")
     assert environment.step("down")[1] == 0.0, "settled more than once"
 
 
@@ -133,7 +133,8 @@ def test_a_caller_can_truncate_an_episode() -> None:
     environment.reset(seed=0)
     environment.step("down")
     observation, reward, terminated, truncated, info = environment.truncate()
-    assert (observation, reward, terminated, truncated) == ("The episode is over.", -2.0, False, True)
+    assert (reward, terminated, truncated) == (-2.0, False, True)
+    assert observation == "The episode is over.\ntoo late"
     assert info["score"] == -1.0 and info.keys() == INFO_KEYS
     assert environment.truncate()[1:4] == (0.0, False, True)
     assert environment.step("down")[1:4] == (0.0, False, True) and environment.left == 2

@@ -176,7 +176,6 @@ async def test_a_full_bank_evicts_the_oldest_also_after_reopening(open_bank: Any
     report = await apply(bank, *map(key, "def"), call_id="second")
     assert [entry.title for entry in bank.entries()] == ["c", "d", "e", "f"]
     assert report.evicted == 2
-    assert (await bank.retrieve("a about", exclude=[entry.id for entry in bank.entries()])).status == "nothing"
 
 
 async def test_a_full_bank_evicts_quarantined_entries_before_older_ones(open_bank: Any, apply: Any) -> None:
@@ -189,12 +188,11 @@ async def test_a_full_bank_evicts_quarantined_entries_before_older_ones(open_ban
     assert [entry.title for entry in bank.entries()] == ["c", "d", "e"]
 
 
-async def test_scope_and_exclusion(open_bank: Any, apply: Any) -> None:
+async def test_the_scope_of_a_retrieval(open_bank: Any, apply: Any) -> None:
     bank = await open_bank(scope="task")
     (here,) = (await apply(bank, key("lamp"), task="light")).new_ids
     await apply(bank, key("lamp"), call_id="elsewhere", task="open")
     assert [(await bank.retrieve("lamp", task="light")).entry.id for _ in range(3)] == [here] * 3
-    assert (await bank.retrieve("lamp", task="light", exclude=[here])).status == "nothing"
     assert (await bank.retrieve("lamp", task="unknown")).status == "nothing"
 
 

@@ -118,3 +118,27 @@ async def test_the_event_loop_stays_responsive_during_many_queries(open_bank: An
     await asyncio.gather(*(bank.retrieve(f"question {n}") for n in range(1024)))
     watcher.cancel()
     assert len(stalls) > 20  # ideally one per micro-batch, of which there are 64; timers are slow
+
+
+async def test_a_bank_that_is_being_written_is_whole(
+    open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New entries are in the store before they are in memory: between the two they are no difference."""
+    bank = await open_bank()
+    await apply(bank, Add(title="a", content="x"))
+    store, stored_one, go_on = bank._ledger.store, asyncio.Event(), asyncio.Event()
+    upsert = store.upsert
+
+    async def slow(*args: Any) -> None:
+        await upsert(*args)
+        stored_one.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(store, "upsert", slow)
+    writing = asyncio.create_task(apply(bank, Add(title="b", content="y"), call_id="second"))
+    await stored_one.wait()
+    verifying = asyncio.create_task(bank.verify())
+    await asyncio.sleep(0.2)
+    go_on.set()
+    await writing
+    assert await verifying == [] and len(bank) == 2

@@ -31,7 +31,7 @@ def written(tmp_path: Path, *lines: Any) -> Path:
 def test_messages_become_turns(tmp_path: Path) -> None:
     episode = {"id": "7", "task": "vaults", "environment": "vaults", "success": True, "messages": MESSAGES, "cost": 3}
     (request,) = read_episodes(written(tmp_path, episode, ""))
-    assert request.id == "7" and request.task == request.environment == "vaults"
+    assert request.id.startswith("7:") and request.task == request.environment == "vaults"
     assert request.goal == "Open the vault." and request.instructions == "You may open and look."
     assert [turn.observation for turn in request.turns] == ["(none)", "a red door\n\ngo on"]
     assert request.turns[0].response == 'I look.\n<tool_call>{"name": "look", "arguments": "{}"}</tool_call>'
@@ -50,6 +50,13 @@ def test_an_episode_without_an_id_gets_the_same_one_every_time(tmp_path: Path) -
     first, second = read_episodes(written(tmp_path, one, one, {**one, "success": False}))
     assert first.id != second.id
     assert [request.id for request in read_episodes(written(tmp_path, one))] == [first.id]
+
+
+def test_equal_names_in_two_files_are_different_episodes(tmp_path: Path) -> None:
+    """Or what was distilled from Monday's log would stand for Tuesday's, whose episodes are numbered from 0, too."""
+    monday, tuesday = ({"id": "0", "success": success, "messages": MESSAGES} for success in (True, False))
+    (first,), (other,), (again,) = (read_episodes(written(tmp_path, line)) for line in (monday, tuesday, monday))
+    assert first.id == again.id != other.id
 
 
 @pytest.mark.parametrize(

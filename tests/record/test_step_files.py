@@ -145,6 +145,22 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
     assert os.listdir(tmp_path) == ["step_1.jsonl.gz"]
 
 
+def test_a_file_that_cannot_be_read_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a disk or a network that fails for a moment."""
+    files = StepFiles(tmp_path)
+    add(files, 1, {"n": 1})
+
+    def fail(file: Path) -> Any:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("verl_comprl.record.step_files.gzip.open", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            add(files, 1, {"n": 2})
+    add(files, 1, {"n": 3})
+    assert content(files) == {1: [{"n": 1}, {"n": 3}]}
+
+
 def test_secrets_of_the_environment_do_not_reach_a_line() -> None:
     quoted = 'pa"ss\nwörd\\'
     environment = {

@@ -55,8 +55,7 @@ def make_loop(tokenizer, queue, monkeypatch):
         **rollout: Any,
     ):
         guidance = Guidance(manager)
-        monkeypatch.setattr(Guidance, "connect", classmethod(lambda cls, run: guidance))
-        tool = SearchAndAskTool()
+        tool = SearchAndAskTool(guidance=guidance)
         monkeypatch.setattr(agent_loop, "environment_host", cache(EnvironmentHost))
         monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
         monkeypatch.setattr(agent_loop, "episode_recorder", lambda: recorder)

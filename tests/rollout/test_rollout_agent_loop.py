@@ -14,7 +14,9 @@ import env_adapters
 from env_adapters.minihack.dataset import build_rows
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
 from verl_comprl.platform.under_way import under_way
+from verl_comprl.rollout import agent_loop
 from verl_comprl.rollout.episode import UNREAD
+from verl_comprl.rollout.guidance import Guidance
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
@@ -307,6 +309,44 @@ async def test_both_halves_have_the_environments_tools_and_calls_are_routed_by_n
     free = await play(make_loop(server, manager, response_length=300), **unfinished(2))
     assert '"dig"' in tokenizer.decode(free.prompt_ids) and "search_and_ask" not in tokenizer.decode(free.prompt_ids)
     assert free.extra_fields["reward_extra_info"]["invalid_actions"] == 0.0
+
+
+HARMONY = "<|start|>assistant<|channel|>commentary to=functions.search_and_ask <|constrain|>json<|message|>{}<|call|>"
+
+
+@pytest.mark.parametrize(
+    ("form", "turn", "asked"),
+    [
+        ("gpt-oss", HARMONY.format('{"query": "Where do I go?"}'), "Where do I go?"),
+        ("gpt-oss", HARMONY.format('{"query": "Where do'), ""),  # no JSON: an empty question, not a lost rollout
+        (
+            "seed",
+            "<seed:tool_call><function=search_and_ask><parameter=query>Where do I go?</parameter></function>"
+            "</seed:tool_call>",
+            "Where do I go?",
+        ),
+        (
+            "qwen3_coder",
+            "<tool_call><function=search_and_ask><parameter=query>Where do I go?</parameter></function></tool_call>",
+            "Where do I go?",
+        ),
+    ],
+)
+async def test_questions_are_read_in_each_format_of_tool_calls(make_loop, tokenizer, form, turn, asked):
+    server = ScriptedServer(tokenizer, [turn, MOVE_TURN, MOVE_TURN, MOVE_TURN])
+    manager = ScriptedManager(GUIDE, ANSWER)
+    loop = make_loop(server, manager, multi_turn={"format": form})
+    loop._settings = loop._settings.model_copy(update={"max_turn_tokens": 200})
+    output = await play(loop, **row(0, max_turns=2))
+    assert output.extra_fields["reward_extra_info"]["tool_calls"] == 1.0
+    assert [arguments[0] for name, arguments, _ in manager.calls if name == "search_and_ask"] == [asked] * bool(asked)
+
+
+async def test_the_tool_asks_with_the_client_that_guides(monkeypatch):
+    manager = ScriptedManager(GUIDE, ANSWER)
+    monkeypatch.setattr(agent_loop, "guidance", lambda run: Guidance(manager))
+    response, _, _ = await agent_loop.search_and_ask_tool.__wrapped__("run").execute("", {"query": "Where?"})
+    assert response.text == ANSWER.text and [name for name, _, _ in manager.calls] == ["search_and_ask"]
 
 
 async def test_an_environment_that_dies_costs_its_own_rollout(make_loop, tokenizer):

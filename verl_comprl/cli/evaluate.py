@@ -43,9 +43,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ValueError: If checkpoint, bank or overrides do not fit.
         FileNotFoundError: If there is no such checkpoint.
+        EvaluationError: If the evaluation changed the bank; the result is printed all the same.
     """
     from verl_comprl import train
-    from verl_comprl.cli.evaluation_result import result  # loads the bank
+    from verl_comprl.cli.evaluation_result import check_bank, result  # loads the bank
 
     checkpoint = options.checkpoint.resolve()
     if not checkpoint.is_dir():
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text + "\n", encoding="utf-8")
+    check_bank(found)  # after all that was measured has been printed
     return 0
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.experience.transfer.snapshot import snapshot_checksum
 from verl_comprl.record import RunRecord
 
 _PREFIX = "comprl/eval/"
@@ -21,9 +20,6 @@ def result(config: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
         config: Configuration of the evaluation run.
         checkpoint: Checkpoint that was evaluated.
         folder: Folder of the evaluation run, in which the trainer wrote its evaluations.
-
-    Raises:
-        EvaluationError: If the bank's entries differ from those of the snapshot it started with.
     """
     *_, measured = RunRecord(folder).evaluations()
     sampling = config.actor_rollout_ref.rollout.val_kwargs
@@ -34,14 +30,29 @@ def result(config: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
         "sampling": {name: sampling[name] for name in ("temperature", "top_p", "top_k")},
     }
     if config.comprl.experience:
-        snapshot = config.comprl.initial_bank
-        before, after = snapshot_checksum(snapshot), measured["bank"]
-        if before != after:
-            raise EvaluationError(
-                f"the evaluation changed its bank: the checksum of {snapshot} was {before}, now it is {after}"
-            )
-        found["bank"] = {"snapshot": snapshot, "sha256": after}
+        found["bank"] = {
+            "snapshot": config.comprl.initial_bank,
+            "sha256_before": measured["bank_before"],
+            "sha256": measured["bank"],
+        }
     return found | arms({name: value for name, value in measured.items() if name.startswith(_PREFIX)})
+
+
+def check_bank(found: dict[str, Any]) -> None:
+    """Check that an evaluation has left its bank as it was.
+
+    Both checksums are the trainer's own: another version of a library may have written the snapshot in other bytes.
+
+    Args:
+        found: What ``result`` returned.
+
+    Raises:
+        EvaluationError: If the bank's entries differ from those it started with.
+    """
+    if bank := found.get("bank"):
+        before, after = bank["sha256_before"], bank["sha256"]
+        if before != after:
+            raise EvaluationError(f"the evaluation changed its bank: its checksum was {before}, now it is {after}")
 
 
 def arms(metrics: dict[str, float]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs grouped by arm, or by other settings of their saved configuration."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +9,23 @@ from verl_comprl.curves.run import Run
 
 ARM = "comprl.arm"
 
-_FREE = ("total_training_steps", "save_freq", "test_freq", "experiment_name", "collection", "resume_mode")
-"""Settings in which runs of a group may differ besides seeds and paths."""
+_FREE = {
+    "total_training_steps",
+    "save_freq",
+    "test_freq",
+    "experiment_name",
+    "default_local_dir",
+    "resume_mode",
+    "resume_from_path",
+    "comprl.bank.path",
+    "comprl.bank.collection",
+    "comprl.queue.folder",
+    "comprl.initial_bank",
+}
+"""Settings in which runs of a group may differ besides seeds."""
+
+_FOLDERS = re.compile(r"[^'\"]*/")
+"""In ``repr`` of a path, or of a list of paths, what is before the last name of each."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,7 @@ class Group:
         flat = [dict(_flat(run.config)) for run in self.runs]
         keys = dict.fromkeys(key for settings in flat for key in settings)
         found = ((key, [settings.get(key) for settings in flat]) for key in keys)
-        return [key for key, values in found if len(set(map(repr, values))) > 1 and not _may_differ(key, values)]
+        return [key for key, values in found if len(set(map(_named, values))) > 1 and not _may_differ(key)]
 
 
 def group_runs(runs: Sequence[Run], keys: Sequence[str] = (ARM,)) -> list[Group]:
@@ -58,6 +74,11 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _may_differ(key: str, values: Sequence[Any]) -> bool:
+def _named(value: Any) -> str:
+    """Return a value as text, a path without its folders: each seed may have its data and models in one of its own."""
+    return _FOLDERS.sub("", repr(value))
+
+
+def _may_differ(key: str) -> bool:
     name = key.rpartition(".")[2]
-    return "seed" in name or name in _FREE or any("/" in str(value) for value in values)
+    return "seed" in name or not _FREE.isdisjoint((name, key))

@@ -242,8 +242,6 @@ class ExperienceBank:
         task: str = "",
         environment: str = "",
         read_only: bool = False,
-        exclude: Iterable[str] = (),
-        max_step: int | None = None,
         explore: bool = False,
     ) -> Retrieval:
         """Return the best entry for ``query``; never raises.
@@ -256,8 +254,6 @@ class ExperienceBank:
             task: Used if the configured scope is ``task``, and by exploration.
             environment: Used if the configured scope is ``environment``.
             read_only: Change no counters (evaluation). A bank opened as ``read_only`` never does.
-            exclude: Ids not to return.
-            max_step: Only entries created at this step or before; None for any.
             explore: Draw one of the least used entries of the scope instead of ranking; of those of ``task``, if there
                 are any.
         """
@@ -265,8 +261,6 @@ class ExperienceBank:
         entry, status = await self._retriever.retrieve(
             query,
             scope=self._scope(task, environment),
-            exclude=frozenset(exclude),
-            max_step=max_step,
             count=not (read_only or self._ledger.read_only),
             explore=explore,
             task=task,
@@ -329,8 +323,14 @@ class ExperienceBank:
         Raises:
             StoreError: If the store cannot be read at all.
         """
-        async with self._ledger.reading():
+
+        async def compare() -> list[str]:
             return await find_problems(self._ledger.store, self._table.by_id)
+
+        if not self._ledger.read_only:
+            return await self._ledger.write(compare)  # no writer puts an entry into the store meanwhile
+        async with self._ledger.reading():
+            return await compare()
 
     def _scope(self, task: str, environment: str) -> tuple[str | None, str | None]:
         scope = self._config.scope

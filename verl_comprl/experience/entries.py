@@ -89,6 +89,8 @@ class EntryTable:
 
     def count_comparison(self, id: str, task: str, success: bool, free_success: float, *, weight: float) -> None:
         """Compare an episode that ``count_outcome`` counted with the free half; ignore an unknown id."""
+        if id not in self.by_id:
+            return
         item = self._usage(id, task)
         # Not if the bank was replaced meanwhile: an entry with more comparisons than episodes could not be read again.
         if item.compared + weight <= item.uses + item.asked:
@@ -100,8 +102,7 @@ class EntryTable:
             self._set_usage(id, item.model_copy(update=counts))
 
     def _usage(self, id: str, task: str) -> TaskUsage:
-        items = self.by_id[id].usage if id in self.by_id else ()
-        return next((item for item in items if item.task == task), TaskUsage(task=task))
+        return next((item for item in self.by_id[id].usage if item.task == task), TaskUsage(task=task))
 
     def _set_usage(self, id: str, usage: TaskUsage) -> None:
         items = {item.task: item for item in (*self.by_id[id].usage, usage)}

@@ -74,9 +74,10 @@ class ChatEpisode(BaseModel):
             raise ValueError("it has no assistant message")
         if not goal:
             raise ValueError("it has neither a goal nor a user message, so the task is unknown")
-        id = self.id or derive_id(self.model_dump_json())
+        # With the content: another file may have other episodes of the same names, such as numbers from 0.
+        content = derive_id(self.model_dump_json())
         return DistillationRequest(
-            id=id,
+            id=f"{self.id}:{content[:8]}" if self.id else content,
             task=self.task,
             environment=self.environment,
             goal=goal,
@@ -100,6 +101,7 @@ def read_episodes(path: Path) -> list[DistillationRequest]:
         ValueError: If a line is no episode, or two have the same id; names the line.
     """
     found: dict[str, DistillationRequest] = {}
+    names: set[str] = set()
     for file in step_files(path) if path.is_dir() else [path]:
         for number, fields in _lines(file):
             kind = RecordedEpisode if is_recorded(fields) else ChatEpisode
@@ -114,8 +116,10 @@ def read_episodes(path: Path) -> list[DistillationRequest]:
                 raise ValueError(f"{file}, line {number}: {place}: {details['msg']}") from error
             except ValueError as error:
                 raise ValueError(f"{file}, line {number}: {error}") from error
-            if request.id in found and episode.id:
+            if episode.id in names:
                 raise ValueError(f"{file}, line {number}: the id {episode.id!r} is that of an earlier line, too")
+            if episode.id:
+                names.add(episode.id)
             found.setdefault(request.id, request)
     return list(found.values())
 

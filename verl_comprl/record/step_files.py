@@ -43,12 +43,17 @@ class StepFiles:
         return self.folder / f"step_{step}.jsonl.gz"
 
     def read(self, step: int) -> Iterator[bytes]:
-        """Yield the lines of a step, up to where its file is torn."""
-        try:
-            with gzip.open(self.file(step)) as lines:
-                yield from lines
-        except (OSError, EOFError, zlib.error):  # missing, torn, or not gzip from some byte on
-            return
+        """Yield the lines of a step, up to where its file is torn.
+
+        Raises:
+            OSError: If the file is there and cannot be read.
+        """
+        # Missing, torn, or not gzip from some byte on. Nothing else: `append` would replace a file that it cannot read.
+        with (
+            suppress(FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error),
+            gzip.open(self.file(step)) as lines,
+        ):
+            yield from lines
 
     def append(self, step: int, lines: Iterable[bytes]) -> None:
         """Add lines, each with its line break, to a step.

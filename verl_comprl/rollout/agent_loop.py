@@ -46,20 +46,24 @@ traces = cache(Traces)
 relieve_garbage_collector_once = cache(relieve_garbage_collector)  # when all libraries have been loaded
 
 
+_TAGGED_FORMATS = ("hermes", "qwen3_coder", "glm")
+"""Formats of tool calls whose parsers find nothing in a text without ``<tool_call>``."""
+
+
 @cache
 def search_and_ask_tool(run: str) -> SearchAndAskTool:
     """Return the tool that asks the manager of ``run``."""
-    return SearchAndAskTool({"run": run})
+    return SearchAndAskTool(guidance=guidance(run))
 
 
-_read: dict[int, tuple[DictConfig, ComprlConfig]] = {}
+_settings_by_config: dict[int, tuple[DictConfig, ComprlConfig]] = {}
 
 
 def _settings(config: DictConfig) -> ComprlConfig:
     """Read the settings once per worker: verl makes an agent loop for every episode, from one config object."""
-    if id(config) not in _read:
-        _read[id(config)] = config, comprl_config(config)
-    return _read[id(config)][1]
+    if id(config) not in _settings_by_config:
+        _settings_by_config[id(config)] = config, comprl_config(config)
+    return _settings_by_config[id(config)][1]
 
 
 _lengths: LRUCache[str, int] = LRUCache(4096)
@@ -297,7 +301,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
         """Return the tool call of the last turn, if the actor may make one and it is not the environment's."""
         if not episode.guided or episode.tool_calls >= self._settings.search_and_ask.max_calls:
             return None
-        if "<tool_call>" not in text:  # saves the call of the parser, which decodes in a thread
+        form = self.rollout_config.multi_turn.format
+        if form in _TAGGED_FORMATS and "<tool_call>" not in text:  # saves the parser, which decodes in a thread
             return None
         _, calls = await self._parser.extract_tool_calls(conversation.last_turn_ids)
         if not calls or (environment.tools and calls[0].name != search_and_ask_tool(self._run).name):
@@ -310,7 +315,9 @@ class ComplementaryAgentLoop(AgentLoopBase):
         tool = search_and_ask_tool(self._run)
         if call.name != tool.name:
             return None, f"Unknown tool {call.name!r}; the only one is {tool.name}.", None
-        arguments = json.loads(call.arguments)
+        arguments: Any = {}
+        with suppress(ValueError):  # some parsers pass on what the model wrote
+            arguments = json.loads(call.arguments)
         arguments = arguments if isinstance(arguments, dict) else {}
         response, _, details = await tool.execute(
             "",

@@ -19,13 +19,23 @@ class SearchAndAskTool(BaseTool):
     """Answers a query from the best entry of the bank; a failure costs the answer only."""
 
     def __init__(
-        self, config: dict[str, Any] | None = None, tool_schema: OpenAIFunctionToolSchema | None = None
+        self,
+        config: dict[str, Any] | None = None,
+        tool_schema: OpenAIFunctionToolSchema | None = None,
+        *,
+        guidance: Guidance | None = None,
     ) -> None:
-        """Take verl's tool config: ``run``, and ``task`` and ``environment`` to narrow the search, if the bank does."""
+        """Set up the tool.
+
+        Args:
+            config: verl's tool config: ``run``, and ``task`` and ``environment`` if the bank's scope is one of them.
+            tool_schema: Description for the model; ours by default.
+            guidance: Client of the manager; found by ``run`` by default.
+        """
         self.config = config or {}
         self.tool_schema = tool_schema or OpenAIFunctionToolSchema.model_validate(SEARCH_AND_ASK_SCHEMA)
         self.name = self.tool_schema.function.name
-        self._guidance = Guidance.connect(self.config.get("run", ""))
+        self._guidance = guidance or Guidance.connect(self.config.get("run", ""))
 
     def schema(self) -> dict[str, Any]:
         """Return the schema in the form that chat templates take."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import qdrant_edge as edge
 from fake_embedder import FakeEmbedder
 from test_cli_bank import contents
 
@@ -92,6 +93,35 @@ def test_ids_and_conditions_must_both_hold(comprl_bank: Run, folder: Path) -> No
     done = comprl_bank("delete", "--path", folder, *both, "--where", "success_rate<0.5", "--yes")
     assert done.out.endswith("delete 1 of 6 entries: done\n") and steps(folder) == [2, 3, 4, 5, 6]
     assert comprl_bank("delete", "--path", folder, "--id", first, "--yes").code == 2
+
+
+def broken_entry(folder: Path) -> str:
+    """Damage the oldest entry of a bank, as another program could; returns its id."""
+
+    async def damage() -> str:
+        bank = await ExperienceBank.open(BankConfig(path=str(folder)), None)
+        id = bank.entries()[0].id
+        store: Any = bank._ledger.store
+        store._shard.update(edge.UpdateOperation.set_payload([id], {"entry": "{}"}))
+        await bank.close()
+        return id
+
+    return asyncio.run(damage())
+
+
+def test_an_entry_that_cannot_be_read_is_deleted_together_with_others(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [broken_entry(folder), contents(folder)[0].id]
+    done = comprl_bank("delete", "--path", folder, "--id", *ids, "none", "--yes")
+    assert done.code == 2 and "no entry has id 'none'" in done.err and "deleted" not in done.out
+    answer(monkeypatch, "n\n")
+    done = comprl_bank("delete", "--path", folder, "--id", *ids)
+    assert done.code == 0 and done.out.endswith("nothing was changed\n") and len(steps(folder)) == 5
+    done = comprl_bank("delete", "--path", folder, "--id", *ids, "--yes")
+    assert done.code == 0 and done.out.startswith("deleted 1 entries that could not be read\n")
+    assert done.out.endswith("delete 1 of 5 entries: done\n") and len(steps(folder)) == 4
+    assert comprl_bank("verify", "--path", folder).code == 0
 
 
 def test_quarantine_and_release(comprl_bank: Run, folder: Path) -> None:

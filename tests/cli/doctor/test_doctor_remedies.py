@@ -165,6 +165,18 @@ def test_full_disk(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert "trainer.default_local_dir=" in finding["remedy"]
 
 
+def test_the_disk_of_a_folder_in_the_home_directory(
+    doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    measured: list[Path] = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: measured.append(path) or Usage(100 * GIB, GIB, 99 * GIB))
+    monkeypatch.setenv("RAY_TMPDIR", "~/ray")
+    doctor("disk")
+    assert measured[-1] == tmp_path / "home"
+
+
 def test_disk_on_which_ray_stops_writing(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1000 * GIB, 960 * GIB, 40 * GIB))
     finding = doctor("disk")
@@ -258,6 +270,17 @@ def test_environment_without_data(
     (tmp_path / "empty").mkdir()
     finding = doctor("environments")
     assert finding["status"] == "failed" and f"{name}: " in finding["message"] and variable in finding["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ALFWORLD_DATA", "generated"), ("WEBSHOP_DATA", "synthetic"), ("SWEBENCH_DATA", "bundled")]
+)
+def test_a_name_of_an_environments_own_data_is_no_folder(
+    variable: str, value: str, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    finding = doctor("data")
+    assert finding["status"] == "ok" and f"{variable}={value}" in finding["message"]
 
 
 def test_alfworld_without_games(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -54,6 +54,19 @@ class Question:
         self.closed += 1
 
 
+class Sums(Question):
+    """Says in its info which question it asks."""
+
+    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        return "6 * 7?", {"goal": f"Find {seed} * 7.", "task_id": f"times/{seed}"}
+
+
+def test_an_environment_can_name_its_tasks() -> None:
+    """Experience is retrieved for the goal: with one goal for all episodes all would get the same."""
+    environment = GemEnvironment(Sums(), name="sums", goal="Answer.")
+    assert environment.reset(seed=3)[1].items() >= {"goal": "Find 3 * 7.", "task_id": "times/3"}.items()
+
+
 def guess(**arguments: Any) -> GemEnvironment:
     return GemEnvironment(Guess(), name="guess", goal="Find the number.", **arguments)
 

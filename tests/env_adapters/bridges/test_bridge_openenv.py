@@ -1,7 +1,7 @@
 """The bridge from OpenEnv, tested on objects with the interface of meta-pytorch/OpenEnv 0.2.3 at commit 685de41."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ class Result:
 class Observation:
     text: str
     won: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -102,6 +103,16 @@ def test_an_episode_with_actions_that_validate_themselves() -> None:
     assert environment.step("<action>red</action>")[:4] == ("No.", 0.0, False, False)
     observation, reward, terminated, truncated, info = environment.step("<action>green</action>")
     assert (observation, reward, terminated, truncated, info["success"]) == ("Yes.", 1.0, True, False, True)
+
+
+def test_the_first_observation_can_name_the_task() -> None:
+    """Experience is retrieved for the goal: with one goal for all episodes all would get the same."""
+    client = SyncClient()
+    environment = colours(client)
+    assert environment.reset(seed=1)[1].items() >= {"goal": "Guess the colour.", "task_id": "colours/1"}.items()
+    names = {"goal": "Guess the colour of grass.", "task_id": "grass"}
+    client.reset = lambda **kwargs: Result(Observation("Which colour?", metadata=names))
+    assert environment.reset(seed=1)[1].items() >= {"goal": "Guess the colour of grass.", "task_id": "grass"}.items()
 
 
 def test_an_episode_with_phrases() -> None:

@@ -79,11 +79,14 @@ def test_at_the_turn_limit_the_work_tree_is_graded_as_it_is(call: Call) -> None:
         observation, reward, terminated, truncated, info = environment.step(last)
         assert (reward, terminated, truncated, info["success"], info["score"]) == (1.0, False, True, True, 1.0)
         assert info["action_valid"] == valid and ("done" in observation) == valid
+        # For the extractor, which reads how the episode ended.
+        assert observation.endswith("tests are broken. The issue is solved.")
     environment.reset(seed=0)
     assert environment.truncate()[1:4] == (0.0, False, True)
     environment.reset(seed=0)
     environment.step(solve(instance)[1])
-    assert environment.truncate()[1:4] == (1.0, False, True)
+    observation, *end, _ = environment.truncate()
+    assert end == [1.0, False, True] and observation.endswith("The issue is solved.")
     environment.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 import env_adapters
 from env_adapters.swebench import select
 from env_adapters.swebench.dataset import build_rows
-from env_adapters.swebench.instances import FIXTURES, Instance, load, parse_row, tasks_of
+from env_adapters.swebench.instances import FIXTURES, Instance, data_file, load, parse_row, tasks_of
 
 ROW = {
     "instance_id": "owner__repo-1",
@@ -42,6 +42,11 @@ def test_rows_of_both_versions_are_read() -> None:
     new = parse_row(ROW | NEW)
     assert {name: getattr(new, name) for name in NEW} == NEW
     assert new.task_id == "swebench/owner__repo-1" and new.goal.endswith("owner/repo:\n\nIt does not work.")
+
+
+def test_the_file_of_the_tasks_can_be_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_file("~/tasks.jsonl") == tmp_path / "tasks.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from fake_embedder import FakeEmbedder
 
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, Update, derive_id
 from verl_comprl.experience.store.embedded import EmbeddedStore
+from verl_comprl.experience.store.folder import write_atomically
 
 IDENTITY = {"model": "fake", "dimension": 8}
 
@@ -47,6 +48,31 @@ async def test_replace_all_is_all_or_nothing(tmp_path: Path) -> None:
     store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
     assert len(await store.load()) == 50
     assert [path.name for path in tmp_path.glob("shard-*")] == ["shard-1"]
+    await store.close()
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before bank.json is written", "after it"])
+async def test_a_replacement_whose_last_step_fails_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
+    await store.upsert(entries(3), vectors(3))
+
+    def fail(path: Path, data: bytes) -> None:
+        monkeypatch.undo()
+        if written:
+            write_atomically(path, data)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("verl_comprl.experience.store.embedded.write_atomically", fail)
+    with pytest.raises(StoreError, match="Input/output error"):
+        await store.replace_all(entries(2), vectors(2))
+    await store.upsert(entries(4)[3:], vectors(1))  # goes where the next opening looks for it
+    await store.close()
+    store = await EmbeddedStore.open(tmp_path, embedding=IDENTITY)
+    assert len(await store.load()) == 4 and [path.name for path in tmp_path.glob("shard-*")] == ["shard-0"]
+    await store.replace_all(entries(2), vectors(2))
+    assert len(await store.load()) == 2
     await store.close()
 
 

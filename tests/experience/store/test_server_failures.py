@@ -3,10 +3,7 @@
 import asyncio
 import os
 import pickle
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-import qdrant_edge as edge
 from fake_embedder import FakeEmbedder
 from qdrant_client import AsyncQdrantClient
 from qdrant_double import QdrantDouble
@@ -52,16 +48,6 @@ def calls(double: QdrantDouble, ending: str) -> int:
     return sum(path.endswith(ending) for _, path in double.requests)
 
 
-def lease_of(double: QdrantDouble, config: BankConfig) -> dict[str, Any]:
-    (record,) = double.collections[f"{config.collection}.lease"]["shard"].retrieve([1], True, False)
-    return record.payload
-
-
-def set_lease(double: QdrantDouble, config: BankConfig, writer: dict[str, Any]) -> None:
-    point = edge.Point(id=1, vector=[1.0], payload=writer)
-    double.collections[f"{config.collection}.lease"]["shard"].update(edge.UpdateOperation.upsert_points([point]))
-
-
 async def test_creation_race(double: QdrantDouble, config: BankConfig) -> None:
     """Another process wins the creation, and its collection cannot be read for a moment."""
     double.faults.creation_race = True
@@ -78,11 +64,11 @@ async def test_index_race_and_missing_index(double: QdrantDouble, config: BankCo
     """Missing indexes are created again at the next opening."""
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
     collection = double.collections[f"{config.collection}.v1"]
-    assert set(collection["indexes"]) == {"task", "environment", "state", "created_step"}
+    assert set(collection["indexes"]) == {"task", "environment", "state"}
     assert collection["indexes"]["task"]["params"]["is_tenant"] is True
     del collection["indexes"]["task"]
     store = await ServerStore.open(config, embedding=IDENTITY)
-    assert set(collection["indexes"]) == {"task", "environment", "state", "created_step"}
+    assert set(collection["indexes"]) == {"task", "environment", "state"}
     await store.close()
 
 
@@ -100,7 +86,7 @@ async def test_a_writer_records_the_new_schema_of_a_bank_of_release_0_1_0(
 
 async def test_an_index_that_is_not_created_is_an_error(double: QdrantDouble, config: BankConfig) -> None:
     double.faults.ignore_indexes = True
-    with pytest.raises(StoreError, match="has no index on task, environment, state, created_step"):
+    with pytest.raises(StoreError, match="has no index on task, environment, state"):
         await ServerStore.open(config, embedding=IDENTITY)
 
 
@@ -229,50 +215,6 @@ async def test_concurrent_writers(config: BankConfig, store: ServerStore) -> Non
     await reader.close()
     await store.close()
     await (await ServerStore.open(config, embedding=IDENTITY)).close()  # a closed bank has no writer
-
-
-@pytest.mark.parametrize(
-    ("host", "age", "refused"),
-    [("here", 1, False), ("elsewhere", 1, True), ("elsewhere", 40, False)],
-    ids=["dead process of this machine", "another machine, just now", "another machine, long ago"],
-)
-async def test_stale_lock(double: QdrantDouble, config: BankConfig, host: str, age: float, refused: bool) -> None:
-    await (await ServerStore.open(config, embedding=IDENTITY)).close()
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    name = os.uname().nodename if host == "here" else host
-    writer = {"owner": "other", "turn": 9, "host": name, "pid": dead.pid, "seen_at": time.time() - age}
-    set_lease(double, config, writer)
-    if refused:
-        with pytest.raises(StoreError, match=rf"process {dead.pid} on 'elsewhere'.*can be opened in 2\d s"):
-            await ServerStore.open(config, embedding=IDENTITY)
-    else:
-        await (await ServerStore.open(config, embedding=IDENTITY)).close()
-
-
-async def test_the_writer_renews_its_lease(
-    double: QdrantDouble, config: BankConfig, store: ServerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = lease_of(double, config)["seen_at"]
-    await store.flush()
-    assert lease_of(double, config)["seen_at"] == first  # not at every write
-    monkeypatch.setattr("verl_comprl.experience.store.server_lease.RENEW_SECONDS", 0.0)
-    await store.flush()
-    assert lease_of(double, config)["seen_at"] > first
-
-
-async def test_an_idle_bank_renews_its_lease_however_rarely_it_flushes(
-    double: QdrantDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("server", "server_lease"):
-        monkeypatch.setattr(f"verl_comprl.experience.store.{module}.RENEW_SECONDS", 0.02)
-    config = BankConfig(url=double.url, collection=f"idle-{uuid.uuid4().hex}", flush_seconds=3600)
-    bank = await ExperienceBank.open(config, FakeEmbedder())
-    first = lease_of(double, config)["turn"]
-    async with asyncio.timeout(30):
-        while lease_of(double, config)["turn"] < first + 2:
-            await asyncio.sleep(0.02)
-    await bank.close()
 
 
 async def test_a_collection_that_is_not_a_bank(double: QdrantDouble, config: BankConfig) -> None:

@@ -72,9 +72,9 @@ async def test_a_writer_that_lost_its_lease_writes_no_more_and_leaves_the_succes
 ) -> None:
     first = await opened(config)
     monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 0.0)  # it has expired
+    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
     second = await opened(config)
     monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 30.0)
-    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
     for _ in range(2):
         with pytest.raises(StoreError, match=r"this process is no longer its writer, process .* is"):
             await first.upsert(entries(1), vectors(1))
@@ -370,7 +370,10 @@ async def test_hostile_metadata_is_one_clear_error(double: QdrantDouble, config:
 
 
 @pytest.mark.parametrize("lease", [{"owner": ["x"], "turn": "y", "pid": "\x1b[2J", "host": {}, "seen_at": "now"}, {}])
-async def test_a_hostile_lease_is_no_raw_exception(double: QdrantDouble, config: BankConfig, lease: Any) -> None:
+async def test_a_hostile_lease_is_no_raw_exception(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch, lease: Any
+) -> None:
+    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.01)
     store = await opened(config)
     import qdrant_edge as edge
 

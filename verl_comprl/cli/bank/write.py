@@ -58,10 +58,16 @@ async def _delete(options: argparse.Namespace) -> int:
     if options.id and not options.where and not options.dry_run:
         async with opened(bank_config(options)) as bank:
             broken = [id for id in options.id if id in bank.unreadable]
-            if broken and (options.yes or _confirmed(f"delete {len(broken)} entries that cannot be read")):
-                print(f"deleted {await bank.delete(broken)} entries that could not be read")
-            if broken and len(broken) == len(options.id):
+            options.id = [id for id in options.id if id not in broken]
+            for prefix in options.id:  # a wrong one is refused before anything is deleted
+                find_entry(bank.entries(), prefix)
+            if broken and not (options.yes or _confirmed(f"delete {len(broken)} entries that cannot be read")):
+                print("nothing was changed")
                 return 0
+            if broken:
+                print(f"deleted {await bank.delete(broken)} entries that could not be read")
+                if not options.id:
+                    return 0
     return await _change(options, "delete", lambda _: True, delete)
 
 

@@ -4,18 +4,23 @@ import os
 from pathlib import Path
 
 from env_adapters import list_environments, make
-from env_adapters.alfworld.games import resolve_data
+from env_adapters.alfworld import games
+from env_adapters.swebench import instances
 from env_adapters.swebench.bubblewrap import start_bubblewrap
 from env_adapters.swebench.sandbox import Limits, SandboxError, SandboxLost
+from env_adapters.webshop import records
 from verl_comprl.cli.doctor.finding import Problem
 from verl_comprl.cli.doctor.setup import Setup
 
 _DATA = {
-    "ALFWORLD_DATA": ("alfworld", "generated games"),
-    "SWEBENCH_DATA": ("swebench", "bundled repositories"),
-    "WEBSHOP_DATA": ("webshop", "a synthetic shop"),
+    games.VARIABLE: ("alfworld", "generated games"),
+    instances.VARIABLE: ("swebench", "bundled repositories"),
+    records.VARIABLE: ("webshop", "a synthetic shop"),
 }
 """Variables that name data of an environment, and what it uses without them."""
+
+_OWN = {games.VARIABLE: games.GENERATED, instances.VARIABLE: instances.BUNDLED, records.VARIABLE: records.SYNTHETIC}
+"""Their values for the data that come with an environment."""
 
 
 def check_environments(_: Setup) -> str:
@@ -52,12 +57,13 @@ def check_environments(_: Setup) -> str:
 def check_data(_: Setup) -> str:
     """Check that variables which name data of an environment name something that exists."""
     given = {variable: os.environ[variable] for variable in _DATA if os.environ.get(variable)}
-    for variable, path in given.items():
+    folders = {variable: path for variable, path in given.items() if path != _OWN[variable]}
+    for variable, path in folders.items():
         if not Path(path).expanduser().exists():
             raise Problem(f"{variable}={path} does not exist", f"unset {variable}, or download the data there")
-    if "ALFWORLD_DATA" in given:
+    if games.VARIABLE in folders:
         try:
-            resolve_data(None)
+            games.resolve_data(None)
         except ValueError as error:
             raise Problem(
                 f"ALFWORLD_DATA={given['ALFWORLD_DATA']} has no games", "alfworld-download, or unset ALFWORLD_DATA"

@@ -49,7 +49,8 @@ def check_disk(setup: Setup) -> str:
     places["Ray's folder"] = (ray, "export RAY_TMPDIR=FOLDER on another disk")
     found = []
     for name, (folder, remedy) in places.items():
-        there = next(path for path in (folder.expanduser().absolute(), *folder.absolute().parents) if path.exists())
+        folder = folder.expanduser().absolute()
+        there = next(path for path in (folder, *folder.parents) if path.exists())
         if not os.access(there, os.W_OK):
             raise Problem(f"{name} {folder} cannot be written: no permission for {there}", remedy)
         usage = shutil.disk_usage(there)

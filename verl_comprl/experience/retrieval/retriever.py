@@ -54,8 +54,6 @@ class _Query(NamedTuple):
     text: str
     task: str | None
     environment: str | None
-    max_step: int | None
-    exclude: frozenset[str]
 
 
 class Retriever:
@@ -85,8 +83,6 @@ class Retriever:
         text: str,
         *,
         scope: tuple[str | None, str | None],
-        exclude: frozenset[str],
-        max_step: int | None,
         count: bool,
         explore: bool = False,
         task: str = "",
@@ -96,8 +92,6 @@ class Retriever:
         Args:
             text: The query.
             scope: Task and environment an entry must have; None for any.
-            exclude: Ids not to return.
-            max_step: Only entries created at this step or before; None for any.
             count: Whether to rank by Eq. 6 and to count the retrieval, as in training. If not, similarity and success
                 decide, and the answer depends on nothing but the query and the bank.
             explore: Draw one of the least used entries of the scope instead of searching.
@@ -106,7 +100,7 @@ class Retriever:
         if not self._ledger.table.by_id and not self._ledger.store.shared:
             return None, "nothing"
         try:
-            query = _Query(self._clean(text), *scope, max_step, exclude)
+            query = _Query(self._clean(text), *scope)
             if not query.text and not explore:
                 return None, "nothing"
             entry = self._explore(query, count, task) if explore else await self._batcher.submit((query, count))
@@ -174,8 +168,6 @@ class Retriever:
                     self._config.retrieval_pool,
                     task=query.task,
                     environment=query.environment,
-                    max_step=query.max_step,
-                    exclude=query.exclude,
                 )
                 for query in unknown
             ]
@@ -236,8 +228,6 @@ def _may_answer(entry: Experience, query: _Query) -> bool:
     """Return whether a search for ``query`` could find ``entry``; has to agree with the filters of the stores."""
     return (
         not entry.quarantined
-        and entry.id not in query.exclude
         and query.task in (None, *entry.tasks)
         and query.environment in (None, *entry.environments)
-        and (query.max_step is None or entry.created_step <= query.max_step)
     )

@@ -26,7 +26,6 @@ class SearchRequest:
         limit: Number of entries wanted.
         task: Only entries that have this task among theirs; None for any.
         environment: Only entries that have this environment among theirs; None for any.
-        max_step: Only entries created at this step or before; None for any.
         exclude: Ids not to return.
         quarantined: Whether quarantined entries are returned too.
     """
@@ -35,7 +34,6 @@ class SearchRequest:
     limit: int
     task: str | None = None
     environment: str | None = None
-    max_step: int | None = None
     exclude: frozenset[str] = frozenset()
     quarantined: bool = False
 

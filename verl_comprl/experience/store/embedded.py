@@ -23,7 +23,6 @@ from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
 from verl_comprl.experience.store.folder import FolderLock, check_adoptable
 from verl_comprl.experience.store.payload import (
-    INTEGER_FIELDS,
     KEYWORD_FIELDS,
     QUARANTINED,
     Contents,
@@ -172,15 +171,15 @@ class EmbeddedStore(ExperienceStore):
         check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
         number = self._shard_number + 1
         fresh = await self._write(lambda: self._create_shard(number, identity["dimension"]))
+        # bank.json names the live shard, so the atomic write of this file decides: a crash before it leaves the old
+        # shard live, a crash after it the new one, and `_open_shard` removes the other.
         try:
             await self._upsert(fresh, entries, vectors)
             await self._write(fresh.flush)
+            await self._write(lambda: self._write_identity(number, identity))
         except BaseException:
-            await self._write(lambda: self._discard(number, fresh))
+            await self._write(lambda: self._abandon(number, fresh))
             raise
-        # bank.json names the live shard, so the atomic write of this file decides: a crash before it leaves the old
-        # shard live, a crash after it the new one, and `_open_shard` removes the other.
-        await self._write(lambda: self._write_identity(number, identity))
         async with switching or nullcontext():
             old, old_number = self._shard, self._shard_number
             self._shard, self._shard_number, self._params = fresh, number, None
@@ -323,6 +322,12 @@ class EmbeddedStore(ExperienceStore):
         _ensure_indexes(shard)
         return shard
 
+    def _abandon(self, number: int, shard: edge.EdgeShard) -> None:
+        """Undo a replacement that has failed."""
+        if json.loads((self._folder / "bank.json").read_text(encoding="utf-8"))["shard"] == number:
+            self._write_identity(self._shard_number, self.embedding)  # it was written, but is perhaps not durable
+        self._discard(number, shard)
+
     def _discard(self, number: int, shard: edge.EdgeShard) -> None:
         shard.close()
         shutil.rmtree(self._shard_path(number), ignore_errors=True)
@@ -333,12 +338,8 @@ class EmbeddedStore(ExperienceStore):
 
 
 def _ensure_indexes(shard: edge.EdgeShard) -> None:
-    for fields, kind in (
-        (KEYWORD_FIELDS, edge.PayloadSchemaType.Keyword),
-        (INTEGER_FIELDS, edge.PayloadSchemaType.Integer),
-    ):
-        for field in fields:
-            shard.update(edge.UpdateOperation.create_field_index(field, kind))
+    for field in KEYWORD_FIELDS:
+        shard.update(edge.UpdateOperation.create_field_index(field, edge.PayloadSchemaType.Keyword))
 
 
 def _vectors(records: Sequence[edge.Record]) -> dict[str, np.ndarray]:
@@ -350,8 +351,6 @@ def _filter(request: SearchRequest) -> edge.Filter | None:
     must = [
         edge.FieldCondition(field, match=edge.MatchValue(value)) for field, value in scope.items() if value is not None
     ]
-    if request.max_step is not None:
-        must.append(edge.FieldCondition("created_step", range=edge.RangeFloat(lte=request.max_step)))
     must_not: list[Any] = [edge.HasIdCondition(set(request.exclude))] if request.exclude else []
     if not request.quarantined:
         must_not.append(edge.FieldCondition("state", match=edge.MatchValue(QUARANTINED)))

@@ -32,13 +32,16 @@ class FolderLock:
             # Not flock, which a fork would keep after the death of its parent. This one knows no two owners in one
             # process, and goes with any descriptor of the file that the process closes: hence the table above.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:  # one of these, by the system
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise StoreError(
                 f"experience bank folder {folder} is already open in process {owner}; "
                 "close that run or choose another comprl.bank.path"
             ) from error
+        except OSError as error:  # ENOLCK, for example, on a network's disk without locks
+            os.close(descriptor)
+            raise StoreError(f"experience bank folder {folder} cannot be used: {error}") from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._descriptor = descriptor

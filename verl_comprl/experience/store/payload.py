@@ -14,7 +14,6 @@ from verl_comprl.experience.schema import LAST_SECOND, READABLE_VERSIONS, Experi
 from verl_comprl.experience.store.errors import StoreError
 
 KEYWORD_FIELDS = ("task", "environment", "state")
-INTEGER_FIELDS = ("created_step",)
 """Fields that a search can filter by; every collection has an index on each."""
 
 QUARANTINED = "quarantined"
@@ -81,7 +80,6 @@ def to_payload(entry: Experience) -> dict[str, Any]:
     filters = {
         "task": list(entry.tasks),
         "environment": list(entry.environments),
-        "created_step": entry.created_step,
         "state": QUARANTINED if entry.quarantined else "usable",
     }
     return {**filters, "entry": entry.model_dump_json()}

@@ -83,6 +83,8 @@ class ServerStore(ExperienceStore):
         try:
             await store._open(embedding)
         except BaseException:
+            with contextlib.suppress(StoreError):
+                await store._stop_writing()
             await connection.close()
             raise
         return store
@@ -258,9 +260,7 @@ class ServerStore(ExperienceStore):
         if self._client.closed:
             return
         try:
-            if self._renewal:
-                self._renewal.cancel()
-                await self._lease.release()
+            await self._stop_writing()
         finally:
             await self._client.close()
 
@@ -293,6 +293,13 @@ class ServerStore(ExperienceStore):
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreError):
                 await self._lease.renew()
+
+    async def _stop_writing(self) -> None:
+        """Give the lease back, so that another process can open the bank at once."""
+        if self._renewal:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])  # or it could take the lease again
+            await self._lease.release()
 
     async def _upsert(
         self, name: str, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()
@@ -348,8 +355,6 @@ def _filter(request: SearchRequest) -> models.Filter | None:
         for field, value in scope.items()
         if value is not None
     ]
-    if request.max_step is not None:
-        must.append(models.FieldCondition(key="created_step", range=models.Range(lte=request.max_step)))
     must_not: list[Any] = [models.HasIdCondition(has_id=list(request.exclude))] if request.exclude else []
     if not request.quarantined:
         hidden = models.FieldCondition(key="state", match=models.MatchValue(value=QUARANTINED))

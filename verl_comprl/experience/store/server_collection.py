@@ -17,7 +17,7 @@ from qdrant_client import models
 
 from verl_comprl.experience.schema import SCHEMA_VERSION
 from verl_comprl.experience.store.base import StoreError
-from verl_comprl.experience.store.payload import INTEGER_FIELDS, KEYWORD_FIELDS
+from verl_comprl.experience.store.payload import KEYWORD_FIELDS
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 
 _READABLE_SECONDS = 5.0
@@ -136,7 +136,6 @@ class ServerCollection:
             field: keyword.model_copy(update={"is_tenant": True}) if field == "task" else keyword
             for field in KEYWORD_FIELDS
         }
-        wanted |= {field: models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER) for field in INTEGER_FIELDS}
         for field, schema in wanted.items():
             # Of another type a server would answer queries without it; creating it again replaces it.
             if field not in there or (there[field] and there[field].data_type != schema.type.value):

@@ -5,6 +5,7 @@ turn is the one that was read, so of several processes one wins; the others get 
 they read it back.
 """
 
+import asyncio
 import os
 import socket
 import time
@@ -19,6 +20,8 @@ from verl_comprl.experience.store.server_client import ServerClient, status_of
 LEASE_SECONDS = 30.0
 """Seconds since its last renewal for which a writer counts as alive."""
 RENEW_SECONDS = 10.0
+_SILENCE = 2.2
+"""Times ``RENEW_SECONDS`` in which a living writer has renewed its lease: it looks at that often, and may skip one."""
 _POINT = 1
 
 
@@ -45,6 +48,7 @@ class Lease:
             await self._create()
             writer = await self._read() or {}
         self._check_free(writer)
+        await self._check_silent(writer)
         self._turn = _whole(writer.get("turn"))
         await self._write(self._id)
         writer = await self._read() or {}
@@ -94,6 +98,17 @@ class Lease:
                 f"{self._client.name} is being written by {_described(writer)} (seen {seen:.0f} s ago); "
                 f"close that run, or choose another comprl.bank.collection. "
                 f"If it died, it can be opened in {LEASE_SECONDS - seen:.0f} s"
+            )
+
+    async def _check_silent(self, writer: dict[str, Any]) -> None:
+        """Check that a writer whose lease looks expired does not renew it: its clock may differ from this machine's."""
+        if not writer.get("owner") or _is_dead(writer):
+            return
+        await asyncio.sleep(_SILENCE * RENEW_SECONDS)
+        if (await self._read() or {}).get("turn") != writer.get("turn"):
+            raise StoreError(
+                f"{self._client.name} is being written by {_described(writer)}, whose clock differs from this "
+                "machine's; close that run, or choose another comprl.bank.collection"
             )
 
     async def _create(self) -> None:

@@ -145,22 +145,6 @@ def entries_checksum(entries: Sequence[Experience]) -> str:
     return hashlib.sha256(to_parquet(entries)).hexdigest()
 
 
-def snapshot_checksum(address: str) -> str:
-    """Return :func:`entries_checksum` of the entries of a snapshot.
-
-    Args:
-        address: As for :func:`snapshot_folder`.
-
-    Raises:
-        SnapshotError: If there is no snapshot.
-    """
-    try:
-        manifest = json.loads((snapshot_folder(address) / _MANIFEST).read_bytes())
-        return manifest["sha256"][ENTRIES_FILE]
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise SnapshotError(f"{address} is not a snapshot: {error!r}") from error
-
-
 def snapshot_folder(address: str) -> Path:
     """Return the folder of a snapshot: ``address`` itself, or its download if it is on the Hugging Face hub.
 
