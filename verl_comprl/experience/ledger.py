@@ -15,7 +15,8 @@ import numpy as np
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest
+from verl_comprl.experience.store.errors import StoreError
 
 T = TypeVar("T")
 
