@@ -149,7 +149,7 @@ class Ledger:
         Args:
             vectors: By id.
             embedding: Identity of the embedder that made them.
-            switched: Called before any query or write goes on with the new vectors.
+            switched: Called before any query or write uses the new vectors.
         """
         entries = list(self.table.by_id.values())
         rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])
