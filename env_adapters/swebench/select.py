@@ -21,11 +21,6 @@ from env_adapters.swebench.instances import data_file, read_rows
 HIGHEST_RATE = 0.8
 
 
-def success_rates(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the share of successful attempts of each task, by ``instance_id``; see ``read_attempts``."""
-    return {task: sum(successes) / len(successes) for task, successes in read_attempts(rollouts).items()}
-
-
 def read_attempts(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     """Return whether the attempts at each task succeeded, by ``instance_id``.
 
@@ -75,14 +70,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", help="file with the tasks (default: $SWEBENCH_DATA, else the bundled tasks)")
     options = parser.parse_args(arguments)
     try:
-        rollouts = read_rows(options.rollouts)
-        rates = success_rates(rollouts)
+        attempts = read_attempts(read_rows(options.rollouts))
         rows = read_rows(data_file(options.data))
         if options.attempts:
-            check_attempts(read_attempts(rollouts), [row["instance_id"] for row in rows], options.attempts)
+            check_attempts(attempts, [row["instance_id"] for row in rows], options.attempts)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    rates = {task: sum(successes) / len(successes) for task, successes in attempts.items()}
     kept = [row for row in rows if is_kept(rates.get(row["instance_id"], 0.0))]
     unknown = rates.keys() - {row["instance_id"] for row in rows}
     options.output.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")

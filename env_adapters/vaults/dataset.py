@@ -41,7 +41,7 @@ def build_rows(
 
     def row(number: int) -> dataset.Task:
         vault = draw_vault(world, family, kinds, length, *split_of(number))
-        return dataset.Task(number, f"{task.name}/{world}/{number}", goal(vault))
+        return dataset.Task(number, task.id_of(vault), goal(vault))
 
     return dataset.build_rows(
         "vaults",

@@ -56,7 +56,7 @@ class VaultsEnvironment(TextEnvironment):
         task = self._task
         self.vault = draw_vault(task.world, task.family, task.kinds, task.length, *split_of(seed))
         self.goal = goal(self.vault)
-        self.task_id = f"{task.name}/{task.world}/{seed}"
+        self.task_id = task.id_of(self.vault)
         self._lit = 0
         return observation(0)
 

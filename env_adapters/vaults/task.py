@@ -34,6 +34,10 @@ class Task:
         """Name of the group of tasks."""
         return f"vaults/{self.family}"
 
+    def id_of(self, vault: Vault) -> str:
+        """Return the name of an episode's task: that of its vault, since after some seeds vaults repeat."""
+        return f"{self.name}/{self.world}/{vault.kind}-{vault.adjective}-{vault.noun}"
+
     def instructions(self, max_turns: int) -> str:
         """Return the system prompt for ``max_turns`` turns."""
         return "\n".join(

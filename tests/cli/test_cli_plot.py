@@ -42,9 +42,7 @@ def test_nothing_to_draw_and_wrong_usage(tmp_path: Path, capsys: pytest.CaptureF
     assert main.main(["plot", run, "--output", str(tmp_path / "out")]) == 1
     assert main.main(["plot", run, "--output", str(tmp_path / "out"), "--window", "0"]) == 2
     assert main.main(["plot", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
-    assert main.main(["plot", run, "--output", "/"]) == 2
     shown = capsys.readouterr().err
-    assert "--output / is the root of the file system" in shown
     assert (
         "--window 0 must be at least 1" in shown and "comprl plot: " in shown and "is not the folder of a run" in shown
     )

@@ -99,7 +99,7 @@ async def test_points_that_other_programs_numbered_disturb_no_write_and_are_dele
     bank._ledger.store._shard.update(edge.UpdateOperation.upsert_points(points))
     await bank.close()
     bank = await open_bank()
-    assert set(bank.unreadable) == {"7", "8"} and "7: its id is no UUID" not in bank.unreadable["8"]
+    assert set(bank.unreadable) == {"7", "8"} and "7: its id is not a UUID" not in bank.unreadable["8"]
     bank.record_outcome(["7", good], success=True)
     await bank.flush()
     assert await bank.delete(["7"]) == 1 and set(bank.unreadable) == {"8"}

@@ -69,6 +69,19 @@ async def test_training_and_votes_are_counted_with_the_entries_of_the_call(open_
     assert bank.get(b) is None
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_a_vote_on_an_entry_that_the_same_answer_updates_is_reported(
+    open_bank: Any, apply: Any, order: tuple[int, int]
+) -> None:
+    bank = await open_bank()
+    (a,) = (await apply(bank, Add(title="a", content="x"))).new_ids
+    operations = [Upvote(ids=(1,)), Update(ids=(1,), title="a", content="better")]
+    report = await apply(bank, *(operations[index] for index in order), call_id="second", listed=[a])
+    assert (report.upvoted, report.updated, report.rejections) == (1, 1, {})
+    (entry,) = bank.entries()
+    assert (entry.content, entry.upvotes) == ("better", 0)  # it was a vote on the old text
+
+
 async def test_a_read_only_bank_refuses_to_write_and_counts_nothing(open_bank: Any, apply: Any, tmp_path: Path) -> None:
     bank = await open_bank()
     (a,) = (await apply(bank, Add(title="a", content="x"))).new_ids

@@ -112,6 +112,7 @@ async def test_a_merge(running: Setup, extractor: Extractor, tmp_path: Path) -> 
     assert (call["kind"], call["entries"], sorted(call["removed"])) == ("merge", [left.id], sorted(ids))
     assert sorted(call["listed"]) == sorted(ids) and call["episode"] is None
     events = [json.loads(line) for line in (tmp_path / "bank.jsonl").read_text().splitlines()]
+    assert {tuple(event["tasks"]) for event in events if event["event"] in ("written", "merged")} == {left.tasks}
     reasons = {event["entry"]: event["reason"] for event in events if event["event"] == "removed"}
     parents = set(left.parents)
     assert reasons == {id: "replaced" if id in parents else "discarded" for id in ids} and len(parents) == 2

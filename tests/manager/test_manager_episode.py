@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
-from verl_comprl.experience import StoreError
+from verl_comprl.experience import Add, StoreError
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import EpisodeReport, Guide, Judgement
 
@@ -314,3 +314,15 @@ async def test_an_extractor_that_is_not_trained_keeps_neither_records_nor_sample
     metrics = await setup.manager.collect(1)
     assert (metrics["buffer/records"], metrics["buffer/samples"], metrics["extractor/samples"]) == (0, 0, 0)
     assert [entry.uses for entry in setup.bank.entries()] == [1]
+
+
+async def test_a_long_entry_is_read_whole_if_the_bank_keeps_it(open_manager: Open) -> None:
+    setup = await open_manager(bank={"max_content_chars": 20_000, "max_title_chars": 500})
+    lesson = Add(title="t" * 500, content="Take the key. " * 1400 + "end")
+    await setup.bank.apply([lesson], call_id="c", listed=(), task="fetch", environment="room", step=0, weight_version=0)
+    (entry,) = setup.bank.entries()
+    assert entry.content.endswith("end") and len(entry.text) > 8000
+    assert (await setup.manager.guide("key", *WHERE)).text == entry.text
+    setup.start()
+    answer = await setup.manager.search_and_ask("key", *WHERE)
+    assert answer.experience_text == entry.text

@@ -68,6 +68,14 @@ def test_a_journal_without_removals_still_ends_what_was_replaced() -> None:
     assert found["before the run"]["kind"] == "given"
 
 
+def test_an_updated_entry_has_the_tasks_of_its_parents_too() -> None:
+    entries = Entries()
+    entries.read_events([written("a", 1), written("b", 2, ("a",), task="maze", tasks=["maze", "room"])])
+    found = rows(entries)
+    assert found["a"]["tasks"] == ["room"]  # of an older release, which named only the episode's task
+    assert found["b"]["tasks"] == ["maze", "room"]
+
+
 def test_an_entry_that_a_resumed_run_wrote_again_counts_once() -> None:
     entries = Entries()
     entries.read_events([written("a", 3, title="old"), written("a", 3, title="new"), *2 * [read("a", "p_0", True)]])

@@ -42,8 +42,6 @@ def run(options: argparse.Namespace) -> int:
 
     if options.window is not None and options.window < 1:
         raise ValueError(f"--window {options.window} must be at least 1")
-    if options.output.resolve() == Path(options.output.resolve().anchor):
-        raise ValueError(f"--output {options.output} is the root of the file system; name a folder for the figures")
     groups = group_runs([open_run(folder) for folder in options.runs], options.by)
     try:
         from verl_comprl.plot.figures import Drawing

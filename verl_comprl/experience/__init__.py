@@ -22,7 +22,8 @@ from verl_comprl.experience.schema import (
     Upvote,
     derive_id,
 )
-from verl_comprl.experience.store.base import ExperienceStore, StoreError
+from verl_comprl.experience.store.base import ExperienceStore
+from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.experience.transfer.snapshot import SnapshotError
 from verl_comprl.experience.transfer.transfer import ImportReport
 from verl_comprl.experience.updates.parsing import (

@@ -15,7 +15,8 @@ import numpy as np
 from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest
+from verl_comprl.experience.store.errors import StoreError
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ class Ledger:
         Args:
             vectors: By id.
             embedding: Identity of the embedder that made them.
-            switched: Called before any query or write goes on with the new vectors.
+            switched: Called before any query or write uses the new vectors.
         """
         entries = list(self.table.by_id.values())
         rows = np.array([vectors[entry.id] for entry in entries], np.float32).reshape(-1, embedding["dimension"])

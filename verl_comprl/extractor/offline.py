@@ -1,6 +1,6 @@
 """Distils finished episodes into a bank without a run: no actor, no training, no queue on disk.
 
-Owns the order of work and the journal by which an interrupted distillation goes on.
+Owns the order of work and the journal from which an interrupted distillation resumes.
 """
 
 import asyncio

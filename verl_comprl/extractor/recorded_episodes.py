@@ -26,11 +26,6 @@ class _Played(BaseModel):
         return Turn(observation=self.observation, response=self.response, questions=questions)
 
 
-class _Outcome(BaseModel):
-    success: bool
-    score: float
-
-
 class RecordedEpisode(BaseModel):
     """One line of ``RUN/episodes/step_N.jsonl.gz``; other keys of it are ignored."""
 
@@ -38,7 +33,7 @@ class RecordedEpisode(BaseModel):
 
     id: str
     turns: list[_Played]
-    outcome: _Outcome
+    outcome: Outcome
     goal: str
     task: str = ""
     environment: str = ""
@@ -56,7 +51,7 @@ class RecordedEpisode(BaseModel):
             environment=self.environment,
             goal=self.goal,
             turns=tuple(played.turn() for played in (*self.turns, self.unfinished) if played),
-            outcome=Outcome(success=self.outcome.success, score=self.outcome.score),
+            outcome=self.outcome,
             final_observation=self.final_observation,
             instructions=self.instructions,
             step=self.step,

@@ -35,10 +35,7 @@ class Journal:
 
     def merged(self, entries: Iterable[Experience]) -> None:
         """Note the entries that a merge wrote; they have several tasks and no episode."""
-        self._append(
-            {"step": entry.created_step, "event": "merged", "tasks": list(entry.tasks), **_text(entry)}
-            for entry in entries
-        )
+        self._append({"step": entry.created_step, "event": "merged", **_text(entry)} for entry in entries)
 
     def read(self, request: DistillationRequest) -> None:
         """Note the entries that a guided episode read: its guide, then those behind the answers to its questions."""
@@ -96,6 +93,7 @@ def _text(entry: Experience) -> dict[str, Any]:
         "entry": entry.id,
         "title": entry.title,
         "content": entry.content,
+        "tasks": list(entry.tasks),
         "parents": list(entry.parents),
         "weight_version": entry.weight_version,
         "call": entry.record_id,

@@ -69,6 +69,7 @@ class ExperienceManager:
         """
         self._config = config
         self._bank = bank
+        self._max_chars = max(MAX_CHARS, config.bank.max_title_chars + 1 + config.bank.max_content_chars)
         self._journal = Journal(journal)
         self._call_log = call_log or CallLog()
         self._calls: ExtractorCalls | None = None
@@ -147,7 +148,7 @@ class ExperienceManager:
         entry = retrieval.entry
         if entry is None:
             return Guide(retrieval.status)
-        return Guide(retrieval.status, sanitize(entry.text, MAX_CHARS), entry.id, entry.record_id or None)
+        return Guide(retrieval.status, sanitize(entry.text, self._max_chars), entry.id, entry.record_id or None)
 
     async def search_and_ask(self, query: str, task: str, environment: str, *, read_only: bool = False) -> Answer:
         """Answer an actor's question from the best entry for it; never raises."""
@@ -175,8 +176,8 @@ class ExperienceManager:
         self._call_log.finished(record, reward=reward, query=query, entry=entry.id, text=text or None)
         if not text:
             return Answer("malformed", NOTHING_FOUND)
-        entry_record_id = entry.record_id if self._config.search_and_ask.reward_entry else None
-        return Answer("answered", text, record.id, entry.id, sanitize(entry.text, MAX_CHARS), entry_record_id or None)
+        rewarded = entry.record_id if self._config.search_and_ask.reward_entry else None
+        return Answer("answered", text, record.id, entry.id, sanitize(entry.text, self._max_chars), rewarded or None)
 
     async def report(self, episode: EpisodeReport) -> bool:
         """Take a finished training episode: credit its outcome to the records it read and queue it for distillation.

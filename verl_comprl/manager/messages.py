@@ -7,8 +7,8 @@ from verl_comprl.experience.schema import DistillationRequest
 
 NOTHING_FOUND = "Nothing found: there is no experience about this yet."
 MAX_CHARS = 8000
-"""Maximum length of an experience text in an actor's context. Experience is untrusted: it is sanitized when stored and
-again when handed out."""
+"""Maximum length of an experience text in an actor's context; a bank whose entries may be longer sets its own.
+Experience is untrusted: it is sanitized when stored and again when handed out."""
 
 UNAVAILABLE = "No answer: the experience service did not respond in time."
 

@@ -139,7 +139,7 @@ class Drawing:
         ]
         if not panels:
             return None
-        shared = comparison.share or len({panel.reference for panel, _ in panels}) == 2
+        shared = comparison.share or any(panel.reference for panel, _ in panels)
         figure, axes = self._figure(len(panels), comparison.what, sharey=shared)
         for place, (panel, lines) in zip(axes, panels, strict=True):
             place.set_title(panel.title)

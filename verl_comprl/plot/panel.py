@@ -117,7 +117,7 @@ def _shown(value: float, top: float, share: bool) -> str:
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Return places in [0, 1] that are ``gap`` apart, as near as may be to the given ones.
+    """Return places in [0, 1] that are at least ``gap`` apart, as close as possible to the given ones.
 
     Overlapping places are joined into a block, whose middle is the mean of what it holds; of equal places the first one
     comes out highest. If there is no room for all, they exceed 1.

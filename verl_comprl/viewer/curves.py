@@ -47,7 +47,7 @@ def curves(metrics: Iterable[Metrics], evaluations: Iterable[Metrics]) -> list[d
     width = max(1, -(-len(steps) // POINTS))
     note = f"{'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals"
     found = [
-        _curve("Success in training", note, _success(steps, width, ""), rate=True),
+        _curve("Success in training", note, _success(steps, width), rate=True),
         _curve("Success in evaluations", "held-out tasks, 95 % intervals", _evaluation(evaluated, ""), rate=True),
     ]
     found += [
@@ -70,11 +70,11 @@ def _curve(title: str, note: str, series: Mapping[str, Points], rate: bool = Fal
     }
 
 
-def _success(steps: Sequence[tuple[int, Metrics]], width: int, task: str) -> dict[str, Points]:
+def _success(steps: Sequence[tuple[int, Metrics]], width: int) -> dict[str, Points]:
     """Return the halves' success, pooled over ``width`` steps."""
     found: dict[str, Points] = {}
     for label, half in ((_WITH, "guided"), (_WITHOUT, "free")):
-        names = (f"comprl/{task}{half}/success", f"comprl/{task}{half}/rollouts")
+        names = (f"comprl/{half}/success", f"comprl/{half}/rollouts")
         for end in range(len(steps) % width or width, len(steps) + 1, width):  # of all groups the first may be smaller
             pairs = [[data.get(name) for name in names] for _, data in steps[max(0, end - width) : end]]
             known = [(rate, count) for rate, count in pairs if rate is not None and count]

@@ -143,10 +143,9 @@ class Entries:
         entry.step, entry.version = event.get("step"), event.get("weight_version")
         entry.parents = tuple(event.get("parents", ()))
         entry.episode, entry.call = event.get("episode"), event.get("call")
-        if event["event"] == "merged":
-            entry.kind, entry.tasks = "merged", tuple(event.get("tasks", ()))
-        else:
-            entry.kind, entry.tasks = "updated" if entry.parents else "added", (event.get("task", ""),)
+        # Journals of older releases name only the episode's task of an entry that was written.
+        entry.tasks = tuple(event.get("tasks", [event.get("task", "")]))
+        entry.kind = "merged" if event["event"] == "merged" else "updated" if entry.parents else "added"
         for id in entry.parents:
             self._remove(id, entry.step, "merged" if entry.kind == "merged" else "replaced")
 

@@ -105,6 +105,23 @@ def test_show_prints_tasks_and_what_became_of_the_entry_in_each(comprl_bank: Run
     assert re.search(r"^posterior success +0.167 *$", shown, re.M)
 
 
+def test_show_compares_an_entry_with_the_free_half(comprl_bank: Run, folder: Path) -> None:
+    id = contents(folder)[0].id
+
+    async def compare() -> None:
+        bank = await ExperienceBank.open(BankConfig(path=str(folder)), None)
+        for success, free, asked in ((True, 0.5, False), (True, 0.25, False), (False, 0.75, True)):
+            bank.record_outcome([id], success, task="maze", asked=asked)
+            bank.record_comparison([id], success, free, task="maze", asked=asked)
+        await bank.close()
+
+    asyncio.run(compare())
+    shown = " ".join(comprl_bank("show", id, "--path", folder).out.split())
+    # Two uses and half an episode that asked: 2 of 2.5 successes, and 0.5 + 0.25 + 0.75 / 2 = 1.125 without.
+    assert "maze: 2 of 2 successes, 0 of 1 through answers, of 2.5 compared 80% success (45% without)" in shown
+    assert "minihack: 1 of 10 successes;" not in shown  # none of those could be compared
+
+
 def test_an_id_prefix_must_be_unique() -> None:
     entries = [Experience(id=id, title="", content="c") for id in ("abc", "abd", "x")]
     assert read.find_entry(entries, "abc").id == "abc" and read.find_entry(entries, "x").id == "x"

@@ -103,7 +103,7 @@ def test_the_same_command_goes_on_where_it_was(
     endpoint.reply = failing
     monkeypatch.setattr(offline, "_GIVE_UP", 1)
     done = comprl_bank(*given)
-    assert done.code == 1 and "3 episodes are not distilled, the last failure was BadRequestError" in done.err
+    assert done.code == 1 and "3 episodes are not distilled, last failure: BadRequestError" in done.err
     endpoint.reply, before = reply, len(endpoint.requests)
     done = comprl_bank(*given)
     assert done.code == 0 and "6 episodes: 3 done before, 2 gave experience" in done.out

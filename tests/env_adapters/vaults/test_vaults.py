@@ -123,6 +123,14 @@ def test_rows_hold_what_the_environment_needs() -> None:
     assert "You have 5 turns." in environment.instructions and "when 2 moves" in environment.instructions
 
 
+def test_a_vault_that_repeats_is_one_task() -> None:
+    """Intervals of evaluations count different tasks: two episodes of one vault are not independent."""
+    tasks = [row["extra_info"]["task_id"] for row in build_rows("val", 64, world=9, family="engine")]
+    assert len(set(tasks)) == 32 and tasks[:32] == tasks[32:]  # 4 vaults of each of 8 kinds
+    other_worlds = [row["extra_info"]["task_id"] for row in build_rows("val", 32, world=8, family="engine")]
+    assert not {*tasks} & {*other_worlds}
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

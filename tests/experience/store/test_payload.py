@@ -53,7 +53,7 @@ def test_a_point_that_cannot_be_read_removes_nothing(broken: dict[str, Any]) -> 
 @pytest.mark.parametrize("id", [7, "7", "lamp", "\x1b[2J"])
 def test_an_entry_needs_a_uuid(id: Any) -> None:
     payload = {"entry": Experience(id=str(id), title="", content="c").model_dump_json()}
-    with pytest.raises(StoreError, match="its id is no UUID") as caught:
+    with pytest.raises(StoreError, match="its id is not a UUID") as caught:
         from_payload(id, payload)
     assert "\x1b" not in str(caught.value)
 

@@ -124,7 +124,7 @@ async def test_a_snapshot_with_an_id_that_no_store_takes_is_refused_as_a_whole(
     await apply(bank, lesson("mine"))
     entries = [Experience(id=id, title="a", content="b") for id in (derive_id("a"), "\x1b7")]
     write_snapshot(tmp_path / "snapshot", entries, await FakeEmbedder().embed_documents(["a", "b"]), bank.embedding)
-    with pytest.raises(SnapshotError, match="an entry whose id is no UUID: ") as caught:
+    with pytest.raises(SnapshotError, match="an entry whose id is not a UUID: ") as caught:
         await getattr(bank, how)(tmp_path / "snapshot")
     assert str(caught.value).isprintable() and [entry.title for entry in bank.entries()] == ["mine"]
 

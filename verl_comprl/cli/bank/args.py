@@ -94,8 +94,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     distill = add(
         "distill",
         "turn finished episodes into entries with an OpenAI-compatible endpoint, without training",
-        "A bank that does not exist is created. Interrupted, the same command continues where it was. The file's "
-        "format: docs/distill.md.",
+        "A bank that does not exist is created. If interrupted, run the same command again to resume. "
+        "The file's format: docs/distill.md.",
     )
     distill.add_argument(
         "--episodes", type=Path, required=True, metavar="FILE", help="one JSON object per line; or a run's folder"

@@ -46,8 +46,8 @@ async def distill(options: argparse.Namespace) -> int:
     missing = total - sum(counts.values()) + counts["failed"]
     if missing:
         print(
-            f"{missing} episodes are not distilled, the last failure was {work.last_failure}; the same command "
-            "continues",
+            f"{missing} episodes are not distilled, last failure: {work.last_failure}; "
+            "run the same command again to resume",
             file=sys.stderr,
         )
     return 1 if missing else 0

@@ -124,8 +124,13 @@ async def _show(source: BankSource, options: argparse.Namespace) -> int:
 
 
 def _usage(usage: TaskUsage) -> str:
-    asked = f", {usage.asked_successes} of {usage.asked} through answers" if usage.asked else ""
-    return f"{usage.task}: {usage.successes} of {usage.uses} successes{asked}"
+    text = f"{usage.task}: {usage.successes} of {usage.uses} successes"
+    if usage.asked:
+        text += f", {usage.asked_successes} of {usage.asked} through answers"
+    if usage.compared:  # what retiring and merging go by
+        rate, free = usage.compared_successes / usage.compared, usage.free_successes / usage.compared
+        text += f", of {usage.compared:g} compared {rate:.0%} success ({free:.0%} without)"
+    return text
 
 
 async def _search(source: BankSource, options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ class Finding:
     status: Status
     message: str
     remedy: str = ""
-    """Command or setting that mends it; "" where nothing is to be mended, or the message says all that is known."""
+    """Command or setting that fixes it; "" if nothing needs fixing, or the message says all that is known."""
 
 
 class Problem(Exception):

@@ -1,4 +1,4 @@
-"""Store interface and StoreError.
+"""Store interface.
 
 Owns what a bank requires of the place that keeps its entries and vectors. Ranking is in ``retrieval``; counters, locks
 and the order of writes are in ``ledger``.

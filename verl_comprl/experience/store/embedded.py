@@ -20,7 +20,8 @@ import numpy as np
 import qdrant_edge as edge
 
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
-from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, StoreError, check_vectors, stack_rows
+from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
+from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.experience.store.folder import FolderLock, check_adoptable
 from verl_comprl.experience.store.payload import (
     KEYWORD_FIELDS,

@@ -23,7 +23,7 @@ _STORED, _REPLACES = "stored", "replaces"
 
 
 class Contents:
-    """Entries that were read from a store, and what was found beside them.
+    """Entries that were read from a store, and what else was found.
 
     Attributes:
         entries: In no particular order.
@@ -100,7 +100,7 @@ def from_payload(id: Any, payload: dict[str, Any] | None) -> Experience:
     if entry.id != canonical_id(str(id)):
         raise StoreError(f"{_unreadable(id)}: it says that its id is {entry.id[:80]!r}")
     if not is_uuid(entry.id):
-        raise StoreError(f"{_unreadable(id)}: its id is no UUID")
+        raise StoreError(f"{_unreadable(id)}: its id is not a UUID")
     return entry
 
 

@@ -42,7 +42,7 @@ class ServerClient:
         self.name = f"experience bank {config.collection} on {config.url}"
         self.whole_seconds = max(1, round(config.timeout_seconds))
         """Time limit of a request as the client and the server take it. Writes and searches send it: without it a
-        server goes on with them when nobody waits any more."""
+        server keeps working on them after the client has given up."""
         self._client = client or AsyncQdrantClient(
             url=config.url,
             api_key=os.environ.get("QDRANT_API_KEY"),
@@ -150,7 +150,7 @@ def _explained(error: Exception) -> str:
     if status in (401, 403):
         return f"{status}, the API key is missing or wrong: set the environment variable QDRANT_API_KEY"
     if _NO_SPACE in str(error) or status == 507:
-        return "the server's disk is full (No space left on device); searches continue, make room there"
+        return "the server's disk is full (No space left on device); searches still work; free some space on it"
     if status == 404:
         return f"{_one_line(error)} The bank has vanished from the server."
     return _one_line(error)

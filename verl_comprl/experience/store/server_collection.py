@@ -16,7 +16,7 @@ from typing import Any
 from qdrant_client import models
 
 from verl_comprl.experience.schema import SCHEMA_VERSION
-from verl_comprl.experience.store.base import StoreError
+from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.experience.store.payload import KEYWORD_FIELDS
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 

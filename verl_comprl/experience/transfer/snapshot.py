@@ -146,20 +146,13 @@ def entries_checksum(entries: Sequence[Experience]) -> str:
 
 
 def snapshot_folder(address: str) -> Path:
-    """Return the folder of a snapshot: ``address`` itself, or its download if it is on the Hugging Face hub.
+    """Return the folder of a snapshot: ``address`` itself, or the download of ``hf://datasets/<user>/<name>``.
 
     Raises:
-        SnapshotError: See ``hub_folder``.
+        SnapshotError: If the address of a download has another form, or the download fails.
     """
-    return hub_folder(address) if address.startswith(HUB_PREFIX) else Path(address)
-
-
-def hub_folder(address: str) -> Path:
-    """Download the snapshot ``hf://datasets/<user>/<name>`` from the Hugging Face hub and return its folder.
-
-    Raises:
-        SnapshotError: If the address has another form, or the download fails.
-    """
+    if not address.startswith("hf://"):
+        return Path(address)
     from huggingface_hub import snapshot_download  # imported here: it takes 0.5 s, and few processes need it
 
     repository = address.removeprefix(HUB_PREFIX)
@@ -183,12 +176,12 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 
 
 def _sibling(folder: Path, purpose: str) -> Path:
-    """Return a new name beside ``folder``; a fixed one could be somebody's."""
+    """Return an unused sibling name of ``folder``; a fixed one might already exist."""
     return folder.with_name(f".{folder.name}.{purpose}-{uuid.uuid4().hex}")
 
 
 def _siblings(folder: Path, purpose: str) -> list[Path]:
-    """Return what a crash left beside ``folder``: only names of our form that hold nothing but a snapshot's files."""
+    """Return what a crash left next to ``folder``: only names of our form that hold nothing but a snapshot's files."""
     pattern = re.compile(rf"\.{re.escape(folder.name)}\.{purpose}-[0-9a-f]{{32}}")
     near = folder.parent.iterdir() if folder.parent.exists() else ()
     ours = {name for own in _OWN for name in (own, f"{own}.tmp")}

@@ -123,7 +123,7 @@ async def reembed(ledger: Ledger, embedder: Embedder, switched: Callable[[], Non
     Args:
         ledger: The bank.
         embedder: The new embedder.
-        switched: Called before any query or write goes on with the new vectors.
+        switched: Called before any query or write uses the new vectors.
     """
     vectors: dict[str, np.ndarray] = {}
 
@@ -143,7 +143,7 @@ async def reembed(ledger: Ledger, embedder: Embedder, switched: Callable[[], Non
 def _read(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     snapshot = read_snapshot(folder, embedding)
     if foreign := next((entry.id for entry in snapshot.entries if not is_uuid(entry.id)), None):
-        raise SnapshotError(f"snapshot {folder} has an entry whose id is no UUID: {foreign[:80]!r}")
+        raise SnapshotError(f"snapshot {folder} has an entry whose id is not a UUID: {foreign[:80]!r}")
     return snapshot
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from verl_comprl.experience.schema import Experience
-from verl_comprl.experience.store.base import ExperienceStore, StoreError
+from verl_comprl.experience.store.base import ExperienceStore
+from verl_comprl.experience.store.errors import StoreError
 
 _COUNTERS = {
     "usage", "retrievals", "last_retrieved_at", "trainings", "last_trained_step", "upvotes", "downvotes"

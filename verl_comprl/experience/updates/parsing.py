@@ -69,7 +69,7 @@ def parse_distillation(answer: str, *, max_operations: int, listed: int, read: i
         max_operations: Valid operations beyond this number are reported and dropped.
         listed: Number of entries listed in the prompt; valid indices are 1 to this number.
         read: Number of listed entries, from the first, that the episode read. They can be voted on, and updated by the
-            same answer. None where the extractor has no votes.
+            same answer; such a vote does not count for the new text. None where the extractor has no votes.
     """
     allowed = _DISTILLATION if read is None else {**_DISTILLATION, **_VOTES}
     return _parse(answer, allowed, max_operations=max_operations, listed=listed, read=read or 0)

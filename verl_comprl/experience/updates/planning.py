@@ -101,8 +101,9 @@ def plan_changes(
     newest text, none is rejected, and none replaces a text that sums up entries which its episode did not read.
     Two updates of entries that have become the same one both replace it, so that no text is lost. Any other operation
     on an entry that is no longer in the bank is rejected as a whole; so is an update of a listed entry that an earlier
-    operation of the same call removed. A new entry that replaces others keeps their tasks and
-    environments, in addition to those of the call's episode.
+    operation of the same call removed. A vote on an entry that the same call replaces is only reported, wherever it
+    stands: it judged the old text, and the new one starts without votes. A new entry that replaces others keeps their
+    tasks and environments, in addition to those of the call's episode.
 
     Args:
         entries: The bank, oldest first.
@@ -129,7 +130,8 @@ def plan_changes(
             continue
         named = tuple(listed[index - 1] for index in indices)
         parents = descendants(named, entries, replaced_by) if isinstance(operation, Update) else named
-        if taken.intersection(named) or any(parent not in entries for parent in parents):
+        votes_only = isinstance(operation, Upvote | Downvote)  # on the text that the episode read
+        if (taken.intersection(named) and not votes_only) or any(parent not in entries for parent in parents):
             rejections["vanished"] += 1
             continue
         if position in duplicates:
@@ -149,7 +151,7 @@ def plan_changes(
         if isinstance(operation, Update | Merge | Discard):
             removed.update(dict.fromkeys(parents))
             taken.update(named)
-        if isinstance(operation, Upvote | Downvote):
+        if votes_only:
             votes[type(operation)].update(parents)
         added = isinstance(operation, Update) and not parents
         counts["added" if added else _COUNTED_AS[type(operation)]] += 1
