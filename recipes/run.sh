@@ -78,7 +78,6 @@ models=
 [ "$setting" = paper ] || models=minihack_small
 [[ -z "$models" || "$recipe" != mix* ]] || models=mix_models
 [ ! -f "recipes/$recipe/prepare.py" ] || models=$recipe
-[[ " ${overrides[*]} " != *" shared/gpus="* ]] || models=  # a layout of GPUs that replaces them names its own
 if [ -n "$models" ]; then
   export COMPRL_MODELS="$PWD/outputs/models/$models"
   export HF_HUB_OFFLINE=1  # nothing is downloaded

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_comprl.cli.main import main
+from verl_comprl.config.composing import compose
 from verl_comprl.config.slots import needed_slots
 from verl_comprl.config.validation import ConfigError, validate
 from verl_comprl.trainer.extractor_runtime import extractor_view
@@ -65,9 +65,7 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / "models" / model / "config.json").write_text(json.dumps(fields))
 
     def make(recipe: str, setting: str, *overrides: str) -> DictConfig:
-        search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        with initialize_config_dir(str(RECIPES), version_base=None):
-            config = compose(f"{recipe}/{setting}", overrides=[search, *overrides])
+        config = compose(RECIPES, f"{recipe}/{setting}", overrides)
         OmegaConf.resolve(config)
         return config
 
@@ -126,6 +124,12 @@ def test_the_papers_batch_is_counted_in_rollouts_and_trained_in_one_optimizer_st
     assert (prompts / actor.ppo_mini_batch_size, actor.ppo_epochs) == (1, 1)
     rows = sum(128 if count == "all" else int(count) for count in train_counts(recipe))
     assert rows >= prompts
+
+
+def test_only_the_papers_setting_has_an_embedder_on_a_gpu(composed) -> None:
+    settings = {name: composed("minihack", name).comprl for name in ("paper", "cpu")}
+    assert {name: comprl.embedder.device for name, comprl in settings.items()} == {"paper": "cuda", "cpu": "cpu"}
+    assert settings["paper"].search_and_ask.timeout == 300
 
 
 @pytest.mark.parametrize("setting", ["paper", "cpu"])
