@@ -19,7 +19,7 @@ from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.run
 KEY = "COMPRL_TEST_KEY"
 Start = Callable[..., ExperienceRuntime]
 
