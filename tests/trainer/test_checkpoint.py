@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 from ray.exceptions import RayTaskError
 
+from verl_comprl.config.composing import compose
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.saved import save_config
 from verl_comprl.config.tree import ComprlConfig
@@ -26,9 +26,7 @@ from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
 @pytest.fixture
 def config() -> DictConfig:
-    with initialize_config_module("verl_comprl.config", version_base=None):
-        overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", "trainer.default_local_dir=nowhere"]
-        return compose("comprl_trainer", overrides=overrides)
+    return compose(None, None, ["trainer.default_local_dir=nowhere"])
 
 
 @pytest.fixture
