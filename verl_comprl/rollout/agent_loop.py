@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from cachetools import LRUCache
 from omegaconf import DictConfig
@@ -251,14 +251,14 @@ class ComplementaryAgentLoop(AgentLoopBase):
         if episode.guided and self._settings.search_and_ask.max_calls > 0:
             tools = [*tools, search_and_ask_tool(self._run).schema()]
         conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
-        text = episode.guide.text
+        text, tokenizer = episode.guide.text, cast(Any, self.tokenizer)  # verl annotates it with a factory
         await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, text))
         if conversation.excess:
             episode.cut_prompt = True
             _warn_of_long_prompts(self.rollout_config.prompt_length)
         # The end of the entry is worth less than the beginning of the rules, where verl would cut.
         while conversation.excess and (kept := self._length(text or "") - conversation.excess - _SPARE_TOKENS) > 0:
-            text = cap_tokens(text or "", self.tokenizer, kept) + CUT_MARK
+            text = cap_tokens(text or "", tokenizer, kept) + CUT_MARK
             episode.guide = replace(episode.guide, text=text)
             await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, text))
         episode.tokens["experience"] += self._length(text or "")
