@@ -5,7 +5,7 @@ BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/cpu.* requirements/install.sh requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart smollm2 miniature check test lint docs dist audit clean
+.PHONY: help setup quickstart smollm2 miniature check test long lint docs dist audit clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -30,11 +30,14 @@ miniature: setup  ## Measure what experience is worth: three arms, two worlds, a
 check: lint  ## Run the linters and the tests that need no engine: for daily work, about 3 minutes.
 	@$(BIN)/pytest -m "not run and not slow" -n 2 --dist worksteal -q
 
-test: lint  ## Run the linters and all tests, including real training runs (more: pytest -m long).
+test: lint  ## Run the linters and all tests that CI has time for, including real training runs.
 	@# The training runs need small models: they are made in the time that the fast tests leave over.
 	@nice $(BIN)/python -m recipes.minihack_small.prepare --output outputs/models/minihack_small >/dev/null 2>&1 & \
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
+
+long: setup  ## Run the tests that take hours: every recipe, every arm, learning, failures of nodes.
+	@$(BIN)/pytest -m long
 
 lint: setup  ## Run ruff, pyright and import-linter.
 	@$(BIN)/ruff check

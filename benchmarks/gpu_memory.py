@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.composing import compose
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import extractor_slots
 
@@ -23,6 +23,8 @@ RESERVE = 4.0
 """CUDA contexts, a layer's whole weights, buckets of the weight sync, fragmentation: a guess."""
 SERVER_RESERVE = 3.0
 """Activations and graphs of a server, inside its share: a guess."""
+EMBEDDER = 3.0
+"""The embedder of the paper's recipes, on the first GPU of a node; not in the table."""
 LAYER_WIDTH = 40
 """Values per token and hidden unit while one layer is recomputed and differentiated; the rest are checkpoints."""
 ADAPTER_SHARE = 0.02
@@ -164,17 +166,16 @@ def _pool(role: str, model: Any, gpus: int, neighbour: float = 0.0) -> Pool:
     )
 
 
-def compose_layout(layout: str, recipe: str = "minihack/paper", overrides: tuple[str, ...] = ()) -> DictConfig:
+def compose_layout(layout: str | None, recipe: str = "minihack/paper", overrides: tuple[str, ...] = ()) -> DictConfig:
     """Return a recipe's config with a layout on top.
 
     Args:
-        layout: File of recipes/shared/gpus, without its ending.
+        layout: File of recipes/shared/gpus, without its ending; None for the recipe alone.
         recipe: File of recipes, without its ending.
         overrides: Further Hydra overrides.
     """
-    search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-    with initialize_config_dir(str(RECIPES), version_base=None):
-        config = compose(recipe, overrides=[search, f"shared/gpus={layout}", *overrides])
+    chosen = [f"shared/gpus={layout}"] if layout else []
+    config = compose(RECIPES, recipe, [*chosen, *overrides])
     OmegaConf.resolve(config)
     return config
 

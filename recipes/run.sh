@@ -8,8 +8,8 @@
 #   bash recipes/run.sh mix3 paper shared/extractor=30b     the paper's setting with a larger extractor
 #   bash recipes/run.sh mix3 paper shared/gpus=1x8          the paper's setting on 8 GPUs; see docs/gpus.md for others
 #
-# COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes); models that it makes are in
-# outputs/models. The tasks are listed in the recipe's tasks.sh.
+# COMPRL_RECIPES is the folder of data and runs (default: outputs/recipes), where each choice of an arm, a layout and so on
+# has a run of its own; models that it makes are in outputs/models. The tasks are listed in the recipe's tasks.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,25 +26,39 @@ if [ ! -f "recipes/$recipe/$setting.yaml" ]; then
 fi
 overrides=("${@:2}")
 
+# choices: what the run differs in from the recipe alone, for the name of its folder.
+choices() {
+  local override
+  for override in "${overrides[@]}"; do
+    case "$override" in arm=* | shared/*=*) printf %s "-${override#*=}" ;; esac
+  done
+}
+
 root="${COMPRL_RECIPES:-$PWD/outputs/recipes}"
-export COMPRL_TASKS="$root/tasks-$setting"
-export COMPRL_RUN="$root/$recipe-$setting"
+data="$setting"
+[ "${COMPRL_STAND_INS:-}" != 1 ] || data="$setting-stand-ins"
+export COMPRL_TASKS="$root/tasks-$data"
+COMPRL_RUN="$root/$recipe-$data$(choices)"
+export COMPRL_RUN
 
 # The CPU setting of a paper's recipe is a smoke test: it needs few tasks, and short ones.
 smoke=
 [ "$setting" != cpu ] || [ ! -f "recipes/$recipe/paper.yaml" ] || smoke=1
 
 # task NAME TRAIN VAL …: makes the rows of a task with `comprl data …`; TRAIN and VAL are numbers of rows, or all.
+# They are made once; recipes share them, so they are made again where another recipe has left other rows.
 task() {
   local name=$1 train=$2 val=$3
   shift 3
   [ -z "$smoke" ] || set -- "$@" --max-turns 4
   [ -z "$smoke" ] || train=24 val=2
   for split in "train:$train" "val:$val"; do
-    local file="$COMPRL_TASKS/$name-${split%:*}.parquet" count=()
-    [ "${split#*:}" = all ] || count=(--count "${split#*:}")
-    if [ ! -f "$file" ]; then
-      comprl data "$@" --split "${split%:*}" "${count[@]}" --output "$file"
+    local file="$COMPRL_TASKS/$name-${split%:*}.parquet" wanted=("$@" --split "${split%:*}")
+    [ "${split#*:}" = all ] || wanted+=(--count "${split#*:}")
+    if [ ! -f "$file" ] || [ "$(cat "$file.args" 2>&1)" != "${wanted[*]}" ]; then
+      rm -f "$file.args"
+      comprl data "${wanted[@]}" --output "$file"
+      printf '%s\n' "${wanted[*]}" >"$file.args"
     fi
   done
 }
@@ -64,7 +78,6 @@ models=
 [ "$setting" = paper ] || models=minihack_small
 [[ -z "$models" || "$recipe" != mix* ]] || models=mix_models
 [ ! -f "recipes/$recipe/prepare.py" ] || models=$recipe
-[[ " ${overrides[*]} " != *" shared/gpus="* ]] || models=  # a layout of GPUs that replaces them names its own
 if [ -n "$models" ]; then
   export COMPRL_MODELS="$PWD/outputs/models/$models"
   export HF_HUB_OFFLINE=1  # nothing is downloaded

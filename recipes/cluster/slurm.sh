@@ -3,7 +3,7 @@
 #
 # Submit it from the environment that all nodes have (its torchrun is in PATH); data, models and trainer.default_local_dir
 # have to be on a file system that all nodes share. 15 minutes before the time limit the training is told to write a
-# checkpoint and end; another job with the same settings goes on from it. The same earlier: scancel --batch --signal=TERM JOB.
+# checkpoint and end; another job with the same settings continues from it. The same earlier: scancel --batch --signal=TERM JOB.
 #SBATCH --job-name=comprl
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive

@@ -75,7 +75,7 @@ def _run(row: Row) -> tuple[str, str, int]:
 
 
 def read_evaluations(file: Path) -> Windows:
-    """Return success with and without experience by step; a run that goes on evaluates again where it ended before."""
+    """Return success with and without experience by step; a continued run evaluates again where it had ended."""
     evaluations: Windows = {}
     for record in read_lines(file):
         measured = {mode: record[key] for mode in ("with", "without") if (key := _success(mode)) in record}
@@ -119,7 +119,7 @@ def read_journal(file: Path, *, world: int) -> Windows:
 def _events(file: Path) -> Iterator[dict[str, Any]]:
     """Yield what was written about and read in each episode, the last time that it was distilled.
 
-    Episodes that waited in the queue at a checkpoint are distilled again by the run that goes on from it.
+    Episodes that waited in the queue at a checkpoint are distilled again by the run that continues from it.
     """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     previous = None

@@ -1,7 +1,7 @@
 """Runs the miniature: ``python -m recipes.miniature.run --families 3 --arms baseline complementary --seeds 1 2``.
 
 Checks the two models of ``models/``, makes the worlds, trains every arm with every seed on engines that are started
-once, and prints tables and figures. What has finished is not repeated, and with more steps it goes on where it ended.
+once, and prints tables and figures. What has finished is not repeated, and with more steps it continues where it ended.
 """
 
 import argparse

@@ -3,19 +3,17 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from verl_comprl.config.arm_check import contradictions, unknown_arms
+from verl_comprl.config.composing import compose
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ARMS = ("all_guided", "baseline", "complementary", "no_merge", "no_search_and_ask", "offline", "static_online")
 
 
 def config(recipe: str, *overrides: str) -> DictConfig:
-    search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-    with initialize_config_dir(str(RECIPES), version_base=None):
-        return compose(recipe, overrides=[search, *overrides])
+    return compose(RECIPES, recipe, overrides)
 
 
 @pytest.fixture(autouse=True)

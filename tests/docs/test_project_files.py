@@ -24,7 +24,7 @@ def steps(file: Path) -> list[dict[str, Any]]:
 def test_workflows_run_make_and_nothing_else() -> None:
     targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = [step["run"].split() for file in WORKFLOWS for step in steps(file) if "run" in step]
-    assert len(WORKFLOWS) == 3 and sorted(command[1] for command in commands) == ["dist", "docs", "test"]
+    assert {command[1] for command in commands} >= {"docs", "long", "test"}
     assert all(command[0] == "make" and command[1] in targets for command in commands)
 
 

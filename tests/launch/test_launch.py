@@ -96,6 +96,7 @@ def test_a_node_that_never_comes_is_counted(make_cluster, where: str, request: p
     assert f"1 of 2 nodes joined within {seconds} s" in cluster.text() and not cluster.left_after(10)
 
 
+@pytest.mark.long
 def test_a_lost_raylet_ends_the_run_on_both(make_cluster, report: Path) -> None:
     cluster = make_cluster("sleep")
     for node in (0, 1):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_comprl.cli.main import main
+from verl_comprl.config.composing import compose
 from verl_comprl.config.slots import needed_slots
 from verl_comprl.config.validation import ConfigError, validate
 from verl_comprl.trainer.extractor_runtime import extractor_view
@@ -65,9 +65,7 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / "models" / model / "config.json").write_text(json.dumps(fields))
 
     def make(recipe: str, setting: str, *overrides: str) -> DictConfig:
-        search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        with initialize_config_dir(str(RECIPES), version_base=None):
-            config = compose(f"{recipe}/{setting}", overrides=[search, *overrides])
+        config = compose(RECIPES, f"{recipe}/{setting}", overrides)
         OmegaConf.resolve(config)
         return config
 
@@ -126,6 +124,12 @@ def test_the_papers_batch_is_counted_in_rollouts_and_trained_in_one_optimizer_st
     assert (prompts / actor.ppo_mini_batch_size, actor.ppo_epochs) == (1, 1)
     rows = sum(128 if count == "all" else int(count) for count in train_counts(recipe))
     assert rows >= prompts
+
+
+def test_only_the_papers_setting_has_an_embedder_on_a_gpu(composed) -> None:
+    settings = {name: composed("minihack", name).comprl for name in ("paper", "cpu")}
+    assert {name: comprl.embedder.device for name, comprl in settings.items()} == {"paper": "cuda", "cpu": "cpu"}
+    assert settings["paper"].search_and_ask.timeout == 300
 
 
 @pytest.mark.parametrize("setting", ["paper", "cpu"])
@@ -206,6 +210,55 @@ def test_the_papers_swe_bench_runs_in_images_with_all_tasks(monkeypatch: pytest.
     monkeypatch.setenv("SWEBENCH_DATA", "kept.jsonl")
     assert train_counts("swebench")[-1] == "all" and "backend=docker" in tasks("swebench")["swebench"]
     assert {"held_out=0", "timeout=1800", "test_timeout=1800"} <= set(tasks("swebench")["swebench"])
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs run.sh with stand-ins for the programs it calls, and returns what they were called with."""
+    for name in ("comprl", "python"):
+        program = tmp_path / name
+        # The first makes the file that follows --output.
+        make = 'mkdir -p "$(dirname "${@: -1}")" && touch "${@: -1}"' if name == "comprl" else 'echo "run $COMPRL_RUN"'
+        program.write_text(f'#!/usr/bin/env bash\necho "{name} $*"\n{make}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("COMPRL_RECIPES", str(tmp_path / "runs"))
+    for name in ("WEBSHOP_DATA", "ALFWORLD_DATA"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("COMPRL_STAND_INS", raising=False)
+
+    def run(*arguments: str) -> list[str]:
+        command = ["bash", str(RECIPES / "run.sh"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    return run
+
+
+def test_each_arm_and_layout_has_a_run_of_its_own(start, tmp_path: Path) -> None:
+    runs = f"run {tmp_path}/runs/minihack-paper"
+    assert start("minihack")[-1] == runs == start("minihack", "paper", "data.seed=3")[-1]
+    assert start("minihack", "arm=baseline", "data.seed=3", "shared/gpus=1x8")[-1] == f"{runs}-baseline-1x8"
+
+
+def test_tasks_are_made_once_and_again_where_another_recipe_wants_other_rows(start) -> None:
+    def made(recipe: str) -> list[str]:
+        lines = [line for line in start(recipe) if line.startswith("comprl data ")]
+        return [line.partition("--count ")[2].split()[0] for line in lines]
+
+    assert made("minihack") == ["2320", "128"] and made("minihack") == []
+    wanted = {"mix3": ["2048", "2048", "128", "1466", "134"], "minihack": ["2320"]}
+    assert {recipe: made(recipe) for recipe in wanted} == wanted
+
+
+def test_stand_ins_are_in_folders_of_their_own(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def folders() -> set[str]:
+        start("webshop")
+        return {path.name for path in (tmp_path / "runs").iterdir()}
+
+    monkeypatch.setenv("COMPRL_STAND_INS", "1")
+    assert folders() == {"tasks-paper-stand-ins"}
+    monkeypatch.delenv("COMPRL_STAND_INS")
+    assert folders() == {"tasks-paper-stand-ins", "tasks-paper"}
 
 
 def test_an_unknown_recipe_or_setting_names_the_known(tmp_path: Path) -> None:

@@ -270,6 +270,27 @@ async def test_an_episode_that_no_longer_fits_ends_with_a_generated_token(make_l
     assert output.response_mask[-1] == 1
 
 
+async def test_an_entry_too_long_for_the_prompt_is_cut_at_its_end(make_loop, tokenizer):
+    long = replace(GUIDE, text=f"{GUIDE.text}{' Look for stairs.' * 40}")
+
+    async def prompt(guide: Guide, limit: int) -> tuple[str, float, int]:
+        server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
+        output = await play(make_loop(server, ScriptedManager(guide), prompt_length=limit), **row(0))
+        ids = server.requests[0]["prompt_ids"]
+        return tokenizer.decode(ids), output.extra_fields["reward_extra_info"]["cut_prompts"], len(ids)
+
+    whole, cut, wanted = await prompt(long, 4096)
+    assert cut == 0.0 and (await prompt(long, wanted))[:2] == (whole, 0.0)
+    for excess in (1, 100):
+        text, cut, length = await prompt(long, wanted - excess)
+        assert cut == 1.0 and wanted - excess - 16 < length <= wanted - excess
+        kept = text.partition(" …")[0]
+        assert whole.startswith(kept) and (GUIDE.text or "") in kept and text.endswith(whole[-80:])
+    # Where cutting the entry does not help, verl cuts the beginning.
+    text, cut, length = await prompt(long, 40)
+    assert cut == 1.0 and length == 40 and whole.endswith(text)
+
+
 async def test_a_failing_environment_costs_this_rollout_only(make_loop, tokenizer):
     server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
     loop = make_loop(server, ScriptedManager(GUIDE))

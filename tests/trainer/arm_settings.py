@@ -24,6 +24,14 @@ SEPARATE = [
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
 ]
 
+TWO_STEPS = [
+    "trainer.resume_mode=disable",
+    "trainer.total_training_steps=2",
+    "comprl.drain_timeout=0",
+    "comprl.warmup_steps=0",
+    "actor_rollout_ref.rollout.n=4",
+]
+
 SMALL = [
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",
@@ -47,10 +55,6 @@ ARMS: dict[str, list[str]] = {
     "offline": ["arm=offline"],
     "static_online": ["arm=static_online", "comprl.merge.every=1"],
     "experience_only": ["arm=experience_only"],
-    "all_guided": ["arm=all_guided"],
-    "shared_baseline": ["arm=shared_baseline"],
-    "no_merge": ["arm=no_merge"],
-    "no_search_and_ask": ["arm=no_search_and_ask"],
     # Everything that is off by default, with a judgement that fits into the model's context. With one prompt per step,
     # the metrics of a step determine what must have been distilled.
     "variants": [
@@ -66,6 +70,9 @@ ARMS: dict[str, list[str]] = {
         "comprl.exploration=0.5",
     ],
 }
+
+MORE_ARMS = {name: [f"arm={name}"] for name in ("all_guided", "shared_baseline", "no_merge", "no_search_and_ask")}
+"""Those for which CI has no time."""
 
 KEY = "COMPRL_TEST_KEY"
 """Environment variable with the key of the endpoint in the run of that name."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm_settings import AHEAD, ARMS, BACK_ENDS, COMPARED, SEPARATE, SMALL
+from arm_settings import AHEAD, ARMS, BACK_ENDS, COMPARED, SEPARATE, SMALL, TWO_STEPS
 from chat_endpoint import ChatEndpoint
 from running import (
     ROOT,
@@ -121,8 +121,7 @@ def lent(
     """Metrics of the steps of all runs that need no process of their own, see ``lent_run.py``."""
     compared = [*COMPARED, f"skip.rollout_tq.dump_dir={folder / 'rollouts'}", "trainer.resume_mode=disable"]
     step = last_step(folder / "run")
-    common = ["trainer.resume_mode=disable", "trainer.total_training_steps=2", "comprl.drain_timeout=0"]
-    common += ["comprl.warmup_steps=0", "actor_rollout_ref.rollout.n=4", f"comprl.initial_bank={initial_bank}"]
+    common = [*TWO_STEPS, f"comprl.initial_bank={initial_bank}"]
     # An arm with both models comes first: they start at the same time.
     runs: list[dict[str, Any]] = [{"name": name, "overrides": [*common, *changes]} for name, changes in ARMS.items()]
     # verl's trainer makes rollouts and keeps them; ours trains on the same ones.

@@ -41,19 +41,17 @@ def tensordict(rows: list[dict[str, Any]]) -> Any:
 
 
 def update(file: Path) -> None:
-    from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
     from safetensors.torch import save_file
     from verl.utils import tensordict_utils as tu
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
+    from verl_comprl.config.composing import compose
     from verl_comprl.trainer.extractor_runtime import extractor_view
 
     specification = json.loads(file.read_text())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with initialize_config_dir(str(ROOT / "recipes"), version_base=None):
-        search = "hydra.searchpath=[pkg://verl.trainer.config,pkg://verl_comprl.config]"
-        config = compose("minihack_small/cpu", overrides=[search, *specification["overrides"]])
+    config = compose(ROOT / "recipes", "minihack_small/cpu", specification["overrides"])
     OmegaConf.resolve(config)
     view: Any = extractor_view(config) if specification["subtree"] == "extractor" else config
     worker = ActorRolloutRefWorker(config=view.actor_rollout_ref, role="actor")

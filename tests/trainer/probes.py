@@ -47,6 +47,12 @@ def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
     return sequence[start : start + len(tokens)].tolist()
 
 
+def read_probes(file: Path, model: str) -> list[dict[str, Any]]:
+    """Return what was measured of a model."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in lines if line["model"] == model]
+
+
 def probe(trainer: Any, file: Path) -> None:
     extractor = trainer.experience_runtime.extractor
     for model, workers, client in (

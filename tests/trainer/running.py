@@ -64,6 +64,18 @@ def read_steps(run: Path) -> list[dict[str, Any]]:
     return [line["data"] | {"step": line["step"]} for line in lines]
 
 
+def check_arm(arm: str, last: dict[str, Any]) -> None:
+    """Check the metrics of the second and last step of an arm's run."""
+    assert last["step"] == 2
+    assert undocumented(last) == []
+    assert last["comprl/guided/rollouts"] > 0
+    assert last["training/rollout_probs_diff_mean"] < 1e-2 or arm == "variants"
+    assert (last["comprl/free/rollouts"] == 0) == (arm == "all_guided")
+    assert ("actor/grad_norm" in last) == (arm != "experience_only")
+    assert ("comprl/guided/advantage_std" in last) == (arm != "shared_baseline")
+    assert last["comprl/bank/size"] == 4 if arm == "offline" else last["comprl/operations/added"] > 0
+
+
 def last_step(run: Path) -> int:
     """Step of a run's latest checkpoint."""
     return int((run / "latest_checkpointed_iteration.txt").read_text())
@@ -85,9 +97,9 @@ def run_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str]) -> None:
-    """Run ``lent_run.py``."""
-    specification, output = folder / "lent.json", folder / "lent.txt"
+def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str], name: str = "lent") -> None:
+    """Run ``lent_run.py``, whose files are called ``name``."""
+    specification, output = folder / f"{name}.json", folder / f"{name}.txt"
     specification.write_text(json.dumps({"common": common, "runs": runs}))
     command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification)]
     with output.open("w") as log:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from arm_settings import ARMS, BACK_ENDS, STEPS
 from chat_endpoint import ChatEndpoint
-from running import last_step, read_steps, undocumented
+from running import check_arm, last_step, read_steps, undocumented
 from safetensors.torch import load_file
 from teaching import LESSON
 from torch.utils._pytree import keystr, tree_flatten_with_path
@@ -73,15 +73,7 @@ def test_runs_on_the_same_engines_have_learning_rates_of_their_own(lent: Steps) 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_runs(lent: Steps, arm: str) -> None:
-    last = lent[arm][-1]
-    assert last["step"] == 2
-    assert undocumented(last) == []
-    assert last["comprl/guided/rollouts"] > 0
-    assert last["training/rollout_probs_diff_mean"] < 1e-2 or arm == "variants"
-    assert (last["comprl/free/rollouts"] == 0) == (arm == "all_guided")
-    assert ("actor/grad_norm" in last) == (arm != "experience_only")
-    assert ("comprl/guided/advantage_std" in last) == (arm != "shared_baseline")
-    assert last["comprl/bank/size"] == 4 if arm == "offline" else last["comprl/operations/added"] > 0
+    check_arm(arm, lent[arm][-1])
 
 
 @pytest.mark.parametrize("arm", ["offline", "static_online"])
@@ -128,14 +120,12 @@ def test_a_run_on_an_endpoint_is_evaluated(folder: Path, lent: Steps) -> None:
     assert found["step"] == 2 and found["average"].keys() >= {"with", "without"}
 
 
-def test_without_the_tool_there_are_no_tool_calls(lent: Steps) -> None:
-    assert [step["comprl/guided/tool_calls"] for step in lent["no_search_and_ask"]] == [0.0, 0.0]
+def test_questions_are_asked(lent: Steps) -> None:
     asked = {arm: sum(step["comprl/guided/tool_calls"] for step in lines) for arm, lines in lent.items() if arm in ARMS}
     assert max(asked.values()) > 0
 
 
-def test_the_bank_is_merged_except_in_the_no_merge_arm(lent: Steps) -> None:
-    assert lent["no_merge"][-1]["comprl/merge/passes"] == 0
+def test_the_bank_is_merged(lent: Steps) -> None:
     touched = [f"comprl/operations/{kind}" for kind in ("retained", "merged", "discarded")]
     merged = lent["static_online"][-1]
     assert merged["comprl/merge/passes"] + sum(merged.get(name, 0) for name in touched) > 0

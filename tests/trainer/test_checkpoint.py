@@ -8,26 +8,25 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 from ray.exceptions import RayTaskError
 
+from verl_comprl.config.composing import compose
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.config.saved import save_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
 from verl_comprl.manager.actor import Opening
 from verl_comprl.trainer import checkpoint, experience_runtime
-from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_ranks
+from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_ranks, check_same_run
 from verl_comprl.trainer.checkpoint_folders import is_full
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
 
 @pytest.fixture
 def config() -> DictConfig:
-    with initialize_config_module("verl_comprl.config", version_base=None):
-        overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", "trainer.default_local_dir=nowhere"]
-        return compose("comprl_trainer", overrides=overrides)
+    return compose(None, None, ["trainer.default_local_dir=nowhere"])
 
 
 @pytest.fixture
@@ -97,6 +96,36 @@ def test_a_shared_extractor_has_the_actors_slots(eight_and_two: Path, config: Di
 
 def test_a_checkpoint_of_another_engine_is_left_to_verl(folder: Path, config: DictConfig) -> None:
     check_ranks(folder, config)
+
+
+@pytest.mark.parametrize("key", ["comprl.arm", "actor_rollout_ref.model.path", "extractor.model.lora_rank"])
+def test_a_run_does_not_continue_one_of_another_arm_or_model(tmp_path: Path, config: DictConfig, key: str) -> None:
+    saved = tmp_path / "global_step_4"
+    config.actor_rollout_ref.model.path = "actor"
+    check_same_run(saved, config)  # nothing is known about the run that wrote it
+    save_config(config, tmp_path)
+    check_same_run(saved, config)
+    before = OmegaConf.select(config, key)
+    OmegaConf.update(config, key, 7 if key.endswith("rank") else "other")
+    with pytest.raises(ConfigError) as caught:
+        check_same_run(saved, config)
+    (line,) = str(caught.value).splitlines()
+    assert f"has {key}={before} (now {OmegaConf.select(config, key)}); give this run another trainer.defa" in line
+    assert line.endswith(f"trainer.resume_mode=resume_path trainer.resume_from_path={saved}")
+    config.trainer.resume_mode = "resume_path"
+    check_same_run(saved, config)
+
+
+def test_a_run_continues_with_another_back_end_and_a_path_written_differently(
+    tmp_path: Path, config: DictConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    config.actor_rollout_ref.model.path = "model"
+    save_config(config, tmp_path)
+    config.actor_rollout_ref.model.path, config.extractor.model.path = str(tmp_path / "model"), "another"
+    config.comprl.extractor.update(backend="actor", train=False)  # so the extractor's own model is not loaded
+    check_same_run(tmp_path / "global_step_4", config)
 
 
 def test_a_checkpoint_of_plain_verl_is_refused(tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import ray
 from chat_endpoint import ChatEndpoint, refusal
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from running import ROOT, undocumented
 from teaching import LESSON, teach
 
+from verl_comprl.config.composing import compose
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.endpoint import EndpointError
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.run
 KEY = "COMPRL_TEST_KEY"
 Start = Callable[..., ExperienceRuntime]
 
@@ -53,9 +53,7 @@ def config(teacher: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "comprl.extractor.endpoint.key_variable": KEY,
         "comprl.queue.backoff_seconds": 0.01,
     }
-    overrides = ["hydra.searchpath=[pkg://verl.trainer.config]", "arm=static_online"]
-    with initialize_config_module("verl_comprl.config", version_base=None):
-        return compose("comprl_trainer", [*overrides, *(f"{key}={value}" for key, value in settings.items())])
+    return compose(None, None, ["arm=static_online", *(f"{key}={value}" for key, value in settings.items())])
 
 
 @pytest.fixture

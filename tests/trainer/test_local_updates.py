@@ -9,7 +9,16 @@ from verl_comprl.trainer.local_updates import LocalUpdates
 
 
 def batch(guided: list[bool], success: list[float], versions: list[tuple[int, int]]) -> RolloutBatch:
-    names = ["actions", "invalid_actions", "cut_turns", "cut_off", "tool_calls", "degraded", "unreported"]
+    names = [
+        "actions",
+        "invalid_actions",
+        "cut_turns",
+        "cut_off",
+        "cut_prompts",
+        "tool_calls",
+        "degraded",
+        "unreported",
+    ]
     names += [*(f"seconds_{part}" for part in TIMERS), *(f"tokens_{part}" for part in TOKENS)]
     halves = zip(guided, success, strict=True)
     size = len(guided)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from probes import FIXED, PROMPT
+from probes import FIXED, PROMPT, read_probes
 from running import Run, last_step
 
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -21,11 +21,6 @@ def lora(*, merge: bool) -> list[str]:
         overrides += [f"{model}.model.lora.merge={str(merge).lower()}", f"{model}.rollout.load_format=safetensors"]
         overrides += [f"{model}.actor.optim.lr=0.01"]
     return overrides
-
-
-def probes(file: Path, model: str) -> list[dict]:
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [line for line in lines if line["model"] == model]
 
 
 def log_probs(model: torch.nn.Module) -> list[float]:
@@ -49,7 +44,7 @@ def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> 
     finally:
         first.process.kill()
     assert last_step(run) == 4
-    lines = {model: probes(first.probe, model) for model in ("actor", "extractor")}
+    lines = {model: read_probes(first.probe, model) for model in ("actor", "extractor")}
     first.probe.unlink()
     for model, folder_of in (("actor", "actor_rollout_ref"), ("extractor", "extractor")):
         for line in lines[model]:
@@ -71,16 +66,20 @@ def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> 
         "extractor.actor.optim.lr=0",
         "comprl.extractor.train=false",
         "comprl.arm=still",
+        "trainer.resume_mode=resume_path",  # another arm does not continue a run by itself
+        f"trainer.resume_from_path={run / 'global_step_4'}",
     ]
     second = Run(folder, *common, *still, "trainer.total_training_steps=5", script="probed_run.py")
     try:
         assert second.process.wait(timeout=900) == 0, second.text()[-5000:]
     finally:
         second.process.kill()
-    (actor,) = probes(second.probe, "actor")
+    (actor,) = read_probes(second.probe, "actor")
     assert actor["fixed"] == pytest.approx(lines["actor"][-1]["fixed"], abs=1e-5)
-    (extractor,) = probes(second.probe, "extractor")
-    same = [line for line in lines["extractor"] if line["version"] == extractor["version"]]
+    (extractor,) = read_probes(second.probe, "extractor")
+    saved = json.loads((run / "global_step_4" / "comprl.json").read_text())
+    assert extractor["version"] == saved["extractor_weight_version"]
+    same = [line for line in lines["extractor"] if line["version"] == extractor["version"]]  # none, if updated later
     assert all(extractor["fixed"] == pytest.approx(line["fixed"], abs=1e-5) for line in same)
     for line in (actor, extractor):
         assert line["server"] == pytest.approx(line["engine"], abs=1e-4)

@@ -34,6 +34,7 @@ def episode(guided: bool, success: float, actions: float = 4.0) -> dict[str, flo
         "invalid_actions": 1.0,
         "cut_turns": 3.0 * guided,
         "cut_off": success,
+        "cut_prompts": success,
         "tool_calls": 2.0 * guided,
         "degraded": 0.0,
         "unreported": float(guided),

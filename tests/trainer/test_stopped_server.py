@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from running import Run, read_steps
 
-pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1500)]
 
 
 def test_a_server_that_hangs_is_named_in_time_and_the_run_ends_well_when_it_goes_on(folder: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from running import ROOT
 from verl.utils.tracking import Tracking
 
+from verl_comprl.config.composing import compose
 from verl_comprl.trainer.run_log import METRICS_FILE, add_metrics_file
 
 NAN, INF = math.nan, math.inf
@@ -34,8 +34,7 @@ METRICS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def config() -> Any:
     """The whole config, as the trainer hands it over: nested, with lists, empty values and texts."""
-    with initialize_config_module("verl_comprl.config", version_base=None):
-        composed = compose("comprl_trainer", overrides=["hydra.searchpath=[pkg://verl.trainer.config]"])
+    composed = compose(None, None, [])
     for key in ("actor_rollout_ref", "extractor"):
         composed[key].model.path = "a/model"
     return OmegaConf.to_container(composed, resolve=True)

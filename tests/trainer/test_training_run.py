@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from probes import read_probes
 from running import ROOT, START_SECONDS, Run, check_record, last_step, run_environment, undocumented
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 
+@pytest.mark.long
 def test_a_bank_that_is_open_elsewhere_is_an_error_of_one_line(folder):
     holder = "import asyncio, sys\nfrom verl_comprl.experience import *\n"
     holder += "embedder = SentenceTransformerEmbedder('builtin', device='cpu')\n"
@@ -26,11 +28,6 @@ def test_a_bank_that_is_open_elsewhere_is_an_error_of_one_line(folder):
     assert f"error: experience bank folder {path} is already open in process {process.pid}" in run.text()
     assert "Traceback" not in run.text()
     assert run.processes() == []
-
-
-def probes(file: Path, model: str) -> list[dict]:
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [line for line in lines if line["model"] == model]
 
 
 def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
@@ -72,7 +69,7 @@ def test_a_resumed_run_continues_from_the_checkpoint(folder, interrupted, lent):
     steps = [line["step"] for line in lent["resumed"]]
     assert len(steps) == 2 and last_step(folder / "run") == steps[-1]
     saved = json.loads((folder / "run" / f"global_step_{steps[0] - 1}" / "comprl.json").read_text())
-    versions = [line["version"] for line in probes(folder / "resumed.jsonl", "extractor")]
+    versions = [line["version"] for line in read_probes(folder / "resumed.jsonl", "extractor")]
     assert versions == sorted(versions) and versions[0] >= saved["extractor_weight_version"] > 0
 
 
@@ -93,18 +90,21 @@ def test_a_run_continues_from_a_checkpoint_of_every_save_freq_steps(folder, lent
 
 def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent):
     """Its engines were shared with other runs, which had changed their weights."""
-    for model in ("actor", "extractor"):
-        (start,) = probes(folder / "resumed.start", model)
-        # The extractor may have been updated between the checkpoint and the probe that followed.
-        same = [line for line in probes(folder / "probed_run.jsonl", model) if line["version"] == start["version"]]
+    saved = folder / "run" / f"global_step_{lent['resumed'][0]['step'] - 1}"
+    state = json.loads((saved / "comprl.json").read_text())
+    for model, version in (("actor", state["step"]), ("extractor", state["extractor_weight_version"])):
+        (start,) = read_probes(folder / "resumed.start", model)
+        assert start["version"] == version
+        # The extractor may have been updated between a probe and the checkpoint that followed.
+        same = [line for line in read_probes(folder / "probed_run.jsonl", model) if line["version"] == start["version"]]
         assert same or model == "extractor"
         assert all(start["fixed"] == pytest.approx(line["fixed"], abs=1e-6) for line in same)
-        assert start["fixed"] != pytest.approx(probes(folder / "resumed.jsonl", model)[-1]["fixed"], abs=1e-4)
+        assert start["fixed"] != pytest.approx(read_probes(folder / "resumed.jsonl", model)[-1]["fixed"], abs=1e-4)
 
 
 def test_servers_have_the_weights_of_their_engines_after_updates(folder, interrupted, lent):
     for model in ("actor", "extractor"):
-        lines = [line for name in ("probed_run.jsonl", "resumed.jsonl") for line in probes(folder / name, model)]
+        lines = [line for name in ("probed_run.jsonl", "resumed.jsonl") for line in read_probes(folder / name, model)]
         assert len({line["version"] for line in lines}) > 1, f"{model} was never updated"
         for line in lines:
             differences = [abs(a - b) for a, b in zip(line["server"], line["engine"], strict=True)]

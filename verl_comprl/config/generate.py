@@ -32,8 +32,8 @@ any Hydra key: `comprl.bank.capacity=5000`. The arms of the paper are presets: `
 ([verl_comprl/config/arm](../verl_comprl/config/arm)).
 
 A value that is not allowed, and a name that does not exist, end the launcher with one line each before anything starts.
-Defaults are the paper's where it gives a value, except `guide_per` and `exploration`. This page is generated from the
-code (`python -m verl_comprl.config.generate`).
+Defaults are the paper's where it gives a value, except `guide_per`, `exploration` and
+`extractor.list_nearest`. This page is generated from the code (`python -m verl_comprl.config.generate`).
 """
 
 

@@ -5,11 +5,12 @@ experience manager. An error costs this rollout and nothing else; :mod:`verl_com
 """
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from cachetools import LRUCache
 from omegaconf import DictConfig
@@ -22,6 +23,7 @@ from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.experience.schema import Turn
+from verl_comprl.experience.updates.sanitize import cap_tokens
 from verl_comprl.manager.messages import Answer, Judgement
 from verl_comprl.names import AGENT_LOOP
 from verl_comprl.platform.garbage import relieve_garbage_collector
@@ -36,6 +38,12 @@ from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 from verl_comprl.rollout.traces import Traces
+
+logger = logging.getLogger(__name__)
+
+CUT_MARK = " …"
+_SPARE_TOKENS = 8
+"""For the mark, and since a text's tokens need not be as many in a prompt as alone."""
 
 # One of each per worker process: verl makes a new agent loop for every episode.
 environment_host = cache(EnvironmentHost)
@@ -64,6 +72,16 @@ def _settings(config: DictConfig) -> ComprlConfig:
     if id(config) not in _settings_by_config:
         _settings_by_config[id(config)] = config, comprl_config(config)
     return _settings_by_config[id(config)][1]
+
+
+@cache
+def _warn_of_long_prompts(limit: int) -> None:
+    """Tell of the first prompt of this worker that is too long; the metric counts all of them."""
+    logger.warning(
+        "a prompt has more than data.max_prompt_length=%d tokens, so the end of its entry is cut or, where that cannot "
+        "help, the beginning of the rules; raise it (further prompts are counted: comprl/*/cut_prompts)",
+        limit,
+    )
 
 
 _lengths: LRUCache[str, int] = LRUCache(4096)
@@ -236,9 +254,18 @@ class ComplementaryAgentLoop(AgentLoopBase):
         # The free half has neither entry nor tool, or its outcomes would depend on the bank.
         if episode.guided and self._settings.search_and_ask.max_calls > 0:
             tools = [*tools, search_and_ask_tool(self._run).schema()]
-        episode.tokens["experience"] += self._length(episode.guide.text or "")
         conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
-        await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, episode.guide.text))
+        text, tokenizer = episode.guide.text, cast(Any, self.tokenizer)  # verl annotates it with a factory
+        await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, text))
+        if conversation.excess:
+            episode.cut_prompt = True
+            _warn_of_long_prompts(self.rollout_config.prompt_length)
+        # The end of the entry is worth less than the beginning of the rules, where verl would cut.
+        while conversation.excess and (kept := self._length(text or "") - conversation.excess - _SPARE_TOKENS) > 0:
+            text = cap_tokens(text or "", tokenizer, kept) + CUT_MARK
+            episode.guide = replace(episode.guide, text=text)
+            await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, text))
+        episode.tokens["experience"] += self._length(text or "")
         return conversation
 
     def _length(self, text: str) -> int:

@@ -38,6 +38,8 @@ class Conversation:
         self._tools = None if self._described else tools
         self.messages: list[Message] = []
         self.prompt_ids: list[int] = []
+        self.excess = 0
+        """Tokens that the prompt was too long, which verl has cut from its beginning, where the rules are."""
         self.ids: list[int] = []
         self.mask: list[int] = []
         self.log_probs: list[float] = []
@@ -58,6 +60,11 @@ class Conversation:
         self.messages = describe_tools(messages, self._described) if self._described else list(messages)
         self.prompt_ids = await self._loop.ct_build_initial_tokens(self.messages, tools=self._tools)
         self.ids = list(self.prompt_ids)
+        self.excess = 0
+        limit = self._loop.rollout_config.prompt_length
+        if len(self.prompt_ids) >= limit:  # verl says neither whether nor what it has cut
+            whole = self._loop.continuous_token_builder.build_initial_tokens(self.messages, tools=self._tools)
+            self.excess = max(0, len(whole) - limit)
 
     async def generate(self, sampling_params: dict[str, Any], max_tokens: int) -> str:
         """Let the actor write one turn and return its text."""

@@ -93,6 +93,8 @@ class Episode:
     tool_calls: int = 0
     cut_turns: int = 0
     """Turns, calls of a tool included, that reached their limit of tokens before they ended."""
+    cut_prompt: bool = False
+    """Whether the prompt was too long: its entry was cut or, where that did not help, its beginning."""
     unreported: bool = False
     """Whether the experience manager did not confirm that it took the finished episode."""
     reward: float = 0.0
@@ -199,6 +201,7 @@ class Episode:
             "actions": float(len(self.turns)),
             "invalid_actions": float(self.invalid_actions),
             "cut_turns": float(self.cut_turns),
+            "cut_prompts": float(self.cut_prompt),
             "cut_off": float(self.unfinished is not None),
             "tool_calls": float(self.tool_calls),
             "degraded": float(self.guide.status == "degraded"),

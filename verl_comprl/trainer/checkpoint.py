@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_comprl.config.reading import ConfigError, comprl_config
@@ -17,6 +17,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
+from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, flaw
 from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
 from verl_comprl.trainer.frozen_extractor import FrozenExtractor
@@ -108,6 +109,43 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
     # No links: a worker that hangs now may write later, into the files of both.
     shutil.copytree(earlier / EXTRACTOR_FOLDER, folder / EXTRACTOR_FOLDER)
     return json.loads((earlier / STATE_FILE).read_text(encoding="utf-8"))["extractor_weight_version"]
+
+
+def check_same_run(folder: Path, config: DictConfig) -> None:
+    """Check that a run which finds a checkpoint in its own folder has the arm and the models of the run that wrote it.
+
+    ``trainer.resume_mode=resume_path`` names the checkpoint, so that one may branch from it on purpose.
+
+    Args:
+        folder: The checkpoint.
+        config: The config of the run that is to continue it.
+
+    Raises:
+        ConfigError: If it has others.
+    """
+    run = folder.parent
+    if config.trainer.resume_mode != "auto" or not (run / SETTINGS).is_file():
+        return
+    models = ["actor_rollout_ref", *(["extractor"] if comprl_config(config).has_extractor_engine else [])]
+    names = ["comprl.arm", *(f"{model}.model.{key}" for model in models for key in ("path", "lora_rank"))]
+    before = OmegaConf.create(read_settings(run / SETTINGS))
+    pairs = {name: (OmegaConf.select(before, name), OmegaConf.select(config, name)) for name in names}
+    differing = [
+        f"{name}={saved} (now {wanted})"
+        for name, (saved, wanted) in pairs.items()
+        if saved is not None and _absolute(saved) != _absolute(wanted)
+    ]
+    if differing:
+        raise ConfigError(
+            f"the run in {run} has {', '.join(differing)}; give this run another trainer.default_local_dir, or, to "
+            f"branch from the checkpoint, trainer.resume_mode=resume_path trainer.resume_from_path={folder}"
+        )
+
+
+def _absolute(value: Any) -> Any:
+    """Return a folder's absolute path, and any other value as it is."""
+    path = Path(value).expanduser() if isinstance(value, str) else None
+    return str(path.resolve()) if path is not None and path.exists() else value
 
 
 def check_ranks(folder: Path, config: DictConfig) -> None:

@@ -50,7 +50,7 @@ def _cost_metrics(details: Sequence[Details]) -> dict[str, float]:
     return result
 
 
-_OF_AN_EPISODE = ("success", "actions", "invalid_actions", "cut_turns", "cut_off")
+_OF_AN_EPISODE = ("success", "actions", "invalid_actions", "cut_turns", "cut_off", "cut_prompts")
 
 
 def _half_metrics(details: Sequence[Details], prefix: str) -> dict[str, float]:

@@ -33,7 +33,7 @@ from verl_comprl.platform.patches import accept_flush
 from verl_comprl.platform.waiting import begin, call_within, result_within
 from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.batch import RolloutBatch
-from verl_comprl.trainer.checkpoint import check_ranks, resume_folder
+from verl_comprl.trainer.checkpoint import check_ranks, check_same_run, resume_folder
 from verl_comprl.trainer.checkpoint_folders import step_of
 from verl_comprl.trainer.determinism import SameOrder
 from verl_comprl.trainer.episode_log import EpisodeLog
@@ -90,6 +90,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         folder = self._resumed_from = resume_folder(self.config, self.progress.note)
         step = step_of(folder) if folder else -1
         if folder is not None:
+            check_same_run(folder, self.config)
             check_ranks(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)

@@ -9,11 +9,11 @@ from env_adapters.webshop.expert import ScriptedPolicy
 from env_adapters.webshop.shop import load_shop
 
 
-def test_it_earns_the_full_reward_on_every_second_goal() -> None:
+def test_it_earns_the_full_reward_on_every_twentieth_goal() -> None:
     options = {"data": "synthetic", "reward": "graded", "split_by": "goal", "max_turns": 15}
     environment = env_adapters.make("webshop", **options)
     for side, split in enumerate(("train", "val")):
-        for number in range(0, len(environment.draws.goals[split]), 2):  # type: ignore[attr-defined]
+        for number in range(0, len(environment.draws.goals[split]), 20):  # type: ignore[attr-defined]
             _, info = environment.reset(seed=2 * number + side)
             policy = ScriptedPolicy(environment.target)  # type: ignore[attr-defined]
             terminated = truncated = False

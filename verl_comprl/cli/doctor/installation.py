@@ -85,7 +85,6 @@ def check_flash_attn(_: Setup) -> str:
         raise Problem(
             "flash-attn is missing: verl's default attention and use_remove_padding need it",
             "pip install --no-build-isolation 'verl-comprl[flash-attn]'",
-            warning=True,
         )
     try:
         import flash_attn  # pyright: ignore[reportMissingImports]  # compiled: it fails here if it does not fit torch
