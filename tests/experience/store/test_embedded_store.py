@@ -10,7 +10,7 @@ from fake_embedder import FakeEmbedder
 
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, Update, derive_id
 from verl_comprl.experience.store.embedded import EmbeddedStore
-from verl_comprl.experience.store.folder import write_atomically
+from verl_comprl.files import write_atomically
 
 IDENTITY = {"model": "fake", "dimension": 8}
 
