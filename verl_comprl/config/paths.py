@@ -1,4 +1,4 @@
-"""Files and folders that a config names, as absolute paths."""
+"""Makes the files and folders of a config absolute."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the package needs of the machine and of Ray.
+"""Support by the machine and by Ray.
 
 verl on a CPU, waits with limits, the watchdog's rules, priorities, patches of foreign libraries.
 """

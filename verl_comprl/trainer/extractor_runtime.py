@@ -55,8 +55,6 @@ def extractor_view(config: DictConfig) -> DictConfig:
         view.trainer.nnodes, view.trainer.n_gpus_per_node = extractor_slots(config, comprl)
         if comprl.extractor.placement != "split":  # servers on the slots of the workers, which verl lays out by this
             view.actor_rollout_ref.rollout.n_gpus_per_node = view.trainer.n_gpus_per_node
-        if comprl.extractor.placement != "split":  # servers on the slots of the workers, which verl lays out by this
-            view.actor_rollout_ref.rollout.n_gpus_per_node = view.trainer.n_gpus_per_node
         view.data.train_batch_size = comprl.extractor.batch_size
         view.data.max_prompt_length = view.actor_rollout_ref.rollout.prompt_length
         view.data.max_response_length = view.actor_rollout_ref.rollout.response_length

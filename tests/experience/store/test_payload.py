@@ -1,4 +1,4 @@
-"""What is read from a store: points of other programs cost themselves only."""
+"""Points of other programs in a store cost themselves only."""
 
 import json
 from typing import Any
