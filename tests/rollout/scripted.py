@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout.replica import TokenOutput
 
+from env_adapters.minihack.dataset import build_rows
 from verl_comprl.manager.messages import Answer, Guide
 from verl_comprl.rollout.failures import PARTITION
 from verl_comprl.rollout.recorder import FIELD, unpack
@@ -19,6 +20,8 @@ TOOL_TURN = (
     '{"name": "search_and_ask", "arguments": {"query": "Where do I go?"}}\n</tool_call>'
 )
 MOVE_TURN = "<think>It is there.</think>\n<action>move east</action>"
+GUIDE = Guide("found", "Go straight\nStep on the staircase.", "entry-1", "record-1")
+ANSWER = Answer("answered", "Walk east.", "record-2")
 
 
 class ScriptedServer:
@@ -125,3 +128,24 @@ def change_settings(loop: Any, group: str, **values: Any) -> None:
     """Give an agent loop other settings than those of its config."""
     changed = getattr(loop._settings, group).model_copy(update=values)
     loop._settings = loop._settings.model_copy(update={group: changed})
+
+
+def row(session_id: int, *, evaluation: bool = False, max_turns: int = 3, **changes):
+    built = build_rows("room-ultimate", "train", 1, max_turns=max_turns)[0]
+    built["raw_prompt"] = built.pop("prompt")
+    columns = {"uid": "u", "session_id": session_id, "global_steps": 5, "comprl_evaluation": evaluation}
+    return built | columns | changes
+
+
+async def play(loop, **columns):
+    return await loop.run({"temperature": 1.0}, **columns)
+
+
+def call(name: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"query": "?"}}}}\n</tool_call>'
+
+
+def unfinished(session_id: int, name: str = "Unfinished") -> dict:
+    columns = row(session_id)
+    extra = {"environment": f"own_environments:{name}", "environment_options": "{}"}
+    return columns | {"extra_info": columns["extra_info"] | extra}

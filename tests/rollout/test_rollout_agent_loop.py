@@ -8,31 +8,25 @@ from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError
-from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, change_settings
+from scripted import (
+    ANSWER,
+    GUIDE,
+    MOVE_TURN,
+    TOOL_TURN,
+    ScriptedManager,
+    ScriptedServer,
+    call,
+    change_settings,
+    play,
+    row,
+    unfinished,
+)
 
 import env_adapters
-from env_adapters.minihack.dataset import build_rows
-from verl_comprl.manager.messages import UNAVAILABLE, Answer, Guide
+from verl_comprl.manager.messages import Guide
 from verl_comprl.platform.under_way import under_way
-from verl_comprl.rollout import agent_loop
-from verl_comprl.rollout.episode import UNREAD
-from verl_comprl.rollout.guidance import Guidance
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
-
-GUIDE = Guide("found", "Go straight\nStep on the staircase.", "entry-1", "record-1")
-ANSWER = Answer("answered", "Walk east.", "record-2")
-
-
-def row(session_id: int, *, evaluation: bool = False, max_turns: int = 3, **changes):
-    built = build_rows("room-ultimate", "train", 1, max_turns=max_turns)[0]
-    built["raw_prompt"] = built.pop("prompt")
-    columns = {"uid": "u", "session_id": session_id, "global_steps": 5, "comprl_evaluation": evaluation}
-    return built | columns | changes
-
-
-async def play(loop, **columns):
-    return await loop.run({"temperature": 1.0}, **columns)
 
 
 async def test_tokens_and_mask_of_an_episode_with_a_tool_call_are_exact(make_loop, tokenizer):
@@ -188,14 +182,6 @@ async def test_a_guided_slot_that_got_nothing_is_trained_as_free(make_loop, toke
     assert not manager.calls[-1][1][0].guided
 
 
-async def test_the_tool_is_offered_as_often_as_allowed(make_loop, tokenizer):
-    server = ScriptedServer(tokenizer, [TOOL_TURN, TOOL_TURN, MOVE_TURN, MOVE_TURN])
-    output = await play(make_loop(server, ScriptedManager(GUIDE, ANSWER)), **row(0))
-    details = output.extra_fields["reward_extra_info"]
-    assert details["tool_calls"] == 1.0
-    assert details["invalid_actions"] == 1.0
-
-
 async def test_an_invalid_action_costs_reward_in_training_only(make_loop, tokenizer):
     for evaluation, expected in ((False, -0.1), (True, 0.0)):
         loop = make_loop(ScriptedServer(tokenizer, ["left", *[MOVE_TURN] * 3]), ScriptedManager(GUIDE))
@@ -221,12 +207,6 @@ async def test_an_episode_that_the_manager_did_not_take_is_counted(make_loop, to
     assert output.extra_fields["reward_extra_info"]["unreported"] == unreported
 
 
-async def test_a_failing_tool_answers_that_it_failed(make_loop, tokenizer):
-    server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
-    output = await play(make_loop(server, ScriptedManager(GUIDE, RayActorError())), **row(0))
-    assert UNAVAILABLE in tokenizer.decode(output.response_ids)
-
-
 async def test_evaluation_reads_only_and_reports_nothing(make_loop, tokenizer):
     server = ScriptedServer(tokenizer, [TOOL_TURN, MOVE_TURN, MOVE_TURN, MOVE_TURN])
     manager = ScriptedManager(GUIDE, ANSWER)
@@ -243,54 +223,6 @@ async def test_evaluation_reads_only_and_reports_nothing(make_loop, tokenizer):
     assert manager.calls == []
 
 
-async def test_a_turn_that_is_cut_off_is_closed_without_loss(make_loop, tokenizer):
-    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3, cut_off=(0,))
-    output = await play(make_loop(server, ScriptedManager(GUIDE)), **row(2))
-    first = len(server.generated[0])
-    assert output.response_ids[:first] == server.generated[0]
-    assert output.response_ids[first] == tokenizer.eos_token_id
-    assert output.response_mask[: first + 1] == [1] * first + [0]
-
-
-async def test_turns_that_reach_their_limit_are_counted(make_loop, tokenizer):
-    turn = len(tokenizer.encode(MOVE_TURN, add_special_tokens=False))
-    for limit, cut in ((turn, 3.0), (turn + 1, 0.0)):
-        loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 3), ScriptedManager(GUIDE))
-        loop._settings = loop._settings.model_copy(update={"max_turn_tokens": limit})
-        details = (await play(loop, **row(2))).extra_fields["reward_extra_info"]
-        assert (details["cut_turns"], details["cut_off"]) == (cut, 0.0)
-
-
-async def test_an_episode_that_no_longer_fits_ends_with_a_generated_token(make_loop, tokenizer):
-    server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
-    loop = make_loop(server, ScriptedManager(GUIDE), response_length=40)
-    output = await play(loop, **row(2))
-    assert output.extra_fields["reward_extra_info"]["cut_off"] == 1.0
-    assert len(output.response_ids) <= 40
-    assert output.response_mask[-1] == 1
-
-
-async def test_an_entry_too_long_for_the_prompt_is_cut_at_its_end(make_loop, tokenizer):
-    long = replace(GUIDE, text=f"{GUIDE.text}{' Look for stairs.' * 40}")
-
-    async def prompt(guide: Guide, limit: int) -> tuple[str, float, int]:
-        server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
-        output = await play(make_loop(server, ScriptedManager(guide), prompt_length=limit), **row(0))
-        ids = server.requests[0]["prompt_ids"]
-        return tokenizer.decode(ids), output.extra_fields["reward_extra_info"]["cut_prompts"], len(ids)
-
-    whole, cut, wanted = await prompt(long, 4096)
-    assert cut == 0.0 and (await prompt(long, wanted))[:2] == (whole, 0.0)
-    for excess in (1, 100):
-        text, cut, length = await prompt(long, wanted - excess)
-        assert cut == 1.0 and wanted - excess - 16 < length <= wanted - excess
-        kept = text.partition(" …")[0]
-        assert whole.startswith(kept) and (GUIDE.text or "") in kept and text.endswith(whole[-80:])
-    # Where cutting the entry does not help, verl cuts the beginning.
-    text, cut, length = await prompt(long, 40)
-    assert cut == 1.0 and length == 40 and whole.endswith(text)
-
-
 async def test_a_failing_environment_costs_this_rollout_only(make_loop, tokenizer):
     server = ScriptedServer(tokenizer, [MOVE_TURN] * 3)
     loop = make_loop(server, ScriptedManager(GUIDE))
@@ -301,75 +233,6 @@ async def test_a_failing_environment_costs_this_rollout_only(make_loop, tokenize
     assert played.response_ids
 
 
-def call(name: str) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"query": "?"}}}}\n</tool_call>'
-
-
-def unfinished(session_id: int, name: str = "Unfinished") -> dict:
-    columns = row(session_id)
-    extra = {"environment": f"own_environments:{name}", "environment_options": "{}"}
-    return columns | {"extra_info": columns["extra_info"] | extra}
-
-
-async def test_an_episode_that_no_longer_fits_is_graded_by_its_environment(make_loop, tokenizer):
-    loop = make_loop(ScriptedServer(tokenizer, [call("dig")] * 9), ScriptedManager(GUIDE, ANSWER), response_length=300)
-    output = await play(loop, **unfinished(2))
-    assert output.reward_score == 0.5
-    assert output.extra_fields["reward_extra_info"]["score"] == 0.5
-    assert output.extra_fields["reward_extra_info"]["actions"] < 9
-
-
-async def test_both_halves_have_the_environments_tools_and_calls_are_routed_by_name(make_loop, tokenizer):
-    server = ScriptedServer(tokenizer, [call("search_and_ask"), call("dig")] + [call("dig")] * 9)
-    manager = ScriptedManager(GUIDE, ANSWER)
-    guided = await play(make_loop(server, manager, response_length=500), **unfinished(0))
-    assert '"dig"' in tokenizer.decode(guided.prompt_ids) and "search_and_ask" in tokenizer.decode(guided.prompt_ids)
-    assert guided.extra_fields["reward_extra_info"]["tool_calls"] == 1.0
-    assert guided.extra_fields["reward_extra_info"]["invalid_actions"] == 0.0
-    server = ScriptedServer(tokenizer, [call("dig")] * 9)
-    free = await play(make_loop(server, manager, response_length=300), **unfinished(2))
-    assert '"dig"' in tokenizer.decode(free.prompt_ids) and "search_and_ask" not in tokenizer.decode(free.prompt_ids)
-    assert free.extra_fields["reward_extra_info"]["invalid_actions"] == 0.0
-
-
-HARMONY = "<|start|>assistant<|channel|>commentary to=functions.search_and_ask <|constrain|>json<|message|>{}<|call|>"
-
-
-@pytest.mark.parametrize(
-    ("form", "turn", "asked"),
-    [
-        ("gpt-oss", HARMONY.format('{"query": "Where do I go?"}'), "Where do I go?"),
-        ("gpt-oss", HARMONY.format('{"query": "Where do'), ""),  # no JSON: an empty question, not a lost rollout
-        (
-            "seed",
-            "<seed:tool_call><function=search_and_ask><parameter=query>Where do I go?</parameter></function>"
-            "</seed:tool_call>",
-            "Where do I go?",
-        ),
-        (
-            "qwen3_coder",
-            "<tool_call><function=search_and_ask><parameter=query>Where do I go?</parameter></function></tool_call>",
-            "Where do I go?",
-        ),
-    ],
-)
-async def test_questions_are_read_in_each_format_of_tool_calls(make_loop, tokenizer, form, turn, asked):
-    server = ScriptedServer(tokenizer, [turn, MOVE_TURN, MOVE_TURN, MOVE_TURN])
-    manager = ScriptedManager(GUIDE, ANSWER)
-    loop = make_loop(server, manager, multi_turn={"format": form})
-    loop._settings = loop._settings.model_copy(update={"max_turn_tokens": 200})
-    output = await play(loop, **row(0, max_turns=2))
-    assert output.extra_fields["reward_extra_info"]["tool_calls"] == 1.0
-    assert [arguments[0] for name, arguments, _ in manager.calls if name == "search_and_ask"] == [asked] * bool(asked)
-
-
-async def test_the_tool_asks_with_the_client_that_guides(monkeypatch):
-    manager = ScriptedManager(GUIDE, ANSWER)
-    monkeypatch.setattr(agent_loop, "guidance", lambda run: Guidance(manager))
-    response, _, _ = await agent_loop.search_and_ask_tool.__wrapped__("run").execute("", {"query": "Where?"})
-    assert response.text == ANSWER.text and [name for name, _, _ in manager.calls] == ["search_and_ask"]
-
-
 async def test_an_environment_that_dies_costs_its_own_rollout(make_loop, tokenizer):
     loops = [
         make_loop(ScriptedServer(tokenizer, [call("dig"), call(last)] + [call("dig")] * 9), ScriptedManager(GUIDE))
@@ -377,33 +240,6 @@ async def test_an_environment_that_dies_costs_its_own_rollout(make_loop, tokeniz
     ]
     lost, kept = await asyncio.gather(*(play(loop, **unfinished(2)) for loop in loops))
     assert lost == [] and kept.reward_score == 0.5
-
-
-async def test_an_answer_that_no_longer_fits_is_not_credited_and_its_question_is_distilled(make_loop, tokenizer):
-    server = ScriptedServer(tokenizer, [TOOL_TURN])
-    answer = replace(ANSWER, text="Walk east. " * 100, experience_id="entry-2", experience_text="What it said.")
-    manager = ScriptedManager(GUIDE, answer)
-    output = await play(make_loop(server, manager, response_length=70), **row(0))
-    details = output.extra_fields["reward_extra_info"]
-    assert (details["tool_calls"], details["actions"]) == (1.0, 0.0)
-    report = manager.calls[-1][1][0]
-    assert report.record_ids == ("record-1",) and report.request.experience_ids == ("entry-1",)
-    (last,) = report.request.turns
-    assert last.observation in tokenizer.decode(output.prompt_ids) and last.response == ""
-    assert [(item.query, item.answer) for item in last.questions] == [("Where do I go?", UNREAD)]
-
-
-async def test_what_the_last_action_led_to_is_distilled_although_it_no_longer_fitted(make_loop, tokenizer):
-    columns, manager = row(2), ScriptedManager(GUIDE)
-    output = await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN]), manager, response_length=40), **columns)
-    assert output.extra_fields["reward_extra_info"]["actions"] == 1.0
-    request = manager.calls[-1][1][0].request
-    environment = env_adapters.make("minihack", variant="room-ultimate", max_turns=3)
-    environment.reset(seed=columns["extra_info"]["seed"])
-    seen = environment.step(MOVE_TURN)[0]
-    environment.close()
-    assert [(turn.observation, turn.response) for turn in request.turns[1:]] == [(seen, "")]
-    assert request.turns[0].response == MOVE_TURN and request.final_observation == "The episode is over."
 
 
 async def test_an_episode_says_where_its_seconds_and_tokens_went(make_loop, tokenizer):

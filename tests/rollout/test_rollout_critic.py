@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted import MOVE_TURN, ScriptedManager, ScriptedServer, change_settings
-from test_rollout_agent_loop import GUIDE, play, row
+from scripted import GUIDE, MOVE_TURN, ScriptedManager, ScriptedServer, change_settings, play, row
 
 from verl_comprl.manager.messages import Judgement
 from verl_comprl.rollout.critic import judging_messages, read_judgement

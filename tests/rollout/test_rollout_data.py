@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, change_settings
+from scripted import ANSWER, GUIDE, MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, change_settings, play, row
 from tensordict import TensorDict
-from test_rollout_agent_loop import ANSWER, GUIDE, play, row
 from verl.trainer.ppo.v1 import agent_loop_tq, trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 

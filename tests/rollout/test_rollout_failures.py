@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from own_environments import Raising, RaisingInItsProcess
 from ray.exceptions import RayActorError
-from scripted import MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, change_settings
-from test_rollout_agent_loop import GUIDE, play, row
+from scripted import GUIDE, MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, change_settings, play, row
 
 from env_adapters import TextEnvironment
 from verl_comprl.errors import Boundary, failing_at

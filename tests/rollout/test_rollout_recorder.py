@@ -4,8 +4,18 @@ import json
 from typing import Any
 
 import pytest
-from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, change_settings
-from test_rollout_agent_loop import ANSWER, GUIDE, play, row
+from scripted import (
+    ANSWER,
+    GUIDE,
+    MOVE_TURN,
+    TOOL_TURN,
+    ScriptedManager,
+    ScriptedQueue,
+    ScriptedServer,
+    change_settings,
+    play,
+    row,
+)
 
 from env_adapters import make
 from verl_comprl.extractor.recorded_episodes import RecordedEpisode

@@ -3,8 +3,18 @@
 from typing import Any
 
 import pytest
-from scripted import TOOL_TURN, ScriptedManager, ScriptedServer, change_settings
-from test_rollout_agent_loop import ANSWER, GUIDE, call, play, row, unfinished
+from scripted import (
+    ANSWER,
+    GUIDE,
+    TOOL_TURN,
+    ScriptedManager,
+    ScriptedServer,
+    call,
+    change_settings,
+    play,
+    row,
+    unfinished,
+)
 
 import env_adapters
 from env_adapters.minihack.expert import ScriptedPolicy

@@ -5,8 +5,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from scripted import MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer
-from test_rollout_agent_loop import ANSWER, GUIDE, play, row
+from scripted import ANSWER, GUIDE, MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, play, row
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from verl.workers.rollout.llm_server import LLMServerClient
 
