@@ -70,7 +70,7 @@ traceback. If its gradient is not finite, verl's engine leaves the weights as th
 ``comprl/extractor/skipped``.
 
 **The extractor's engine dies or hangs**. Its updates fail as above. A checkpoint gets the extractor of the one before
-it (``trainer/checkpoint.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.
+it (``trainer/checkpoint_contents.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the

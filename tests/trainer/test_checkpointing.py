@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1 import trainer_base
 
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.experience.transfer.snapshot import write_snapshot
-from verl_comprl.trainer.checkpoint import resume_folder
+from verl_comprl.trainer.checkpoint_contents import resume_folder
 from verl_comprl.trainer.checkpoint_folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync

@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer import manager_guard
-from verl_comprl.trainer.checkpoint import STATE_FILE
+from verl_comprl.trainer.checkpoint_contents import STATE_FILE
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard
 

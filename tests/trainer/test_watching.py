@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import UnderWay, doing
 from verl_comprl.platform.waiting import begin
-from verl_comprl.trainer import checkpoint, keys, situation, watching
+from verl_comprl.trainer import checkpoint_contents, keys, situation, watching
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.situation import describe_prompts, describe_queues, describe_work
 from verl_comprl.trainer.watching import PHASES, WAITS
@@ -158,8 +158,10 @@ def test_the_line_is_the_innermost_one_of_ours_that_does_not_only_wait() -> None
     places: list[str] = []
     broken: Any = SimpleNamespace(lock=SimpleNamespace(acquire=acquire, release=lambda: None))
     with pytest.raises(AttributeError):  # it has a lock, and nothing to save
-        checkpoint.save(Path("/nowhere"), 1, broken, lambda folder: None, 1)
-    assert [re.sub(r":\d+ ", ": ", place) for place in places] == ["verl_comprl/trainer/checkpoint.py: in save"]
+        checkpoint_contents.save(Path("/nowhere"), 1, broken, lambda folder: None, 1)
+    assert [re.sub(r":\d+ ", ": ", place) for place in places] == [
+        "verl_comprl/trainer/checkpoint_contents.py: in save"
+    ]
 
 
 def test_a_process_that_is_silent_or_dead_is_told_from_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from verl_comprl.platform.patches import accept_flush
 from verl_comprl.platform.waiting import begin, call_within, result_within
 from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.batch import RolloutBatch
-from verl_comprl.trainer.checkpoint import check_ranks, check_same_run, resume_folder
+from verl_comprl.trainer.checkpoint_contents import check_ranks, check_same_run, resume_folder
 from verl_comprl.trainer.checkpoint_folders import step_of
 from verl_comprl.trainer.determinism import SameOrder
 from verl_comprl.trainer.episode_log import EpisodeLog

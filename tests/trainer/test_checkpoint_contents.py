@@ -18,8 +18,8 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import StoreError
 from verl_comprl.extractor.generation_record import GenerationRecord, write_records
 from verl_comprl.manager.actor import Opening
-from verl_comprl.trainer import checkpoint, experience_runtime
-from verl_comprl.trainer.checkpoint import STATE_FILE, check, check_ranks, check_same_run
+from verl_comprl.trainer import checkpoint_contents, experience_runtime
+from verl_comprl.trainer.checkpoint_contents import STATE_FILE, check, check_ranks, check_same_run
 from verl_comprl.trainer.checkpoint_folders import is_full
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
@@ -161,6 +161,6 @@ def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number
         lock=threading.Lock(), save=lambda folder: None, weight_version=1, update_is_late=False
     )
     with pytest.raises(type(cause), match="No space") as raised:
-        checkpoint.save(tmp_path, 3, extractor, save, 1.0)
+        checkpoint_contents.save(tmp_path, 3, extractor, save, 1.0)
     assert type(raised.value) is type(cause) and is_full(raised.value) is not store
     assert not (tmp_path / STATE_FILE).exists() and not extractor.lock.locked()

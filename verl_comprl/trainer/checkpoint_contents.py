@@ -1,4 +1,4 @@
-"""Saves and loads our part of a checkpoint, next to verl's: extractor, bank, queue, buffer and counters."""
+"""Our part of a checkpoint (extractor, bank, queue, buffer and counters), saved and loaded next to verl's."""
 
 import json
 import math
