@@ -6,7 +6,7 @@ same number of turns and every turn the same number of tokens (``ignore_eos``), 
 asked, and the arms have the same prompts. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on
 engines that are started once; the first step of a turn is left out. Nothing is subtracted from the clock.
 
-Rows are appended to ``overhead.jsonl``; the same command goes on with the rounds that are missing.
+Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
     python benchmarks/overhead.py [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead] [key=value …]
     python benchmarks/overhead.py --report

@@ -51,7 +51,7 @@ request (``openai.OpenAIError``, ``EndpointError``). While the actor's server, i
 The first traceback of each kind is in ``RUN/train.log``, with all other warnings of the manager
 (``manager/kept_warnings.py``). While the extractor is away, distillations and a merge wait, which is no failure
 (``manager/availability.py``). A step that the manager does not close in time is counted in
-``comprl/collect_timeouts`` and goes on.
+``comprl/collect_timeouts`` and continues.
 
 **The manager's process dies**. Ray starts it again, and ``trainer/manager_guard.py`` opens bank and queue in it.
 Rollouts continue without guidance meanwhile.
@@ -64,8 +64,8 @@ Rollouts continue without guidance meanwhile.
 
 **An update of the extractor fails** in a worker, in a server, or because a wait reached its limit
 (:class:`WaitTimeout`). The servers are restored (``trainer/serving.py``) and it is tried again after 5, 10, 20 …
-seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is trained no more; the
-run goes on with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``; ``RUN/train.log`` has the first
+seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is no longer trained; the
+run continues with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``; ``RUN/train.log`` has the first
 traceback. If its gradient is not finite, verl's engine leaves the weights as they are, and its batch counts as trained:
 ``comprl/extractor/skipped``.
 

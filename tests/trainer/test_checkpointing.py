@@ -49,10 +49,10 @@ class Experience:
         self._events = events
         self.is_held_back = False
 
-    def hold_back(self) -> None:
+    def hold_updates(self) -> None:
         self.is_held_back = True
 
-    def go_on(self) -> None:
+    def resume_updates(self) -> None:
         self.is_held_back = False
 
     def save(self, folder: Path, step: int) -> None:

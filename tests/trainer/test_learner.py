@@ -282,30 +282,30 @@ def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: py
     )
     learner.start()
     assert begun.wait(10)
-    learner.hold_back()
+    learner.hold_updates()
     goes_on.set()
     with extractor.lock:
         assert extractor.weight_version == 1
         time.sleep(0.1)
         assert extractor.weight_version == 1
-    learner.go_on()
+    learner.resume_updates()
     until(lambda: extractor.weight_version > 1)
 
 
 def test_a_learner_that_is_held_back_begins_no_update(start: Start) -> None:
     learner, extractor, buffer = start(0, thread=False)
-    learner.hold_back()
+    learner.hold_updates()
     learner.start()
     time.sleep(0.2)
     assert extractor.trained_on == [] and len(buffer) == 2
-    learner.go_on()
+    learner.resume_updates()
     until(lambda: not len(buffer))
     assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"]]
 
 
 def test_a_run_can_end_while_its_learner_is_held_back(start: Start) -> None:
     learner, extractor, _ = start(0, thread=False)
-    learner.hold_back()
+    learner.hold_updates()
     learner.start()
     learner.stop(10.0)
     assert not learner._thread.is_alive() and extractor.trained_on == []

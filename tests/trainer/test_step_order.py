@@ -114,14 +114,14 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     trainer_of(kind, events, updates, logged).fit(MagicMock())
 
     # The extractor begins no update between the actor's update of a step that is saved and the end of its checkpoint.
-    training, held = ["train"] * updates, ["hold_back", "train"] * updates
+    training, held = ["train"] * updates, ["hold_updates", "train"] * updates
     assert events == [
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
         *(*held, "collect 2", "record 2", "take_turn"),
-        *("hold_back", "save verl's", "save 2", "name", "go_on", "publish 2"),
+        *("hold_updates", "save verl's", "save 2", "name", "resume_updates", "publish 2"),
         *(*held, "collect 3", "record 3", "take_turn"),
-        *("hold_back", "save verl's", "save 3", "name", "go_on", "publish 3"),
+        *("hold_updates", "save verl's", "save 3", "name", "resume_updates", "publish 3"),
         *("end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]

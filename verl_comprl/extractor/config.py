@@ -127,7 +127,7 @@ class ExtractorConfig(Settings):
 
     max_failures: NonNegativeInt = 5
     """Updates that may fail one after the other. Each is tried again after 5, 10, 20 … seconds, at most 5 minutes;
-    after the last one the extractor is trained no more and the run goes on. 0: the first failure ends the run."""
+    after the last one the extractor is no longer trained and the run continues. 0: the first failure ends the run."""
 
     distillation_workers: PositiveInt = 16
     """Episodes that are distilled concurrently."""

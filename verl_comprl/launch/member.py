@@ -56,7 +56,7 @@ def _stay(store: RunStore, node: Node) -> int:
         if not code and ray.poll() is not None:
             if store.get("all"):
                 raise LaunchError(f"Ray on node {store.rank} ended with {ray.returncode}{node.ray_said()}")
-            # Ray gives up on its start sooner than a busy machine needs; how long this may go on is the first node's
+            # Ray gives up on its start sooner than a busy machine needs; how long this may continue is the first node's
             # decision.
             ray = node.start_ray("--address", head["address"])
         return code

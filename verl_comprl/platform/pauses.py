@@ -1,6 +1,6 @@
 """Time limits that stand still while the actor's servers pause for training: of episodes, and of what answers them.
 
-With verl's ``colocate_async`` episodes go on across training steps. Without this, a slow step would end them, and
+With verl's ``colocate_async`` episodes continue across training steps. Without this, a slow step would end them, and
 their questions where the actor is the extractor.
 """
 
@@ -28,7 +28,7 @@ class PausableClock:
         return limit
 
     def pause(self, paused: bool) -> None:
-        """Stop the clock, or let it go on; from any thread."""
+        """Stop the clock, or let it continue; from any thread."""
         if self._loop is None:
             self._paused = paused
         else:
@@ -61,7 +61,7 @@ def episode_clock() -> PausableClock:
 
 
 def pause_episodes(processes: Sequence[Any], paused: bool) -> None:
-    """Stop the clocks of processes that play episodes or answer them, or let them go on; does not wait for that.
+    """Stop the clocks of processes that play episodes or answer them, or let them continue; does not wait for that.
 
     Args:
         processes: Their Ray actors.

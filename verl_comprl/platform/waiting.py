@@ -36,7 +36,7 @@ def wait_for(reference: Any, seconds: float, what: str) -> Any:
 
     Args:
         reference: What the remote call returned, or a list of that.
-        seconds: How long to wait. The call itself goes on after that.
+        seconds: How long to wait. The call itself continues after that.
         what: What is waited for, as it should read in an error.
 
     Raises:
@@ -77,7 +77,7 @@ def result_within(future: "Future[T]", seconds: float, what: str) -> T:
 
     Args:
         future: What it returned.
-        seconds: How long to wait. The call itself goes on after that.
+        seconds: How long to wait. The call itself continues after that.
         what: What is waited for, as it should read in an error.
 
     Raises:

@@ -16,7 +16,7 @@ from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckp
 FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""
 UNFINISHED = "unfinished.json"
-"""In the folder of a run that was interrupted or failed, also when it went on after it had finished: its record."""
+"""In the folder of a run that was interrupted or failed, also when it continued after it had finished: its record."""
 
 _STEPS = "trainer.total_training_steps"
 _FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
@@ -82,7 +82,7 @@ class CheckedRun:
 
     @property
     def checkpoint(self) -> int:
-        """Step of the checkpoint from which the run would go on; 0 if it would begin."""
+        """Step of the checkpoint from which the run would continue; 0 if it would begin."""
         with suppress(TornCheckpoint):  # the run says so when it starts
             latest = CheckpointFolders(self.folder).latest() if self._resumes else None
             return step_of(latest) if latest else 0
@@ -90,7 +90,7 @@ class CheckedRun:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the parts of the run from which it would go on; 0 if it would begin."""
+        """Seconds of the parts of the run from which it would continue; 0 if it would begin."""
         if not self.checkpoint:
             return 0.0
         # The record of a later part includes the seconds of the earlier ones.
@@ -99,7 +99,7 @@ class CheckedRun:
 
     @property
     def mistake(self) -> str | None:
-        """Why the run cannot go on from what is in its folder, if it cannot.
+        """Why the run cannot continue from what is in its folder, if it cannot.
 
         Raises:
             ConfigError: If a record cannot be read.

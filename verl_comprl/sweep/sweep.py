@@ -37,7 +37,7 @@ def run(
 
     The engines are started once, except for runs that need their own. Each run begins with the models' initial weights
     and has a folder, a bank, workers and settings of its own. A run that has finished before, with as many steps or
-    more, is not repeated: its record is that of then. With more steps than it had it goes on, from its last checkpoint.
+    more, is not repeated: its record is that of then. With fewer steps, it continues from its last checkpoint.
     One that was interrupted continues from its last checkpoint, or begins again if it has none. After a run that
     failed, the engines are started again.
 

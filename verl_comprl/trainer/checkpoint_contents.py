@@ -69,7 +69,7 @@ def save(
         save_manager: Lets the experience manager save into a folder; waits for that.
         seconds: Limit of waiting for a running update of the extractor.
         earlier: An earlier checkpoint, whose extractor is taken where a process of its engine has died or hangs.
-        given_up: Whether the extractor is trained no more, so that it is taken whatever keeps the engine from saving.
+        given_up: Whether the extractor is no longer trained, so that it is taken whatever keeps the engine from saving.
 
     Returns:
         Whether the extractor is the present one.

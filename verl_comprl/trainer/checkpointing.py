@@ -1,6 +1,6 @@
 """Mixin over verl's V1 trainers that writes and loads a whole checkpoint: verl's part and ours, as one cut.
 
-Nothing is trained while it is written. The extractor's learner waits, too; episodes that go on with an asynchronous
+Nothing is trained while it is written. The extractor's learner waits, too; episodes that continue with an asynchronous
 trainer are in verl's TransferQueue first, so that an episode whose tokens are in the checkpoint has been reported.
 """
 
@@ -54,11 +54,11 @@ class CheckpointingTrainer(EngineSharing):
             StoreError: If the bank's store stays away, likewise.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
         """
-        self.experience_runtime.hold_back()
+        self.experience_runtime.hold_updates()
         try:
             self._try_to_save()
         finally:
-            self.experience_runtime.go_on()
+            self.experience_runtime.resume_updates()
 
     def _try_to_save(self) -> None:
         deadline = time.monotonic() + STORE_SECONDS
@@ -94,7 +94,7 @@ class CheckpointingTrainer(EngineSharing):
         actor would wait for all of it. One that is running has the time of the actor's update to end.
         """
         if self._is_save_due:
-            self.experience_runtime.hold_back()
+            self.experience_runtime.hold_updates()
         return super()._update_actor(batch, metrics)
 
     @property

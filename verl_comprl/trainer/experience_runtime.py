@@ -96,10 +96,10 @@ class NoExperienceRuntime:
     def bank_checksum(self) -> str | None:
         """Return the checksum of the bank's current content."""
 
-    def hold_back(self) -> None:
-        """Begin no update of the extractor before :meth:`go_on`; a checkpoint comes soon, and would wait for it."""
+    def hold_updates(self) -> None:
+        """Begin no update of the extractor before :meth:`resume_updates`: the coming checkpoint would wait for it."""
 
-    def go_on(self) -> None:
+    def resume_updates(self) -> None:
         """Let the extractor be updated again."""
 
     def save(self, folder: Path, step: int) -> None:
@@ -280,15 +280,15 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Return the checksum of the bank's entries with their counters."""
         return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
 
-    def hold_back(self) -> None:
-        """Begin no update of the extractor in the background before :meth:`go_on`; one that is running goes on."""
+    def hold_updates(self) -> None:
+        """Begin no update of the extractor before :meth:`resume_updates`; one that is running continues."""
         if self._learner is not None:
-            self._learner.hold_back()
+            self._learner.hold_updates()
 
-    def go_on(self) -> None:
+    def resume_updates(self) -> None:
         """Let the extractor be updated again."""
         if self._learner is not None:
-            self._learner.go_on()
+            self._learner.resume_updates()
 
     def save(self, folder: Path, step: int) -> None:
         """Write extractor, bank, queue, buffer and counters; updates of the extractor must be held back.

@@ -215,7 +215,7 @@ class ExtractorRuntime:
         The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
 
         Raises:
-            WaitTimeout: If it takes longer than ``comprl.work_timeout``. It goes on: :meth:`wait_for_late_update`.
+            WaitTimeout: If it takes longer than ``comprl.work_timeout``. It continues: :meth:`wait_for_late_update`.
             ray.exceptions.RayError: What a worker raised.
         """
         model = self.config.actor_rollout_ref
@@ -269,7 +269,7 @@ class ExtractorRuntime:
 
     @property
     def update_is_late(self) -> bool:
-        """Whether an update that took longer than its limit goes on; to be asked by the one who holds the lock."""
+        """Whether an update that took longer than its limit continues; to be asked by the one who holds the lock."""
         return self._updating is not None and not self._updating.done()
 
     def save(self, folder: Path) -> None:

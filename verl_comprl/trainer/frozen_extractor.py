@@ -25,7 +25,7 @@ class FrozenExtractor:
     is_down = False
     """Whether an update has left the servers in no state to answer."""
     update_is_late = False
-    """Whether an update that took longer than its limit goes on."""
+    """Whether an update that took longer than its limit continues."""
 
     def __init__(self, config: DictConfig) -> None:
         """Take the run's config."""

@@ -2,7 +2,7 @@
 
 On slots of its own that is a background thread, whose schedule is independent of the actor's steps; on those of the
 actor the two take turns. Its failures are independent of the actor in any case: an update that fails is tried again
-later, and after some failures in a row the extractor is trained no more.
+later, and after some failures in a row the extractor is no longer trained.
 """
 
 import math
@@ -83,15 +83,15 @@ class ExtractorLearner:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def hold_back(self) -> None:
-        """Let the thread begin no further update before :meth:`go_on`.
+    def hold_updates(self) -> None:
+        """Let the thread begin no further update before :meth:`resume_updates`.
 
         Otherwise it would take the extractor's lock again at once while full batches wait, and a checkpoint would not
         get it: locks are not given in turn.
         """
         self._held_back.set()
 
-    def go_on(self) -> None:
+    def resume_updates(self) -> None:
         """Let the thread update again."""
         self._held_back.clear()
 
@@ -118,7 +118,7 @@ class ExtractorLearner:
 
     @property
     def given_up(self) -> bool:
-        """Whether the extractor is trained no more, as too many updates in a row have failed."""
+        """Whether the extractor is no longer trained, as too many updates in a row have failed."""
         return self._given_up
 
     @property

@@ -1,7 +1,7 @@
 """Notices that the experience manager's process has died, and lets it begin again.
 
 Ray starts the process again, so that all handles stay valid; until the bank is open again in it, calls raise
-:class:`~verl_comprl.manager.actor.ManagerNotOpen`. Rollouts go on without guidance meanwhile.
+:class:`~verl_comprl.manager.actor.ManagerNotOpen`. Rollouts continue without guidance meanwhile.
 """
 
 import threading

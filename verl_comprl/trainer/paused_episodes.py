@@ -16,7 +16,7 @@ class PausedEpisodes(PPOTrainer):
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """Let the servers go on, then the clocks."""
+        """Let the servers continue, then the clocks."""
         super().on_step_end()  # pyright: ignore[reportAbstractUsage]  verl's class comes after this one
         self._pause(False)
 

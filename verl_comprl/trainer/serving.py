@@ -59,7 +59,7 @@ class Serving:
         self._telling = threading.Lock()
         """Held from a change of state until it has been told, which has a limit of its own."""
         self._copying: Future[Any] | None = None
-        """The latest transfer of weights; one that took longer than its limit goes on in the workers."""
+        """The latest transfer of weights; one that took longer than its limit continues in the workers."""
 
     @property
     def replicas(self) -> list[Any]:
@@ -143,7 +143,7 @@ class Serving:
                 raise
 
     def _leave_out_the_dead(self) -> None:
-        """Go on with the servers that are left; one that has died would fail every order to all of them.
+        """Continue with the servers that are left; one that has died would fail every order to all of them.
 
         And copying weights to it would hang in verl's sender, which waits for a receiver.
 

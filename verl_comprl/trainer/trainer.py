@@ -139,7 +139,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         try:
             marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            # First, since episodes that go on would keep the distillation queue from becoming empty.
+            # First, since episodes that continue would keep the distillation queue from becoming empty.
             if self._actor_is_extractor:  # its servers are to read the last ones
                 self.kill_episodes()
             else:
@@ -348,7 +348,7 @@ class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """Let the servers go on, with the new weights."""
+        """Let the servers continue, with the new weights."""
         super().on_step_end()
         if self._actor_is_extractor:
             self.order_servers("resume_generation_replicas")

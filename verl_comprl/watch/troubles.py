@@ -9,7 +9,7 @@ from verl_comprl.display.progress import Metrics
 _LATEST = {
     "comprl/degraded": "guided episodes of this step got nothing: store or embedder failed",
     "comprl/extractor/away": "the extractor cannot be asked",
-    "comprl/extractor/given_up": "the extractor is trained no more: too many updates failed",
+    "comprl/extractor/given_up": "the extractor is no longer trained: too many updates failed",
     "comprl/extractor/failed": "updates of the extractor failed",
     "comprl/collect_timeouts": "steps that the manager did not close in time",
     "comprl/saves_failed": "checkpoints left out: the disk is full",
