@@ -14,8 +14,14 @@ from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 MakeRecord = Callable[..., GenerationRecord]
 
-# Kinds of call by the first letter of a record's name; x is a format failure of a distillation.
-KINDS = {"e": CallKind.DISTILL, "m": CallKind.MERGE, "a": CallKind.ANSWER, "x": CallKind.DISTILL}
+# Kinds of call by the first letter of a record's name; x and y are format failures.
+KINDS = {
+    "e": CallKind.DISTILL,
+    "m": CallKind.MERGE,
+    "a": CallKind.ANSWER,
+    "x": CallKind.DISTILL,
+    "y": CallKind.ANSWER,
+}
 
 
 def make(name: str, version: int = 0) -> GenerationRecord:
@@ -29,7 +35,7 @@ def buffer_of(batch_size: int, share: float = 1.0, cooldown: float = 0) -> Train
 def fill(buffer: TrainingBuffer, *names: str, reward: float = 1.0) -> None:
     """Add a sample per name, in this order: each in a collection step of its own, since those of one are shuffled."""
     for name in names:
-        if name[0] == "x":
+        if name[0] in "xy":
             buffer.add_format_failure(make(name), -1.0)
         else:
             buffer.add(make(name))
@@ -184,6 +190,7 @@ def test_format_failures_are_no_company_for_an_outcome_of_their_kind() -> None:
         (0.5, ["a1", "a2", "a3", "a4"], ["a1", "a2", "a3", "a4"], 0),  # no entry waits
         (0.5, ["e1", "e2", "e3", "e4", "a1"], ["e1", "e2", "e3", "e4"], 1),  # the share is a limit, no quota
         (0.5, ["x1", "a1", "a2", "a3", "e1"], ["a1", "a2", "e1", "x1"], 1),  # half of the batch, not of the outcomes
+        (0.5, ["y1", "a1", "a2", "e1", "e2", "e3"], ["a1", "e1", "e2", "y1"], 2),  # unreadable ones are answers, too
         (0.0, ["a1", "e1", "a2", "e2", "e3", "e4"], ["e1", "e2", "e3", "e4"], 2),
         (1.0, ["a1", "a2", "a3", "a4", "e1"], ["a1", "a2", "a3", "a4"], 1),
     ],
@@ -235,8 +242,9 @@ def check(batch: Sequence[str], waiting: list[str], batch_size: int, share: floa
     """Check one batch against the rules, and return what waits afterwards."""
     assert len(batch) == batch_size and set(batch) <= set(waiting)
     left = [name for name in waiting if name not in batch]
-    assert 4 * sum(name[0] == "x" for name in batch) <= batch_size
-    if sum(name[0] == "a" for name in batch) > share * batch_size:
+    assert 4 * sum(name[0] in "xy" for name in batch) <= batch_size
+    kinds = Counter(name[0] for name in batch)
+    if kinds["a"] and kinds["a"] + kinds["y"] > share * batch_size:
         assert not [name for name in left if name[0] in "em"], "an entry waits behind too many answers"
     for group in ("a", "em"):  # within a group the oldest first
         chosen = [name for name in batch if name[0] in group]

@@ -130,6 +130,24 @@ async def test_a_damaged_line_is_counted_and_skipped(
     await asyncio.wait_for(queue.wait_idle(), 1)
 
 
+@pytest.mark.parametrize("damage", [b"x", b'{"text": 3}', b"3", b'{"key": "c", "text": "{}"}'])
+async def test_a_damaged_line_does_not_keep_the_others_from_a_checkpoint(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, damage: bytes
+) -> None:
+    queue = make_queue(capacity=1)
+    for id in ("a", "b", "c"):
+        queue.put(make_request(id))
+    file = tmp_path / "queue" / WAITING
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[1] = damage.ljust(len(lines[1]))
+    file.write_bytes(b"".join(lines))
+    queue.save(tmp_path / "saved.jsonl")
+    assert queue.counts["disk_failures"] == 1
+    resumed = make_queue("resumed")
+    resumed.restore(tmp_path / "saved.jsonl")
+    assert await drain(resumed) == ["a", "c"]
+
+
 async def test_requests_of_an_earlier_process_are_not_delivered(
     make_queue: MakeQueue, make_request: MakeRequest
 ) -> None:

@@ -163,15 +163,16 @@ class TrainingBuffer:
     def _choose(self) -> list[Sample]:
         """Return the samples of the next batch, or none if it would not be full.
 
-        All waiting format failures, which are few enough, and the oldest outcomes. Answers get more than their share
-        only if there are too few samples of entries for the rest.
+        All waiting format failures, which are few enough, and the oldest outcomes. Answers, unreadable ones among
+        them, get more than their share only if there are too few samples of entries for the rest.
         """
         needed = self._batch_size - len(self._failures)
         # A smaller batch would change the baselines and the scale of the update.
         if len(self._samples) < needed:
             return []
         answers = [self._records[sample.record_id].kind is CallKind.ANSWER for sample in self._samples]
-        room_for_answers = max(self._max_answers, needed - answers.count(False))
+        unreadable = sum(self._records[sample.record_id].kind is CallKind.ANSWER for sample in self._failures)
+        room_for_answers = max(0, self._max_answers - unreadable, needed - answers.count(False))
         chosen: list[Sample] = []
         for sample, is_answer in zip(self._samples, answers, strict=True):
             if len(chosen) < needed and (room_for_answers or not is_answer):

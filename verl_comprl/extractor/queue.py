@@ -111,6 +111,13 @@ class DistillationQueue:
         if not len(self):
             self._idle.set()
 
+    def _try_read(self, id: str) -> str | None:
+        try:
+            return self._log.read(id)
+        except (OSError, ValueError) as error:
+            self._count_disk_failure(f"a request that waits on disk is not in a checkpoint: {error}")
+            return None
+
     def _forget(self, id: str) -> None:
         self._pending.pop(id, None)
         try:
@@ -136,10 +143,16 @@ class DistillationQueue:
         await self._idle.wait()
 
     def save(self, path: Path) -> None:
-        """Write all pending requests, including those on disk, as JSON lines; and how many dead letters there are."""
+        """Write all pending requests, including those on disk, as JSON lines; and how many dead letters there are.
+
+        One on disk that cannot be read again is left out and counted.
+
+        Raises:
+            OSError: If ``path`` cannot be written.
+        """
         with path.open("w", encoding="utf-8") as file:
             file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
-            file.writelines(f"{self._log.read(id)}\n" for id in self._on_disk)
+            file.writelines(f"{text}\n" for id in self._on_disk if (text := self._try_read(id)) is not None)
         letters = self._dead_letters.stat().st_size if self._dead_letters.exists() else 0
         state = {"file": str(self._dead_letters.resolve()), "bytes": letters}
         _letters_file(path).write_text(json.dumps(state), encoding="utf-8")

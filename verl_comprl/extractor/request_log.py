@@ -78,10 +78,10 @@ class RequestLog:
             ValueError: If something else has changed the file.
         """
         offset, length = self._places[key]
-        text = json.loads(os.pread(self._open().fileno(), length, offset))["text"]
-        if not isinstance(text, str):
-            raise ValueError(f"no text at {offset} of {self._path}")
-        return text
+        fields = json.loads(os.pread(self._open().fileno(), length, offset))
+        if not _is_ours(fields) or fields.get("key") != key:
+            raise ValueError(f"another text than that of {key} at {offset} of {self._path}")
+        return str(fields["text"])
 
     def remove(self, key: str) -> None:
         """Note that a text waits no more, if it did.
