@@ -41,9 +41,9 @@ def solution() -> tuple[list[str], list[str]]:
     return turns, seen
 
 
-def distilling_loop(make_loop: Any, server: ScriptedServer, every: int = 1) -> Any:
+def distilling_loop(make_loop: Any, server: ScriptedServer, every: int = 1, source: str = "guided") -> Any:
     loop = make_loop(server, ScriptedManager(GUIDE, ANSWER), response_length=8192)
-    change_settings(loop, "self_distillation", weight=0.1, every=every)
+    change_settings(loop, "self_distillation", weight=0.1, every=every, source=source)
     return loop
 
 
@@ -84,20 +84,43 @@ async def test_the_prompt_is_that_of_a_free_episode_also_where_the_environment_h
 
 
 @pytest.mark.parametrize(
-    ("columns", "every"),
+    ("columns", "every", "source"),
     [
-        ({"session_id": 2}, 1),  # the free half
-        ({"session_id": 0, "evaluation": True}, 1),
-        ({"session_id": 0}, 2),  # not at step 5
+        ({"session_id": 2}, 1, "guided"),  # the other half
+        ({"session_id": 0}, 1, "free"),
+        ({"session_id": 0, "evaluation": True}, 1, "guided"),
+        ({"session_id": 1, "evaluation": True}, 1, "free"),
+        ({"session_id": 0}, 2, "guided"),  # not at step 5
     ],
 )
 async def test_nothing_else_is_distilled(
-    make_loop: Any, tokenizer: Any, solution: tuple[list[str], list[str]], columns: dict[str, Any], every: int
+    make_loop: Any,
+    tokenizer: Any,
+    solution: tuple[list[str], list[str]],
+    columns: dict[str, Any],
+    every: int,
+    source: str,
 ) -> None:
     server = ScriptedServer(tokenizer, list(solution[0]))
-    output = await play(distilling_loop(make_loop, server, every), **row(**columns, max_turns=MAX_TURNS))
+    output = await play(distilling_loop(make_loop, server, every, source), **row(**columns, max_turns=MAX_TURNS))
     assert output.extra_fields[OUTPUT_KEY] == "episode"
     assert output.extra_fields["reward_extra_info"]["success"] == 1.0
+
+
+async def test_a_free_success_is_imitated_as_it_was_played(
+    make_loop: Any, tokenizer: Any, solution: tuple[list[str], list[str]]
+) -> None:
+    """The arm self_imitation, the control of self-distillation."""
+    server = ScriptedServer(tokenizer, list(solution[0]))
+    loop = distilling_loop(make_loop, server, source="free")
+    outputs = await play(loop, **row(2, max_turns=MAX_TURNS))
+    assert [output.extra_fields[OUTPUT_KEY] for output in outputs] == ["distillation", "episode"]
+    imitated, played = outputs
+    assert (imitated.prompt_ids, imitated.response_ids, imitated.response_mask) == (
+        played.prompt_ids,
+        played.response_ids,
+        played.response_mask,
+    )
 
 
 async def test_an_episode_without_success_is_not_distilled(make_loop: Any, tokenizer: Any) -> None:

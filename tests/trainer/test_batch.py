@@ -57,3 +57,13 @@ def test_episodes_better_than_the_free_half_are_distilled() -> None:
         ("q", 1, False, 1.0, EPISODE, 9),
     )
     assert rows.distilled().tolist() == [True, False, False, False, False, False]
+
+
+def test_free_episodes_better_than_their_half_are_imitated() -> None:
+    rows = batch(
+        ("p", 0, True, 1.0, EPISODE, 6),
+        ("p", 1, False, 1.0, DISTILLATION, 5),
+        ("p", 1, False, 1.0, EPISODE, 9),
+        ("p", 2, False, 0.0, EPISODE, 9),
+    )
+    assert rows.distilled(of_guided=False).tolist() == [False, True, False, False]

@@ -1,6 +1,6 @@
 """From rewards to the advantages that are trained on: our trainer around verl's own computation, numbers by hand."""
 
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -75,6 +75,7 @@ def trained(
     padding: int = 0,
     estimator: str = ADVANTAGE_ESTIMATOR,
     weight: float = 0.0,
+    source: Literal["guided", "free"] = "guided",
 ) -> tuple[list[float], Any]:
     """Return the advantage of each output, and the trainer."""
     queue = Queue(outputs, padding)
@@ -86,7 +87,7 @@ def trained(
         {"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 4}}, "data": {"train_batch_size": 1}}
     )
     trainer.comprl = ComprlConfig.model_construct(
-        self_distillation=SelfDistillationConfig(weight=weight), actor_critic=ActorCriticConfig()
+        self_distillation=SelfDistillationConfig(weight=weight, source=source), actor_critic=ActorCriticConfig()
     )
     trainer.parameter_sync_step, trainer._local, trainer._stretch = 1, MagicMock(), 1
     trainer._episodes = MagicMock()
@@ -137,4 +138,18 @@ def test_a_success_that_is_imitated_without_its_experience(monkeypatch: pytest.M
     # The loss is 0.5 times the mean over four rollouts of the negative log-prob, so 0.5 / 4 of verl's eight rows.
     assert advantages == pytest.approx([half, 0.5 * 8 / 4, -half, 0.0, half, -half], abs=1e-5)
     assert trainer._stretch == 2
+    trainer._local.add_distilled.assert_called_once_with(1.0)
+
+
+def test_a_free_success_is_imitated_where_the_free_half_is_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[Output] = [
+        *HALVES[:2],
+        (2, DISTILLATION, False, 1.0),
+        HALVES[2],
+        (3, DISTILLATION, False, 0.0),
+        HALVES[3],
+    ]
+    advantages, trainer = trained(outputs, monkeypatch, padding=2, weight=0.5, source="free")
+    half = 2 * 0.5**0.5
+    assert advantages == pytest.approx([half, -half, 0.5 * 8 / 4, half, 0.0, -half], abs=1e-5)
     trainer._local.add_distilled.assert_called_once_with(1.0)
