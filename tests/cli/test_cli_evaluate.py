@@ -63,6 +63,44 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     assert (model.hybrid_engine, model.rollout.checkpoint_engine.backend) == (True, "naive")
 
 
+@pytest.mark.parametrize("given", ["", "/another/bank"])
+def test_an_evaluation_reads_a_bank_of_its_own_and_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    extractor = {"train": True, "distill": True}
+    config: Any = {
+        "comprl": {
+            "experience": True,
+            "initial_bank": "/of/the/run",
+            "drain_timeout": 60,
+            "extractor": extractor,
+            "bank": {"path": str(tmp_path / "bank"), "url": "http://127.0.0.1:6333"},
+            "queue": {"folder": str(tmp_path / "queue")},
+        },
+        "trainer": {"device": "cpu", "v1": {"trainer_mode": "comprl_sync"}},
+        "actor_rollout_ref": {
+            "hybrid_engine": True,
+            "rollout": {"checkpoint_engine": {"backend": "naive"}, "val_kwargs": {"n": 2, "temperature": 1.0}},
+        },
+    }
+    save_config(OmegaConf.create(config), tmp_path)
+    checkpoint = tmp_path / "global_step_2"
+    checkpoint.mkdir()
+    ran: list[Any] = []
+    monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
+    monkeypatch.setattr("verl_comprl.train.run", lambda config: ran.append(config) or 3)
+    bank = ["--bank", given] if given else []
+    assert main(["evaluate", "--checkpoint", str(checkpoint), "--samples", "4", "--greedy", *bank]) == 3
+    ours, folder = ran[0].comprl, Path(ran[0].trainer.default_local_dir)
+    assert ours.initial_bank == (given or str(checkpoint / "comprl" / "bank"))
+    assert (ours.bank.path, ours.bank.url) == (str(folder / "bank"), "")
+    assert ours.queue.folder == str(folder / "queue") and tmp_path not in folder.parents
+    assert (ours.extractor.train, ours.extractor.distill, ours.drain_timeout) == (False, False, 0)
+    sampling = ran[0].actor_rollout_ref.rollout.val_kwargs
+    assert (sampling.n, sampling.temperature) == (8, 0.0)
+    assert ran[0].trainer.resume_from_path == str(checkpoint) and ran[0].trainer.val_only
+
+
 @pytest.mark.parametrize(("code", "kept"), [(130, False), (1, True)])
 def test_an_evaluation_that_was_stopped_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kept: bool

@@ -76,12 +76,21 @@ def test_the_manager_pauses_with_the_actors_servers_if_they_answer(
     assert ExperienceRuntime(OmegaConf.create()).pausing == pausing
 
 
+@pytest.mark.parametrize("error", [WaitTimeout("to note", 30.0), ActorDiedError(), ManagerNotOpen("not open")])
 @pytest.mark.parametrize("there", [True, False])
-def test_telling_a_late_manager_does_not_fail(runtime: Any, asked: list[str], late: set[str], there: bool) -> None:
+def test_telling_a_manager_that_does_not_answer_does_not_fail(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch, there: bool, error: Exception
+) -> None:
     """It would abort the update of which the manager is told."""
+    asked: list[str] = []
+
+    def wait_for(call: str, *_: Any) -> None:
+        asked.append(call)
+        raise error
+
+    monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
     name = "back" if there else "away"
     setattr(runtime.manager, name, SimpleNamespace(remote=lambda: name))
-    late.add(name)
     runtime._tell_manager(there)
     assert asked == [name]
 
@@ -194,3 +203,19 @@ def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_agai
     runtime.stop(1.0)
     runtime._restart_manager()
     assert openings == [Opening(True, killed_in=7, checkpoint=saved / "comprl")]
+
+
+def test_a_manager_that_begins_again_takes_the_latest_checkpoint_that_is_there(
+    runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openings: list[Opening] = []
+    monkeypatch.setattr(experience_runtime, "load_manager", lambda *_: "load")
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: openings.append(opening))
+    monkeypatch.setattr(runtime, "_connect_extractor", lambda: None, raising=False)
+    runtime._config, runtime._step = OmegaConf.create(), 9
+    removed, older, newer, never_named = (tmp_path / f"global_step_{step}" / "comprl" for step in (2, 4, 6, 8))
+    for folder in (older, newer):
+        folder.mkdir(parents=True)
+    for runtime._checkpoints in ([removed, older, newer, never_named], [never_named], []):
+        runtime._restart_manager()
+    assert openings == [Opening(True, killed_in=9, checkpoint=found) for found in (newer, None, None)]

@@ -1,0 +1,99 @@
+"""What a manager does with the content of the bank that it opens: a Ray actor's class, without Ray."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import Add, BankConfig
+from verl_comprl.experience.transfer.snapshot import read_snapshot
+from verl_comprl.extractor.config import QueueConfig
+from verl_comprl.extractor.credit import ONE_STEP
+from verl_comprl.manager import actor
+from verl_comprl.manager.actor import Opening
+
+CALL = {"listed": (), "task": "fetch", "environment": "room", "step": 0, "weight_version": 0}
+KEPT, NOT_KEPT = Opening(keep_content=True), Opening(keep_content=False)
+
+OpenManager = Callable[..., Awaitable[Any]]
+
+
+@pytest_asyncio.fixture
+async def open_manager(tmp_path: Path, embedder: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenManager]:
+    """Return a function that closes the manager before, as the end of its run does, and opens another one."""
+    monkeypatch.setattr(actor, "_actor_name", lambda run: run)
+    monkeypatch.setattr(actor, "relieve_garbage_collector", lambda: None)
+    managers: list[Any] = []
+
+    async def open_(opening: Opening, folder: str = "bank", **settings: Any) -> Any:
+        if managers:
+            await managers.pop().close()
+        manager = actor._ManagerActor()
+        manager._embedder, manager._tokenizer = embedder, None
+        config = ComprlConfig(
+            bank=BankConfig(path=str(tmp_path / folder)),
+            queue=QueueConfig(folder=str(tmp_path / "queue")),
+            **settings,
+        )
+        await manager.open(config, opening, run=str(tmp_path), seed=0, settling=ONE_STEP)
+        managers.append(manager)
+        return manager
+
+    yield open_
+    for manager in managers:
+        await manager.close()
+
+
+async def write(manager: Any, title: str) -> None:
+    await manager._bank.apply([Add(title=title, content="take the key")], call_id=title, **CALL)
+
+
+def titles(manager: Any) -> list[str]:
+    return [entry.title for entry in manager._bank.entries()]
+
+
+async def test_a_new_run_begins_with_an_empty_bank_and_what_was_there_is_saved_aside(
+    open_manager: OpenManager, tmp_path: Path
+) -> None:
+    await write(await open_manager(NOT_KEPT), "of an earlier run")
+    assert not list(tmp_path.glob("bank-*")), "nothing was there"
+    assert titles(await open_manager(NOT_KEPT)) == []
+    (aside,) = tmp_path.glob("bank-*")
+    assert [entry.title for entry in read_snapshot(aside, None).entries] == ["of an earlier run"]
+
+
+async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tmp_path: Path) -> None:
+    await write(await open_manager(NOT_KEPT), "mine")
+    assert titles(await open_manager(KEPT)) == ["mine"]
+    assert not list(tmp_path.glob("bank-*"))
+
+
+async def test_a_snapshot_is_where_a_new_run_begins_and_no_part_of_one_that_continues(
+    open_manager: OpenManager, tmp_path: Path
+) -> None:
+    manager = await open_manager(NOT_KEPT, "another")
+    await write(manager, "known before")
+    await manager._bank.save(tmp_path / "snapshot")
+    given = {"initial_bank": str(tmp_path / "snapshot")}
+    manager = await open_manager(NOT_KEPT, **given)
+    assert titles(manager) == ["known before"]
+    await manager._bank.delete([entry.id for entry in manager._bank.entries()])
+    await write(manager, "learned since")
+    assert titles(await open_manager(KEPT, **given)) == ["learned since"]
+
+
+async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
+    open_manager: OpenManager, tmp_path: Path
+) -> None:
+    manager = await open_manager(NOT_KEPT, "another")
+    await write(manager, "in another bank")
+    await manager._bank.save(tmp_path / "snapshot")
+    manager = await open_manager(NOT_KEPT)
+    await write(manager, "of the checkpoint")
+    await manager.replace_bank("")
+    assert titles(manager) == ["of the checkpoint"]
+    await manager.replace_bank(str(tmp_path / "snapshot"))
+    assert titles(manager) == ["in another bank"]
