@@ -22,8 +22,10 @@ def places(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"COMPRL_{name}", "folder")
 
 
-@pytest.mark.parametrize("recipe", ["mix3/paper", "minihack_small/cpu", "miniature/full"])
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize(
+    ("recipe", "arm"),
+    [*(("mix3/paper", arm) for arm in ARMS), ("minihack_small/cpu", "offline"), ("miniature/full", "no_merge")],
+)
 def test_recipes_leave_to_an_arm_what_it_sets(recipe: str, arm: str) -> None:
     assert list(contradictions(config(recipe, f"arm={arm}"))) == []
 

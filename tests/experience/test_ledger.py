@@ -17,11 +17,13 @@ async def stored(bank: Any) -> dict[str, Any]:
 
 
 async def test_counters_are_written_within_the_flush_interval(open_bank: Any, apply: Any) -> None:
-    bank = await open_bank(flush_seconds=0.05)
+    bank = await open_bank(flush_seconds=0.5)
     a, b = (await apply(bank, Add(title="a", content="x"), Add(title="b", content="y"))).new_ids
     bank.record_outcome([a], success=True)
     assert (await stored(bank))[a].uses == 0  # in memory only
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(10):
+        while not (await stored(bank))[a].uses:
+            await asyncio.sleep(0.05)
     assert (await stored(bank))[a].uses == 1 and (await stored(bank))[b].uses == 0
 
 
@@ -37,11 +39,13 @@ async def test_a_failing_flush_is_counted_logged_once_and_repeated(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(bank._ledger.store, "update", refuse)
         bank.record_outcome([a], success=True)
-        await asyncio.sleep(0.2)
-        assert bank.statistics()["counter_flush_failures"] > 1
+        async with asyncio.timeout(10):
+            while bank.statistics()["counter_flush_failures"] < 2:
+                await asyncio.sleep(0.02)
         assert len(caplog.records) == 1
-    await asyncio.sleep(0.2)
-    assert (await stored(bank))[a].uses == 1
+    async with asyncio.timeout(10):
+        while not (await stored(bank))[a].uses:
+            await asyncio.sleep(0.05)
 
 
 async def test_training_and_votes_are_counted_with_the_entries_of_the_call(open_bank: Any, apply: Any) -> None:

@@ -1,6 +1,8 @@
 """Every GPU layout composes on top of recipes, passes the checks of a start, and adds up."""
 
+import copy
 import math
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ ON_TOP = [
     ("1x8", "swebench/paper"),
 ]
 LIMIT = 0.95 * CARD
+composed_once = cache(compose_layout)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def composed(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     files = tuple(f"data.{split}_files=[{rows}]" for split in ("train", "val"))
 
     def make(layout: str | None, recipe: str, *overrides: str) -> DictConfig:
-        return compose_layout(layout, recipe, (*files, *overrides))
+        return copy.deepcopy(composed_once(layout, recipe, (*files, *overrides)))
 
     return make
 

@@ -22,7 +22,7 @@ from env_adapters.host.wire import encode
 PROCESS = "misbehaving:Misbehaving"
 THREAD = "misbehaving:Sharing"
 BOTH = pytest.mark.parametrize("name", [PROCESS, THREAD])
-SHORT = Limits(reset=20.0, step=0.6, episode=60.0)
+SHORT = Limits(reset=20.0, step=2.0, episode=60.0)
 
 MakeHost = Callable[..., EnvironmentHost]
 
@@ -81,7 +81,7 @@ async def test_only_thread_safe_environments_share_the_process(make_host: MakeHo
 @BOTH
 @pytest.mark.parametrize(
     ("action", "message"),
-    [("raise", "RuntimeError: raised on command"), ("hang", r"step\(\) did not return within 0.6 s")],
+    [("raise", "RuntimeError: raised on command"), ("hang", r"step\(\) did not return within 2.0 s")],
 )
 async def test_a_failure_affects_only_its_episode(make_host: MakeHost, name: str, action: str, message: str) -> None:
     host = make_host()
@@ -318,7 +318,7 @@ async def test_an_import_that_hangs_affects_only_its_episode(
 ) -> None:
     (tmp_path / "hanging.py").write_text("import time; time.sleep(3)")
     monkeypatch.syspath_prepend(tmp_path)
-    host = make_host(Limits(reset=0.5, step=0.6, episode=60.0))
+    host = make_host(Limits(reset=0.5, step=2.0, episode=60.0))
     with pytest.raises(EnvironmentFailure, match=r"importing 'hanging:Environment' did not return within 0\.5 s"):
         await play(host, "hanging:Environment")
     assert await play(host, THREAD, "fine") == ["seed 1", "fine"]

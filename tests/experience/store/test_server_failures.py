@@ -130,11 +130,11 @@ async def test_creation_is_not_retried(double: QdrantDouble, config: BankConfig)
 async def test_timeouts(double: QdrantDouble) -> None:
     config = BankConfig(url=double.url, collection="slow", timeout_seconds=1, attempts=1)
     store = await ServerStore.open(config, embedding=IDENTITY)
-    double.faults.delay = 2.0
+    double.faults.delay = 5.0
     started = time.monotonic()
     with pytest.raises(StoreError, match=r"ReadTimeout|no answer within 1 s"):
         await store.search(SEARCH)
-    assert time.monotonic() - started < 1.8
+    assert time.monotonic() - started < 4.0
     double.faults.delay = 0.0
     await store.close()
 
