@@ -142,7 +142,7 @@ def test_measures_are_nested_by_task_and_arm() -> None:
 
 
 def evaluation_of_a_bank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, before: str, after: str, manifest: str = ""
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, before: str | None, after: str | None, manifest: str = ""
 ) -> Path:
     """Let ``comprl evaluate`` find an evaluation that has just ended; returns the checkpoint."""
     bank = tmp_path / "bank"
@@ -177,6 +177,14 @@ def test_a_bank_that_changed_is_an_error_after_its_result(
     assert "the evaluation changed its bank: its checksum was one, now it is two" in printed.err
     assert json.loads(printed.out)["average"] == {"with": {"success": 0.5}}
     assert json.loads((tmp_path / "result.json").read_text()) == json.loads(printed.out)
+
+
+def test_a_bank_of_which_nothing_is_known_is_not_called_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = evaluation_of_a_bank(tmp_path, monkeypatch, before=None, after=None)
+    assert main(["evaluate", "--checkpoint", str(checkpoint)]) == 2
+    assert "is not known: its manager did not answer" in capsys.readouterr().err
 
 
 def test_a_snapshot_that_another_library_wrote_is_no_changed_bank(

@@ -1,5 +1,6 @@
 """The configuration that a run leaves in its folder."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ def test_everything_is_resolved_but_secrets(folder: Path) -> None:
     assert "sk-1" not in text and text.count("${oc.env:SERVICE_API_KEY}") == 2
     config = load_config(folder)
     assert (config.path, config.again, config.key, config.list) == ("/data/x", "/data/x", "sk-1", ["sk-1", 1])
+
+
+def test_a_disk_that_is_full_leaves_the_earlier_configuration(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (folder / FILE).read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("verl_comprl.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_config(OmegaConf.create({"other": 1}), folder)
+    assert (folder / FILE).read_bytes() == before
 
 
 def test_overrides_change_what_is_there(folder: Path) -> None:

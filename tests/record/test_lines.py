@@ -1,5 +1,6 @@
 """Lines of JSON that are appended to a file: whole ones or none, and never a secret."""
 
+import json
 import os
 from pathlib import Path
 
@@ -51,3 +52,12 @@ def test_secrets_do_not_reach_plain_text() -> None:
     }
     text = 'sk-"0123456789-more and sk-"0123456789, short, /home/me'
     assert text_redactor(environment)(text) == "*** and ***, short, /home/me"
+
+
+def test_secrets_of_several_lines_are_found_line_by_line_and_in_json_and_repr() -> None:
+    key = '-----BEGIN KEY-----\n  "MIIEvQIBADAN"\n-----END KEY-----'
+    redact = text_redactor({"DEPLOY_KEY": key})
+    printed = [*key.split("\n"), json.dumps({"error": key}), repr(key), f"{key!r}"[5:-5], "a line of the run"]
+    cleaned = [redact(line) for line in printed]
+    assert cleaned[-1] == "a line of the run"
+    assert not [line for line in cleaned if "MIIEvQ" in line]

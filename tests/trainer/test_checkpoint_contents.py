@@ -116,6 +116,16 @@ def test_a_run_does_not_continue_one_of_another_arm_or_model(tmp_path: Path, con
     check_same_run(saved, config)
 
 
+def test_a_torn_configuration_is_named_and_no_permission_to_continue_another_run(
+    tmp_path: Path, config: DictConfig
+) -> None:
+    (tmp_path / "config.yaml").write_text("comprl:\n  arm: 'compl")
+    with pytest.raises(
+        ConfigError, match=r"config\.yaml is not YAML: .*; delete it if the checkpoint global_step_4 is"
+    ):
+        check_same_run(tmp_path / "global_step_4", config)
+
+
 def test_a_run_continues_with_another_back_end_and_a_path_written_differently(
     tmp_path: Path, config: DictConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

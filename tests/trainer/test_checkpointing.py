@@ -59,6 +59,9 @@ class Experience:
         self._events.append("ours")
         (folder / "comprl.json").write_text(json.dumps({"step": step}))
 
+    def note_checkpoint(self, folder: Path) -> None:
+        assert flaw(folder) is None, "a manager that is started again begins from it"
+
 
 class Callback:
     def __init__(self, events: list[str]) -> None:

@@ -76,6 +76,12 @@ def test_the_manager_pauses_with_the_actors_servers_if_they_answer(
     assert ExperienceRuntime(OmegaConf.create()).pausing == pausing
 
 
+def test_an_evaluation_does_without_a_checksum_that_does_not_come(runtime: Any, late: set[str]) -> None:
+    runtime.manager.bank_checksum = SimpleNamespace(remote=lambda: "bank_checksum")
+    late.add("bank_checksum")
+    assert runtime.bank_checksum() is None and runtime._collect_timeouts == 1
+
+
 @pytest.mark.parametrize("error", [WaitTimeout("to note", 30.0), ActorDiedError(), ManagerNotOpen("not open")])
 @pytest.mark.parametrize("there", [True, False])
 def test_telling_a_manager_that_does_not_answer_does_not_fail(
@@ -181,7 +187,7 @@ def test_a_manager_that_does_not_close_is_ended(
     killed: list[Any] = []
     monkeypatch.setattr(experience_runtime.ray, "kill", killed.append)
     monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
-    runtime.close()
+    runtime.close(1.0)
     assert killed == [runtime.manager]
 
 
@@ -213,9 +219,12 @@ def test_a_manager_that_begins_again_takes_the_latest_checkpoint_that_is_there(
     monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: openings.append(opening))
     monkeypatch.setattr(runtime, "_connect_extractor", lambda: None, raising=False)
     runtime._config, runtime._step = OmegaConf.create(), 9
-    removed, older, newer, never_named = (tmp_path / f"global_step_{step}" / "comprl" for step in (2, 4, 6, 8))
+    removed, older, newer = (tmp_path / f"global_step_{step}" for step in (2, 4, 6))
     for folder in (older, newer):
-        folder.mkdir(parents=True)
-    for runtime._checkpoints in ([removed, older, newer, never_named], [never_named], []):
+        (folder / "comprl").mkdir(parents=True)
+    for saved, found in (((), None), ((removed,), None), ((removed, older, newer), newer / "comprl")):
+        runtime._checkpoints = []
+        for folder in saved:
+            runtime.note_checkpoint(folder)
         runtime._restart_manager()
-    assert openings == [Opening(True, killed_in=9, checkpoint=found) for found in (newer, None, None)]
+        assert openings.pop() == Opening(True, killed_in=9, checkpoint=found)

@@ -1,5 +1,6 @@
 """JSON-lines files of a run, across a resume."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -31,6 +32,25 @@ def test_records_after_the_step_resumed_from_are_set_aside(tmp_path: Path, step:
 def test_a_new_run_has_no_file_to_rewind(tmp_path: Path) -> None:
     rewind_log(tmp_path / "run" / "metrics.jsonl", -1)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_the_next_start_drops_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for step in (1, 2, 3):
+        MetricsFile(file).log({"loss": 1.0}, step)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("verl_comprl.files.os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            rewind_log(file, 1)
+    assert steps(file) == [1, 2, 3]
+    rewind_log(file, 1)
+    assert steps(file) == [1]
 
 
 def test_a_line_that_a_killed_process_left_is_dropped(tmp_path: Path) -> None:

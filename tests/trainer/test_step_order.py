@@ -36,6 +36,9 @@ class Events(list[str]):
 
     pausing = ()
 
+    def note_checkpoint(self, folder: object) -> None:
+        self.append("note")
+
     def __getattr__(self, name: str) -> Any:
         def note(*arguments: Any) -> dict[str, float]:
             self.append(" ".join([name, *(str(argument) for argument in arguments[-1:] if not callable(argument))]))
@@ -66,7 +69,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.end_episodes, trainer.kill_episodes = lambda free_memory=False: events.append("end_episodes"), dict
     trainer.watch_over = lambda *_: None
     trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()
-    trainer.stop, trainer._saved_step, trainer._saves_failed = StopRequest(), -1, 0
+    trainer.stop, trainer._saved_step, trainer._saves_failed, trainer._in_order = StopRequest(), -1, 0, False
     trainer._first_step, trainer._resumed_from = 0, None
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
@@ -119,9 +122,9 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
         *(*held, "collect 2", "record 2", "take_turn"),
-        *("hold_updates", "save verl's", "save 2", "name", "resume_updates", "publish 2"),
+        *("hold_updates", "save verl's", "save 2", "name", "note", "resume_updates", "publish 2"),
         *(*held, "collect 3", "record 3", "take_turn"),
-        *("hold_updates", "save verl's", "save 3", "name", "resume_updates", "publish 3"),
+        *("hold_updates", "save verl's", "save 3", "name", "note", "resume_updates", "publish 3"),
         *("end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]

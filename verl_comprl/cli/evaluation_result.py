@@ -47,10 +47,12 @@ def check_bank(found: dict[str, Any]) -> None:
         found: What ``result`` returned.
 
     Raises:
-        EvaluationError: If the bank's entries differ from those it started with.
+        EvaluationError: If the bank's entries differ from those it started with, or that is not known.
     """
     if bank := found.get("bank"):
         before, after = bank["sha256_before"], bank["sha256"]
+        if not before or not after:
+            raise EvaluationError("whether the evaluation changed its bank is not known: its manager did not answer")
         if before != after:
             raise EvaluationError(f"the evaluation changed its bank: its checksum was {before}, now it is {after}")
 

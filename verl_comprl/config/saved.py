@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_comprl.files import write_atomically
 from verl_comprl.record.settings_file import SETTINGS as FILE
 
 _SECRET = re.compile(r"oc\.env:\s*\w*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
@@ -18,7 +19,8 @@ def save_config(config: DictConfig, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     resolved = OmegaConf.to_container(config, resolve=True)
     plain = _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
-    OmegaConf.save(OmegaConf.create(plain), folder / FILE)
+    # A start that is killed meanwhile must not leave half of it: it says which checkpoints a run may continue.
+    write_atomically(folder / FILE, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
 
 
 def _without_secrets(resolved: Any, given: Any) -> Any:

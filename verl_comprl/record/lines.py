@@ -71,8 +71,11 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], b
 
 
 def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """Return a function that replaces the environment's secrets in plain text with ``***``."""
-    secrets = _secrets(environment)
+    """Return a function that replaces the environment's secrets in plain text with ``***``.
+
+    Also where they are part of JSON or of Python's ``repr``, and single lines of them: output is logged line by line.
+    """
+    secrets = _longest_first(form for value in _secrets(environment) for form in _forms(value))
 
     def redact(text: str) -> str:
         for secret in secrets:
@@ -84,8 +87,19 @@ def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:
     """Return the values of variables that are named like secrets, longest first: one may contain another."""
-    named = {value for name, value in environment.items() if _SECRET_NAME.search(name)}
-    return sorted((value for value in named if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
+    return _longest_first(value for name, value in environment.items() if _SECRET_NAME.search(name))
+
+
+def _longest_first(values: Iterable[str]) -> list[str]:
+    return sorted({value for value in values if len(value) >= SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def _forms(value: str) -> Iterator[str]:
+    lines = [line.strip() for line in value.splitlines()]
+    for text in (value, *lines):
+        yield text
+        yield orjson.dumps(_clean(text)).decode()[1:-1]
+        yield repr(text)[1:-1]
 
 
 def _clean(value: Any) -> Any:

@@ -128,7 +128,10 @@ def check_same_run(folder: Path, config: DictConfig) -> None:
         return
     models = ["actor_rollout_ref", *(["extractor"] if comprl_config(config).has_extractor_engine else [])]
     names = ["comprl.arm", *(f"{model}.model.{key}" for model in models for key in ("path", "lora_rank"))]
-    before = OmegaConf.create(read_settings(run / SETTINGS))
+    try:
+        before = OmegaConf.create(read_settings(run / SETTINGS))
+    except ValueError as error:
+        raise ConfigError(f"{error}; delete it if the checkpoint {folder.name} is of the run that you start") from error
     pairs = {name: (OmegaConf.select(before, name), OmegaConf.select(config, name)) for name in names}
     differing = [
         f"{name}={saved} (now {wanted})"

@@ -121,6 +121,7 @@ class CheckpointingTrainer(EngineSharing):
         keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
         saved = folders.finish(step, (MODEL, "data.pt"), keep)
         self._saved_step = step
+        self.experience_runtime.note_checkpoint(saved)
         callback.on_save(trainer=self, global_step=step, checkpoint_dir=str(saved), async_save=False)
 
     def _load_checkpoint(self) -> None:

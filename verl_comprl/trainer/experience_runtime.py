@@ -110,8 +110,19 @@ class NoExperienceRuntime:
             step: Its actor step.
         """
 
-    def close(self) -> None:
-        """Close the bank."""
+    def note_checkpoint(self, folder: Path) -> None:
+        """Note a checkpoint that is complete.
+
+        Args:
+            folder: The checkpoint.
+        """
+
+    def close(self, seconds: float) -> None:
+        """Close the bank.
+
+        Args:
+            seconds: Limit.
+        """
 
 
 class ExperienceRuntime(NoExperienceRuntime):
@@ -132,7 +143,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._guard = ManagerGuard(self.manager, self._restart_manager)
         self._step = 0
         self._checkpoints: list[Path] = []
-        """Our part of each checkpoint, in order; those that were removed, or never completed, do not exist."""
+        """Our part of each complete checkpoint, in order; those that were removed since do not exist."""
         self._is_open = False
         self._collect_timeouts = 0
         self._extractor_saves_failed = 0
@@ -276,9 +287,13 @@ class ExperienceRuntime(NoExperienceRuntime):
             limit = min(seconds, MANAGER_SECONDS)
             _print_all(wait_for(self.manager.take_warnings.remote(), limit, "the experience manager's warnings"))
 
-    def bank_checksum(self) -> str:
-        """Return the checksum of the bank's entries with their counters."""
-        return self._guard.ask(self.manager.bank_checksum.remote, self._comprl.work_timeout, "the checksum of the bank")
+    def bank_checksum(self) -> str | None:
+        """Return the checksum of the bank's entries with their counters; None if the manager is late."""
+        try:
+            return self._ask(self.manager.bank_checksum.remote, "the checksum of the bank")
+        except WaitTimeout as error:
+            self._note_timeout(error)
+            return None
 
     def hold_updates(self) -> None:
         """Begin no update of the extractor before :meth:`resume_updates`; one that is running continues."""
@@ -305,8 +320,10 @@ class ExperienceRuntime(NoExperienceRuntime):
             given_up=self._learner is not None and self._learner.given_up,
         )
         self._extractor_saves_failed += not saved
-        # Where the folder will be once the checkpoint is complete; until then there is nothing there.
-        self._checkpoints.append(Path(self._config.trainer.default_local_dir).resolve() / folder.name / "comprl")
+
+    def note_checkpoint(self, folder: Path) -> None:
+        """Note a checkpoint of this run that is complete: a manager that is started again begins from it."""
+        self._checkpoints.append(folder.resolve() / "comprl")
 
     def _save_manager(self, folder: str) -> None:
         """Let the manager save; one that dies meanwhile does so again, of what it still has."""
@@ -317,11 +334,11 @@ class ExperienceRuntime(NoExperienceRuntime):
         folders = (path.parent for path in reversed(self._checkpoints))
         return next((folder for folder in folders if (folder / checkpoint_contents.EXTRACTOR_FOLDER).is_dir()), None)
 
-    def close(self) -> None:
-        """Close the bank and end the manager."""
+    def close(self, seconds: float) -> None:
+        """Close the bank, within ``seconds``, and end the manager."""
         try:
             if self._is_open:
-                wait_for(self.manager.close.remote(), CLOSE_SECONDS, "the experience manager to close the bank")
+                wait_for(self.manager.close.remote(), seconds, "the experience manager to close the bank")
         except (WaitTimeout, StoreError, RayActorError, ManagerNotOpen) as error:  # costs the counts since a flush
             print(f"the bank was not closed: {error}")
         finally:

@@ -1,10 +1,12 @@
 """JSON-lines files of a run: metrics, evaluations and failed rollouts, kept consistent when the run is resumed."""
 
+import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.files import write_atomically
 from verl_comprl.record.lines import append_lines, decode, encode, redactor
 
 METRICS_FILE = "metrics_file"
@@ -32,8 +34,8 @@ def rewind_log(file: Path, step: int) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if _step(line) <= step]
     if len(kept) < len(lines):
-        file.rename(file.with_name(f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}{file.suffix}"))
-        file.write_bytes(b"".join(kept))
+        shutil.copyfile(file, file.with_name(f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}{file.suffix}"))
+        write_atomically(file, b"".join(kept))
 
 
 def _step(line: bytes) -> float:

@@ -28,6 +28,8 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
+from verl_comprl.experience.store.folder import FolderLock
+from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
 from verl_comprl.platform.waiting import begin, call_within, result_within
@@ -39,7 +41,7 @@ from verl_comprl.trainer.determinism import SameOrder
 from verl_comprl.trainer.episode_log import EpisodeLog
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.evaluation_flag import MarkedAgentLoops
-from verl_comprl.trainer.experience_runtime import HASTY_SECONDS, ExperienceRuntime
+from verl_comprl.trainer.experience_runtime import CLOSE_SECONDS, HASTY_SECONDS, ExperienceRuntime
 from verl_comprl.trainer.failures import FailureLog
 from verl_comprl.trainer.groups import SubmittedAhead
 from verl_comprl.trainer.limited_transfers import LimitedTransfers
@@ -47,6 +49,7 @@ from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.rewinding import rewind_run
+from verl_comprl.trainer.run_lock import lock_run
 from verl_comprl.trainer.run_log import add_metrics_file, append_record
 from verl_comprl.trainer.saved_paths import saved_paths
 from verl_comprl.trainer.single_server_client import make_client
@@ -76,6 +79,9 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self._local = LocalUpdates()
         self._bank_before: str | None = None
         """Checksum of the bank when the latest evaluation began."""
+        self._lock: FolderLock | None = None
+        self._in_order = False
+        """Whether the run has ended by itself or on a first request to stop."""
         self._stretch = 1
         """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
 
@@ -87,6 +93,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
             self.experience_runtime = ExperienceRuntime(self.config)
 
     def _setup(self) -> None:
+        self._lock = lock_run(self._folder, self.progress.note)
         folder = self._resumed_from = resume_folder(self.config, self.progress.note)
         step = step_of(folder) if folder else -1
         if folder is not None:
@@ -94,7 +101,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
             check_ranks(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
-        # After the bank was opened: that fails if another run has this folder, whose files must stay as they are.
         rewind_run(self._folder, step)
         self.take_back_marker()
         reserve(slot_groups(self.config))
@@ -135,7 +141,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         """Train the actor; the extractor is trained in the background meanwhile."""
         self.experience_runtime.begin()
         self.watch_over(agent_loop_manager)
-        in_order = False
         try:
             marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
@@ -149,20 +154,25 @@ class ComplementaryTrainerMixin(StoppableTrainer):
                 totals = self.experience_runtime.finish(lambda: self.stop.made)
                 self.stop_between_steps()
                 self.progress.finish(totals, saved_paths(self._folder, self._saved_step, self.config, self.comprl))
-            in_order = True
+            self._in_order = True
         except Exception as error:
-            in_order = isinstance(error, RunInterrupted)
+            self._in_order = isinstance(error, RunInterrupted)
             self._failures.explain(error)
             raise
         finally:
             with suppress(Exception):  # whatever has failed, which matters more
                 self.kill_episodes()
             self._episodes.close(self.global_steps)
-            self.experience_runtime.stop(self.comprl.work_timeout if in_order else HASTY_SECONDS)
+            self.experience_runtime.stop(self.comprl.work_timeout if self._in_order else HASTY_SECONDS)
 
     def close(self) -> None:
-        """Close the bank."""
-        self.experience_runtime.close()
+        """Close the bank and give the folder back; without long waits after a failure or a second signal."""
+        try:
+            self.experience_runtime.close(CLOSE_SECONDS if self._in_order else MANAGER_SECONDS)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     # ---- one actor step ----
 
