@@ -1,5 +1,6 @@
 """Grading of correct, wrong and cheating patches."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -97,8 +98,12 @@ END""",
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_tricks_do_not_resolve(trick: str, start: Start, instances: dict[str, Instance]) -> None:
-    verdict = grade_changes(start, instances["chronos-2"], TRICKS[trick], seconds=2)
+    # A time-out would look like a good defence, so only the trick that needs one has a short time.
+    seconds = 2 if trick == "never ends" else 30
+    started = time.monotonic()
+    verdict = grade_changes(start, instances["chronos-2"], TRICKS[trick], seconds=seconds)
     assert not verdict.resolved and verdict.score == 0.0
+    assert trick == "never ends" or time.monotonic() - started < seconds
 
 
 def test_known_test_files_are_restored_and_other_changes_count(start: Start, instances: dict[str, Instance]) -> None:
