@@ -42,11 +42,3 @@ async def test_less_similar_entries_fill_the_places_that_are_left(open_bank: Any
     found = {(await bank.retrieve("walk east")).entry.id for _ in range(60)}
     # The first of the far ones has the last place, and those as similar share it.
     assert found == set(ids[:8])
-
-
-async def test_of_entries_whose_turn_it_is_the_latest_is_read(open_bank: Any, apply: Any) -> None:
-    bank = await open_bank(retrieval_pool=4, recency_seconds=0.0)
-    ids = [(await apply(bank, WALK, call_id=str(number))).new_ids[0] for number in range(6)]
-    assert (await bank.retrieve("walk east", read_only=True)).entry.id == ids[-1]
-    found = [(await bank.retrieve("walk east")).entry.id for _ in range(12)]
-    assert found == ids[::-1] * 2

@@ -207,11 +207,7 @@ class Retriever:
         return self._count_retrieval(self.random.choice(entries), time.time(), count) if entries else None
 
     def _choose(self, pool: Sequence[Hit], count: bool) -> Experience | None:
-        """Return the entry of ``pool`` with the highest score; of several the latest.
-
-        What the extractor writes now is what its next update is about. Entries whose turn has not come for a long time
-        are of an extractor that knew less, and their outcomes say little about the present one.
-        """
+        """Return the entry of ``pool`` with the highest score; ties go to the first."""
         # No await in here: the count must change before the next query is ranked, or the identical queries of a group,
         # which share a batch and a pool, would all get the same entry.
         if not pool:
@@ -221,14 +217,12 @@ class Retriever:
         prior = 0.0 if count else mean_success(entries, config.asked_weight)
         places = positions([hit.score for hit in pool])
 
-        def score(index: int) -> tuple[float, float]:
+        def score(index: int) -> float:
             entry = entries[index]
             if not count:
-                worth = evaluation_score(pool[index].score, entry, prior=prior, asked_weight=config.asked_weight)
-                return worth, entry.created_at
+                return evaluation_score(pool[index].score, entry, prior=prior, asked_weight=config.asked_weight)
             size, lam, recency = config.retrieval_pool, config.diversity, config.recency_seconds
-            turn = training_score(places[index], entry, now, pool=size, lam=lam, recency=recency)
-            return turn, entry.created_at
+            return training_score(places[index], entry, now, pool=size, lam=lam, recency=recency)
 
         left = surviving(len(pool), config.candidate_dropout if count else 0.0, self.random)
         return self._count_retrieval(entries[max(left, key=score)], now, count)
