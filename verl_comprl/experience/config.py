@@ -39,8 +39,7 @@ class BankConfig(Settings):
     """Entries that a query may find: all, those of its environment, or those of its task (`data_source`)."""
 
     retrieval_pool: PositiveInt = 16
-    """Most similar entries that are ranked for a query: its candidates. Entries as similar as the last of them
-    are candidates, too."""
+    """Most similar entries that are ranked for a query: its candidates."""
 
     diversity: NonNegativeFloat = 0.4
     """λ of Eq. 6: how much earlier retrievals lower the score of a candidate. Its similarity rank counts from 1 (best)

@@ -6,7 +6,7 @@ Owns the steps of a retrieval and the cache of search results. The formulas are 
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,8 +36,6 @@ from verl_comprl.experience.updates.sanitize import sanitize
 _log = logging.getLogger(__name__)
 
 _MAX_POOLS = 4096
-_MOST_TIES = 128
-"""Times the size of a pool: about how many equally similar candidates are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,38 +161,27 @@ class Retriever:
         async with self._embedded([query.text for query in distinct]) as embedded:
             vectors = dict(zip(distinct, embedded, strict=True))
             pools = {query: self._cached_pool(query) for query in distinct}
-            unknown = {query: vectors[query] for query, pool in pools.items() if pool is None}
-            new = await self._search_pools({query: vector for query, vector in unknown.items() if _usable(vector)})
-            self._pools |= new
-            pools |= new
+            unknown = [query for query, pool in pools.items() if pool is None and _usable(vectors[query])]
+            requests = [
+                SearchRequest(
+                    vectors[query],
+                    self._config.retrieval_pool,
+                    task=query.task,
+                    environment=query.environment,
+                )
+                for query in unknown
+            ]
+            # A store can hold entries that memory does not, after a write that failed half way: those are no answers.
+            table = self._ledger.table
+            for query, hits in zip(unknown, await self._ledger.search(requests), strict=True):
+                found = [hit for hit in hits if hit.id in table.by_id and hit.id not in table.quarantined]
+                self._pools[query] = pools[query] = found
             return [
                 ValueError("the embedder gave a vector that is zero or not finite")
                 if pool is None
                 else self._choose(pool, count)
                 for pool, count in ((pools[query], count) for query, count in queries)
             ]
-
-    async def _search_pools(self, vectors: Mapping[_Query, np.ndarray]) -> dict[_Query, list[Hit]]:
-        """Search the candidates of each query, best first.
-
-        Those as similar as the last one that fits are candidates, too: which of them a store returns first is chance,
-        and the others would not be found until these are gone.
-        """
-        size, table = self._config.retrieval_pool, self._ledger.table
-        pools: dict[_Query, list[Hit]] = {}
-        left, limit = list(vectors), 2 * size
-        while left:
-            requests = [SearchRequest(vectors[query], limit, task=query[1], environment=query[2]) for query in left]
-            full = []
-            for query, hits in zip(left, await self._ledger.search(requests), strict=True):
-                places = positions([hit.score for hit in hits])
-                if len(hits) == limit and places[-1] < size:
-                    full.append(query)
-                candidates = [hit for hit, place in zip(hits, places, strict=True) if place < size]
-                # A store can hold entries that memory does not, after a write that failed half way: no answers.
-                pools[query] = [hit for hit in candidates if hit.id in table.by_id and hit.id not in table.quarantined]
-            left, limit = full if limit < _MOST_TIES * size else [], 4 * limit
-        return pools
 
     def _explore(self, query: _Query, count: bool, task: str) -> Experience | None:
         """Draw one of the least used entries that ``query`` could find: of those of its task, if there are any.
