@@ -61,14 +61,15 @@ class RequestLog:
         return texts
 
     def put(self, key: str, text: str) -> None:
-        """Append a text.
+        """Append a text, which takes the place of an earlier one of that key.
 
         Raises:
-            OSError: If it cannot be written; it is not added then.
+            OSError: If it cannot be written; nothing has changed then.
         """
         line = _line({"key": key, "text": text})
-        self._places[key] = (self._append(line), len(line))
-        self._live += len(line)
+        place = (self._append(line), len(line))
+        self._live += len(line) - self._places.get(key, (0, 0))[1]
+        self._places[key] = place
 
     def read(self, key: str) -> str:
         """Return the text of ``key``.
