@@ -42,7 +42,7 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 * ``merge``: the entries of one chunk stay as they are. ``retire``: entries are retired a step later.
 * Episodes, calls of the extractor or events of the bank cannot be recorded: ``comprl/record/episodes_lost``,
   ``calls_lost`` and ``events_lost``.
-* Counters of the bank or files of the queue cannot be written: ``comprl/bank/counter_flush_failures`` and
+* Counters or removals of the bank, or files of the queue, cannot be written: ``comprl/bank/counter_flush_failures`` and
   ``comprl/queue/disk_failures``; both are kept in memory.
 
 An endpoint in the extractor's place (``extractor/endpoint.py``) fails like its server does, after the retries of a

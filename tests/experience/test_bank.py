@@ -288,11 +288,11 @@ async def test_a_failing_store_changes_nothing_for_readers_and_the_call_can_be_r
     (a,) = (await apply(bank, key("a"))).new_ids
     update = {"call_id": "second", "listed": [a]}
 
-    async def refuse(ids: Any) -> None:
+    async def refuse(*_: Any) -> None:
         raise StoreError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bank._ledger.store, "delete", refuse)
+        patch.setattr(bank._ledger.store, "upsert", refuse)
         with pytest.raises(StoreError, match="disk full"):
             await apply(bank, Update(ids=(1,), title="A", content="new"), **update)
         assert (await bank.retrieve("a")).entry.id == a and len(bank) == 1
@@ -300,6 +300,24 @@ async def test_a_failing_store_changes_nothing_for_readers_and_the_call_can_be_r
         assert (await bank.retrieve("not asked before")).status == "degraded"
     report = await apply(bank, Update(ids=(1,), title="A", content="new"), **update)
     assert not report.repeated and (await bank.retrieve("a")).entry.content == "new"
+
+
+async def test_a_replacement_is_made_although_the_store_cannot_delete_yet(
+    bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (a,) = (await apply(bank, key("a"))).new_ids
+
+    async def refuse(ids: Any) -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(bank._ledger.store, "delete", refuse)
+        report = await apply(bank, Update(ids=(1,), title="A", content="new"), call_id="second", listed=[a])
+        assert report.removed_ids == (a,) and len(bank) == 1 and len(caplog.records) == 1
+        assert (await bank.retrieve("a")).entry.content == "new"
+        assert {entry.id for entry in await bank._ledger.store.load()} == {a, *report.new_ids}
+    await bank.flush()
+    assert [entry.id for entry in await bank._ledger.store.load()] == list(report.new_ids)
 
 
 async def test_a_reader_sees_the_entry_before_or_after_a_replacement_never_neither(

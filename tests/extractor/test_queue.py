@@ -3,40 +3,17 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from queues import MakeQueue, MakeRequest, drain
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.queue import DEAD_LETTERS, WAITING, DistillationQueue
-
-MakeRequest = Callable[..., DistillationRequest]
-
-
-@pytest.fixture
-def make_queue(tmp_path: Path) -> Callable[..., DistillationQueue]:
-    def make(name: str = "queue", *, recover: bool = False, **settings: Any) -> DistillationQueue:
-        config = QueueConfig(**{"folder": str(tmp_path / name), "backoff_seconds": 0.0, **settings})
-        return DistillationQueue(config, recover=recover)
-
-    return make
-
-
-MakeQueue = Callable[..., DistillationQueue]
-
-
-async def drain(queue: DistillationQueue) -> list[str]:
-    received = []
-    while len(queue):
-        request = await asyncio.wait_for(queue.get(), 1)
-        received.append(request.id)
-        queue.acknowledge(request)
-    return received
 
 
 async def test_first_in_first_out_and_no_request_twice(make_queue: MakeQueue, make_request: MakeRequest) -> None:
@@ -255,18 +232,6 @@ async def test_backoff_doubles_up_to_a_minute_with_jitter(
     bases = [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert all(0.5 * base <= delay <= 1.5 * base for base, delay in zip(bases, delays, strict=True))
     assert len({delay / base for base, delay in zip(bases, delays, strict=True)}) == 9
-
-
-async def test_a_dead_letter_that_cannot_be_written_is_counted(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = make_queue(max_attempts=1)
-    (tmp_path / "queue" / DEAD_LETTERS).mkdir(parents=True)
-    queue.put(make_request("bad"))
-    with caplog.at_level(logging.WARNING):
-        queue.fail(await queue.get(), "no use")
-    assert queue.counts["dead"] == 1 and queue.counts["disk_failures"] == 1 and len(queue) == 0
-    assert "the dead letter of episode bad is lost" in caplog.text
 
 
 # ---- snapshots ----

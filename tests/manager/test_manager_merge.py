@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from managed import WHERE, Extractor, MakeRequest, Open, answered, merged, until
@@ -73,6 +74,39 @@ async def test_a_chunk_that_fails_keeps_its_entries_and_the_pass_goes_on(
     metrics = await setup.manager.collect(1)
     assert (metrics["buffer/samples"], metrics["extractor/samples"]) == (1, 0)  # the unreadable answer is no outcome
     extractor.replies["merge"] = answered({"operation": "retain", "ids": [1]})
+    assert await setup.manager.merge()
+    await merged(setup, passes=2)
+
+
+@pytest.mark.parametrize(("step", "left"), [("upsert", 3), ("delete", 2)])
+async def test_a_chunk_whose_write_is_done_without_an_answer_leaves_a_bank_that_can_be_saved_and_merged_again(
+    open_manager: Open,
+    extractor: Extractor,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    step: str,
+    left: int,
+) -> None:
+    setup = await open_manager(merge=MergeConfig(chunk=2))
+    setup.start()
+    await setup.seed("jump up", "jump down", "pray")
+    retain = answered({"operation": "retain", "ids": [1]})
+    merge = answered({"operation": "merge", "ids": [1, 2], "title": "ab", "content": "both"})
+    extractor.replies["merge"] = [merge, retain]
+    store = setup.bank._ledger.store
+    work = getattr(store, step)
+
+    async def unanswered(*arguments: Any) -> None:
+        await work(*arguments)
+        raise StoreError("no answer within 5 s")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, step, unanswered)
+        assert await setup.manager.merge()
+        await merged(setup)
+    await setup.manager.save(str(tmp_path / "checkpoint"))
+    assert await setup.bank.verify() == [] and len(setup.bank) == left
+    extractor.replies["merge"] = retain
     assert await setup.manager.merge()
     await merged(setup, passes=2)
 

@@ -12,8 +12,10 @@ from verl_comprl.experience import Add, BankConfig
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP
+from verl_comprl.extractor.queue import WAITING
 from verl_comprl.manager import actor
 from verl_comprl.manager.actor import Opening
+from verl_comprl.manager.messages import EpisodeReport
 
 CALL = {"listed": (), "task": "fetch", "environment": "room", "step": 0, "weight_version": 0}
 KEPT, NOT_KEPT = Opening(keep_content=True), Opening(keep_content=False)
@@ -97,3 +99,33 @@ async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
     assert titles(manager) == ["of the checkpoint"]
     await manager.replace_bank(str(tmp_path / "snapshot"))
     assert titles(manager) == ["in another bank"]
+
+
+@pytest.mark.parametrize("saved", ["before the save", "after the save", "never"])
+@pytest.mark.parametrize("distilled", [False, True])
+async def test_a_manager_that_was_killed_counts_no_episode_twice(
+    open_manager: OpenManager, make_request: Any, tmp_path: Path, saved: str, distilled: bool
+) -> None:
+    """Also after a resume from a checkpoint that it saves afterwards, in which its prompt is still in flight."""
+    manager = await open_manager(NOT_KEPT)
+    await write(manager, "mine")
+    (entry,) = manager._bank.entries()
+    episode = EpisodeReport(make_request("a", experience_ids=(entry.id,)), guided=True)
+    checkpoint = None if saved == "never" else tmp_path / "checkpoint"
+    if saved == "after the save":
+        await manager.save(str(checkpoint))
+    await manager.report(episode)
+    if distilled:
+        manager._queue.acknowledge(await manager._queue.get())
+    if saved == "before the save":
+        await manager.save(str(checkpoint))
+        (tmp_path / "queue" / WAITING).unlink()  # as large a file as had to be compacted
+
+    manager = await open_manager(Opening(keep_content=True, killed_in=3, checkpoint=checkpoint))
+    assert await manager.report(episode)
+    await manager.save(str(tmp_path / "later"))
+    manager = await open_manager(KEPT)
+    await manager.restore(str(tmp_path / "later"))
+    assert await manager.report(episode)
+    (entry,) = manager._bank.entries()
+    assert entry.uses == 1 and len(manager._queue) == (not distilled and saved != "before the save")

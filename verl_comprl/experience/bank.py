@@ -321,7 +321,7 @@ class ExperienceBank:
         """Compare memory and store entry by entry; return the differences, one line each.
 
         Raises:
-            StoreError: If the store cannot be read at all.
+            StoreError: If the store cannot be read at all, or what a failed write has left in it cannot be deleted.
         """
 
         async def compare() -> list[str]:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,8 +49,11 @@ async def load_repaired(store: ExperienceStore, *, read_only: bool) -> list[Expe
 class Ledger:
     """The entries in memory and their store, changed together. Belongs to one event loop.
 
-    There are two locks. A writer plans its change under the writer lock, while readers continue. Readers are blocked
-    only while the change is carried out, which takes one or two calls of the store and no call of a model.
+    There are two locks. A writer plans its change and calls the store under the writer lock, while readers continue.
+    Readers are blocked only while memory changes, which waits for nothing.
+
+    A store can fail without telling whether it has done what it was told. What it may hold and memory does not is
+    therefore remembered, hidden from searches, and deleted before the next write.
     """
 
     def __init__(self, store: ExperienceStore, table: EntryTable, *, flush_seconds: float, read_only: bool) -> None:
@@ -59,6 +63,9 @@ class Ledger:
         self.version = 0
         """Incremented by every change that can alter the result of a search."""
         self.flush_failures = 0
+        """Failed writes of counters, and failed removals, which are all repeated."""
+        self._unwanted: set[str] = set()
+        """Ids that the store may hold and memory does not."""
         self.read_only = read_only
         self._loop = asyncio.get_running_loop()
         self._writer = asyncio.Lock()
@@ -73,6 +80,9 @@ class Ledger:
 
     async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
         """Search the store, and take over what another process has written meanwhile; within ``reading``."""
+        if self._unwanted:  # left out here, they take no places of a result
+            unwanted = frozenset(self._unwanted)
+            requests = [replace(request, exclude=request.exclude | unwanted) for request in requests]
         found = await self.store.search(requests)
         if self.store.shared:
             unknown = {hit.id: None for hits in found for hit in hits if hit.id not in self.table.by_id}
@@ -83,7 +93,8 @@ class Ledger:
         """Run ``work`` as the only writer. Cancelling the caller does not stop it.
 
         Raises:
-            StoreError: If the bank was opened read-only, or in another event loop.
+            StoreError: If the bank was opened read-only, or in another event loop, or what an earlier write has left in
+                the store cannot be deleted; ``work`` has not begun then.
         """
         self._check_loop()
         if self.read_only:
@@ -91,12 +102,13 @@ class Ledger:
 
         async def locked() -> T:
             async with self._writer:
+                await self._delete_unwanted()
                 return await work()
 
         task = asyncio.create_task(locked())
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
-        # Shielded: cancelled between its two store calls, a write would leave memory and store different.
+        # Shielded: what a write does not finish is left to the next one, and there may be none.
         return await asyncio.shield(task)
 
     # The methods below are called by the work that `write` runs.
@@ -104,18 +116,33 @@ class Ledger:
     async def change(self, new: Sequence[Experience], vectors: np.ndarray, removed: Sequence[str]) -> None:
         """Add and remove entries; a reader sees the whole change or none of it.
 
-        If the store fails in between, readers keep the old state and the same change can be repeated.
+        Once the new entries are stored the change is made, also if the store then fails to remove the others: that is
+        repeated. Should the process be killed before, `load_repaired` removes what was replaced; what was removed
+        without a successor is there again.
+
+        Raises:
+            StoreError: If the new entries cannot be stored; nothing has changed, and the change can be repeated.
         """
-        # New entries first: a process that dies in between leaves both, and `load_repaired` removes what was removed.
-        # The other order could lose a text whose replacement was never stored. Memory last, so that a store that fails
-        # changes nothing for readers.
-        if new:  # readers take no entry that memory does not have, so they need not wait, nor for a busy server
+        added = {entry.id for entry in new}
+        if new:
+            self._unwanted |= added - self.table.by_id.keys()  # until memory has them
             await self.store.upsert(new, vectors, removed)
         async with self._visible.write():
-            if removed:
-                await self.store.delete(removed)
+            self._unwanted -= added
+            self._unwanted.update(removed)
             self.table.change(new, removed)
             self.version += 1
+        # Last: a process that dies before leaves old and new entries, of which `load_repaired` removes the old ones.
+        # The other order could lose a text whose replacement was never stored.
+        try:
+            await self._delete_unwanted()
+        except StoreError:
+            self._count_failure()
+
+    async def _delete_unwanted(self) -> None:
+        if self._unwanted:
+            await self.store.delete([*self._unwanted])
+            self._unwanted.clear()
 
     async def delete(self, ids: Collection[str]) -> int:
         """Remove entries, also points that cannot be read; return how many were there."""
@@ -130,7 +157,12 @@ class Ledger:
 
     async def rewrite(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Change fields of entries other than texts and counters; counting continues meanwhile."""
-        await self.store.update(self.table.rewritten(changes))
+        entries = self.table.rewritten(changes)
+        try:
+            await self.store.update(entries)
+        except BaseException:
+            self.table.mark_unwritten(entries)  # it may have been done: the next flush writes what memory has
+            raise
         async with self._visible.write():
             # Applied again, to the entries of this moment: putting the ones sent to the store into memory would undo
             # what was counted while the store wrote them.
@@ -214,9 +246,13 @@ class Ledger:
             try:  # even with nothing to write: a server store renews its writer's lease in `update`
                 await self.write(self.write_counters)
             except StoreError:
-                if not self.flush_failures:
-                    _log.exception("counters of the bank could not be written; they stay in memory and are retried")
-                self.flush_failures += 1
+                self._count_failure()
+
+    def _count_failure(self) -> None:
+        """Count the failure that is being handled."""
+        if not self.flush_failures:
+            _log.exception("counters or removals could not be written to the bank's store; both are tried again")
+        self.flush_failures += 1
 
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self._loop:

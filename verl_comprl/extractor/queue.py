@@ -1,7 +1,8 @@
 """Distillation queue with at-least-once delivery: a request is removed only after the bank has committed its result.
 
 A request in progress while a snapshot is taken is part of the snapshot; its id makes distilling it twice harmless.
-Every request is also in a file, from which the queue is recovered if its process is killed. ``put`` never waits: a
+Every request is also in a file, from which the queue is recovered if its process is killed. An attempt is noted there
+when it begins, so that a request whose distillation kills the process is given up in the end. ``put`` never waits: a
 request that does not fit in memory is in the file only, or replaces the oldest.
 """
 
@@ -13,12 +14,13 @@ import random
 import time
 from collections import Counter, deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
+from verl_comprl.record.lines import append_lines
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ _LONGEST_BACKOFF = 60.0
 class _Pending:
     request: DistillationRequest
     attempts: int = 0
+    """Those that have failed; in the file, also the one that is being made."""
 
     def to_json(self) -> str:
         return json.dumps({"attempts": self.attempts, "request": self.request.model_dump(mode="json")})
@@ -75,6 +78,11 @@ class DistillationQueue:
         return len(self._pending) + len(self._on_disk)
 
     @property
+    def taken(self) -> list[str]:
+        """Ids of the requests put into it, before a recovery too: the pending ones and the latest of the others."""
+        return self._log.keys()
+
+    @property
     def on_disk(self) -> int:
         """Number of requests that wait on disk and not in memory."""
         return len(self._on_disk)
@@ -96,7 +104,14 @@ class DistillationQueue:
 
     async def get(self) -> DistillationRequest:
         """Wait for the next request; it stays pending until it is acknowledged or given up."""
-        return self._pending[await self._ready.get()].request
+        pending = self._pending[await self._ready.get()]
+        if pending.request.id in self._log:
+            try:
+                begun = replace(pending, attempts=pending.attempts + 1)
+                self._log.put(pending.request.id, begun.to_json())
+            except OSError as error:
+                self._count_disk_failure(f"an attempt would not be counted after a kill: {error}")
+        return pending.request
 
     def acknowledge(self, request: DistillationRequest) -> None:
         """Remove a request whose result is committed, and load waiting requests from disk."""
@@ -126,12 +141,14 @@ class DistillationQueue:
             self._count_disk_failure(f"after a kill a request would be distilled again: {error}")
 
     def fail(self, request: DistillationRequest, reason: str) -> None:
-        """Schedule a retry of a request, or write it to the dead letters if this was its last attempt."""
+        """Schedule a retry of a request, or write it to the dead letters if this was its last attempt.
+
+        It stays pending, and in checkpoints, as long as its letter cannot be written.
+        """
         pending = self._pending[request.id]
         pending.attempts += 1
         if pending.attempts >= self._config.max_attempts:
-            self._add_dead_letter(pending, reason)
-            self.acknowledge(request)
+            self._give_up(pending, reason)
             return
         self.counts["retried"] += 1
         backoff = min(self._config.backoff_seconds * 2 ** (pending.attempts - 1), _LONGEST_BACKOFF)
@@ -173,10 +190,17 @@ class DistillationQueue:
             return
         for id, text in texts.items():
             try:
-                self._admit(_Pending.from_json(text), logged=True)
+                pending = _Pending.from_json(text)
+                hopeless = pending.attempts >= self._config.max_attempts
             except (ValueError, KeyError, TypeError) as error:
                 self._count_disk_failure(f"a request of the process before is lost: {error}")
                 self._forget(id)
+                continue
+            if hopeless:
+                self._pending[id] = pending
+                self._give_up(pending, "the experience manager was killed during its last attempt")
+            else:
+                self._admit(pending, logged=True)
 
     @property
     def _dead_letters(self) -> Path:
@@ -221,19 +245,28 @@ class DistillationQueue:
             return False
         return True
 
-    def _add_dead_letter(self, pending: _Pending, reason: str) -> None:
+    def _give_up(self, pending: _Pending, reason: str) -> None:
+        """Write a pending request to the dead letters and remove it; it is kept while that fails, and tried again."""
+        self._idle.clear()
+        if self._try_write_letter(pending, reason):
+            self.acknowledge(pending.request)
+        else:
+            asyncio.get_running_loop().call_later(_LONGEST_BACKOFF, self._give_up, pending, reason)
+
+    def _try_write_letter(self, pending: _Pending, reason: str) -> bool:
         path = self._dead_letters
         request = pending.request.model_dump(mode="json")
         letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            append_lines(path, json.dumps(letter).encode("ascii") + b"\n")
+        except OSError as error:
+            self._count_disk_failure(f"the dead letter of episode {pending.request.id} has to wait: {error}")
+            return False
         if not self.counts["dead"]:
             logger.warning("an episode could not be distilled, see %s; further ones are only counted", path)
         self.counts["dead"] += 1
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(letter) + "\n")
-        except OSError as error:
-            self._count_disk_failure(f"the dead letter of episode {pending.request.id} is lost: {error}")
+        return True
 
     def _count_disk_failure(self, what: str) -> None:
         if not self.counts["disk_failures"]:

@@ -6,11 +6,14 @@ a process that is killed loses none. A machine that loses power may.
 
 import json
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO
 
 _COMPACT_BYTES = 16 * 2**20
 """The file is written again when more than this, and more than what waits, belongs to requests that wait no more."""
+_REMEMBERED = 10_000
+"""Latest keys of texts that wait no more; what the file holds of them is small, and written again with it."""
 
 
 class RequestLog:
@@ -21,6 +24,7 @@ class RequestLog:
         self._path = path
         self._file: BinaryIO | None = None
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each line whose text waits
+        self._done: deque[str] = deque(maxlen=_REMEMBERED)
         self._end = 0
         self._live = 0
 
@@ -31,6 +35,10 @@ class RequestLog:
     def __contains__(self, key: str) -> bool:
         """Return whether the text of ``key`` waits."""
         return key in self._places
+
+    def keys(self) -> list[str]:
+        """Return the keys of all texts that wait, and of the latest that wait no more."""
+        return [*self._done, *self._places]
 
     def recover(self) -> dict[str, str]:
         """Take over the file of a process that was killed; returns the texts that wait by id, oldest first.
@@ -50,6 +58,7 @@ class RequestLog:
             except ValueError:  # what the killed process could not finish, which the next line overwrites
                 break
             if "done" in fields:
+                self._done.append(fields["done"])
                 texts.pop(fields["done"], None)
                 self._places.pop(fields["done"], None)
             else:
@@ -61,14 +70,15 @@ class RequestLog:
         return texts
 
     def put(self, key: str, text: str) -> None:
-        """Append a text.
+        """Append a text, which takes the place of an earlier one of that key.
 
         Raises:
-            OSError: If it cannot be written; it is not added then.
+            OSError: If it cannot be written; nothing has changed then.
         """
         line = _line({"key": key, "text": text})
-        self._places[key] = (self._append(line), len(line))
-        self._live += len(line)
+        place = (self._append(line), len(line))
+        self._live += len(line) - self._places.get(key, (0, 0))[1]
+        self._places[key] = place
 
     def read(self, key: str) -> str:
         """Return the text of ``key``.
@@ -93,6 +103,7 @@ class RequestLog:
         if place is None:
             return
         self._live -= place[1]
+        self._done.append(key)
         self._append(_line({"done": key}))
         if self._end - self._live > max(_COMPACT_BYTES, self._live):
             self._compact()
@@ -115,8 +126,9 @@ class RequestLog:
     def _compact(self) -> None:
         """Write what waits to a file of its own, which takes the place of this one."""
         aside = self._path.with_suffix(".new")
-        places, end = {}, 0
+        places = {}
         with aside.open("wb") as new:
+            end = new.write(b"".join(_line({"done": key}) for key in self._done))
             for key, (offset, length) in self._places.items():
                 new.write(os.pread(self._open().fileno(), length, offset))
                 places[key] = (end, length)

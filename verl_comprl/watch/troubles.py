@@ -14,7 +14,7 @@ _LATEST = {
     "comprl/collect_timeouts": "steps that the manager did not close in time",
     "comprl/saves_failed": "checkpoints left out: the disk is full",
     "comprl/bank/degraded": "retrievals failed",
-    "comprl/bank/counter_flush_failures": "writes of counters failed",
+    "comprl/bank/counter_flush_failures": "writes of counters or removals failed",
     "comprl/queue/dead": "distillations given up",
     "comprl/queue/dropped": "episodes dropped from the queue",
     "comprl/queue/disk_failures": "episodes could not be written to disk",

@@ -112,10 +112,10 @@ async def test_an_interrupted_replacement_is_completed_at_opening(
 
     with monkeypatch.context() as patch:  # the process dies before the old entry is deleted
         patch.setattr(bank._ledger.store, "delete", killed)
+        await bank.apply([Update(ids=(1,), title="b", content="b")], call_id="2", listed=[old], **call)
         with pytest.raises(StoreError, match="killed"):
-            await bank.apply([Update(ids=(1,), title="b", content="b")], call_id="2", listed=[old], **call)
+            await bank.close()
     new = derive_id("2", 0)
-    await bank.close()
     for _ in range(2):
         bank = await ExperienceBank.open(config, FakeEmbedder())
         assert [entry.id for entry in bank.entries()] == [new]

@@ -29,31 +29,70 @@ def set_lease(double: QdrantDouble, config: BankConfig, writer: dict[str, Any]) 
     double.collections[f"{config.collection}.lease"]["shard"].update(edge.UpdateOperation.upsert_points([point]))
 
 
+def processes() -> list[str]:
+    """Boot and namespace of process ids, as the kernel names them."""
+    boot = subprocess.run(["cat", "/proc/sys/kernel/random/boot_id"], capture_output=True, text=True, check=True)
+    return [boot.stdout.strip(), f"pid:[{os.stat('/proc/self/ns/pid').st_ino}]"]
+
+
+HERE = processes()
+
+
 @pytest.mark.parametrize(
-    ("host", "age", "refused"),
-    [("here", 1, False), ("elsewhere", 1, True), ("elsewhere", 40, False)],
-    ids=["dead process of this machine", "another machine, just now", "another machine, long ago"],
+    ("where", "age", "refused"),
+    [
+        (HERE, 1, False),
+        (["another boot", HERE[1]], 1, True),
+        ([HERE[0], "pid:[1]"], 1, True),
+        ([], 1, True),
+        (None, 1, True),
+        ([HERE[0], "pid:[1]"], 40, False),
+    ],
+    ids=[
+        "dead process of this machine",
+        "another machine, just now",
+        "a container with the name of this machine, just now",
+        "a system without namespaces",
+        "an earlier release, just now",
+        "a container with the name of this machine, long ago",
+    ],
 )
 async def test_stale_lock(
     double: QdrantDouble,
     config: BankConfig,
     monkeypatch: pytest.MonkeyPatch,
-    host: str,
+    where: list[str] | None,
     age: float,
     refused: bool,
 ) -> None:
     monkeypatch.setattr("verl_comprl.experience.store.server_lease.RENEW_SECONDS", 0.01)
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    assert lease_of(double, config)["processes"] == HERE
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    name = os.uname().nodename if host == "here" else host
-    writer = {"owner": "other", "turn": 9, "host": name, "pid": dead.pid, "seen_at": time.time() - age}
-    set_lease(double, config, writer)
+    host = os.uname().nodename
+    writer = {"owner": "other", "turn": 9, "host": host, "pid": dead.pid, "seen_at": time.time() - age}
+    set_lease(double, config, writer if where is None else {**writer, "processes": where})
     if refused:
-        with pytest.raises(StoreError, match=rf"process {dead.pid} on 'elsewhere'.*can be opened in 2\d s"):
+        with pytest.raises(StoreError, match=rf"process {dead.pid} on '{host}'.*can be opened in 2\d s"):
             await ServerStore.open(config, embedding=IDENTITY)
     else:
         await (await ServerStore.open(config, embedding=IDENTITY)).close()
+
+
+async def test_where_processes_cannot_be_told_apart_a_lease_has_to_expire(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(path: Any) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("verl_comprl.experience.store.server_lease.os.readlink", missing)
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    set_lease(double, config, lease_of(double, config) | {"owner": "other", "pid": dead.pid, "seen_at": time.time()})
+    with pytest.raises(StoreError, match=rf"is being written by process {dead.pid}"):
+        await ServerStore.open(config, embedding=IDENTITY)
 
 
 @pytest.mark.parametrize("ahead", [-3600, 3600])

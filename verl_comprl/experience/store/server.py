@@ -202,9 +202,9 @@ class ServerStore(ExperienceStore):
 
     async def delete(self, ids: Sequence[str]) -> None:
         await self._start_writing()
-        if ids:  # readers wait for this one, so it is tried once; the whole change can be repeated
+        if ids:
             self._check(
-                await self._client.call_briefly(
+                await self._client.call(
                     lambda client: client.delete(
                         self._name,
                         models.PointIdsList(points=[*map(point_id, ids)]),

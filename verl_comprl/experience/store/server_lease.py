@@ -10,6 +10,7 @@ import os
 import socket
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from qdrant_client import models
@@ -146,6 +147,7 @@ class Lease:
             "turn": self._turn + 1,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "processes": _processes(),
             "seen_at": time.time(),
         }
         point = models.PointStruct(id=_POINT, vector=[1.0], payload=payload)
@@ -170,9 +172,10 @@ def _described(writer: dict[str, Any]) -> str:
 
 
 def _is_dead(writer: dict[str, Any]) -> bool:
-    """Return whether the writer was a process of this machine that has ended."""
+    """Return whether the writer was a process that would be seen here, and has ended."""
     pid = _whole(writer.get("pid"))
-    if writer.get("host") != socket.gethostname() or pid < 1:
+    # Its host's name does not tell: a container can have the name of its host, or of another container.
+    if pid < 1 or writer.get("processes") != _processes() or not _processes():
         return False
     try:
         os.kill(pid, 0)
@@ -181,6 +184,14 @@ def _is_dead(writer: dict[str, Any]) -> bool:
     except (PermissionError, OverflowError):
         pass
     return False
+
+
+def _processes() -> list[str]:
+    """Return this machine's boot and the namespace of process ids, in which these name processes; [] if unknown."""
+    try:
+        return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    except OSError:
+        return []
 
 
 def _whole(value: Any) -> int:
