@@ -191,7 +191,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         check_transfer_queue()  # a run that started at the same moment may have made it
         own_queue = True
         # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
-        training.run(display, guided_fraction=fraction, on_start=lambda: save_config(given, folder))
+        training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(given, folder, steps))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))
