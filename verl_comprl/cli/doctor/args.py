@@ -60,12 +60,11 @@ def _print(findings: Iterable["Finding"]) -> int:
             print(f"      fix: {finding.remedy}", flush=True)
     failed, warned, skipped = (statuses.count(status) for status in ("failed", "warning", "skipped"))
     made = len(statuses) - skipped
+    text = "All checks passed" if made else "Nothing was checked"
     if failed:
         text = f"{failed} of {made} checks failed (Python {platform.python_version()})"
-    else:
-        text = ("All checks passed" if made else "Nothing was checked") + (
-            f", {warned} with a warning" if warned else ""
-        )
+    elif warned:
+        text += f", {warned} with a warning"
     print(text + (f"; {skipped} skipped." if skipped else "."))
     return 1 if failed else 0
 
