@@ -155,16 +155,17 @@ def test_bank_and_metrics_are_both_ended_though_one_of_them_fails(monkeypatch, b
     def phase(*_):
         yield
 
-    events = []
+    events, begun = [], []
     logger = SimpleNamespace(finish=lambda exit_code: end("finish"))
     trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=lambda: end("close"), logger=logger)
+    trainer.total_training_steps = 40
     trainer.comprl = SimpleNamespace(watchdog=SimpleNamespace(after=0))
     run = object.__new__(training.Training)
     run.config = OmegaConf.create({"trainer": {"val_only": True}})
     run.trainer, run.agent_loops = trainer, object()
     with pytest.raises(OSError, match=broken):
-        run.run(SimpleNamespace(phase=phase, announce=print), guided_fraction=None, on_start=lambda: None)
-    assert events == ["close", "finish"]
+        run.run(SimpleNamespace(phase=phase, announce=print), guided_fraction=None, on_start=begun.append)
+    assert events == ["close", "finish"] and begun == [40]
 
 
 def test_the_queue_of_another_run_is_not_closed(tmp_path, monkeypatch):

@@ -36,6 +36,8 @@ Trains an actor and an experience extractor; settings are Hydra overrides. Neede
                                               tokens: rules, entry, first observation; the whole episode (512 each)
   actor_rollout_ref.actor.use_dynamic_bsz=true extractor.actor.use_dynamic_bsz=true
                                               or micro-batches of your own sizes
+  trainer.n_gpus_per_node=N comprl.extractor.n_gpus_per_node=N
+                                              the actor's GPUs (8 unless set) and the extractor's (1)
 
 Checkpoints are written every trainer.save_freq steps, evaluations made every trainer.test_freq (-1: none). Every key of
 verl's ppo_trainer config can be set; what this package adds is under comprl and extractor, and arm=NAME chooses a
@@ -189,7 +191,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         check_transfer_queue()  # a run that started at the same moment may have made it
         own_queue = True
         # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
-        training.run(display, guided_fraction=fraction, on_start=lambda: save_config(given, folder))
+        training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(given, folder, steps))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))

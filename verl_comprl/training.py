@@ -166,13 +166,13 @@ class Training:
             reward_loop_worker_handles=self.trainer.get_reward_handles(),
         )
 
-    def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[], None]) -> None:
+    def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[int], None]) -> None:
         """Start what is missing, train to the end and close the bank.
 
         Args:
             display: Shows the run.
             guided_fraction: Share of guided attempts; ``None`` without experience.
-            on_start: Called when the models have started and the run's folder is this run's.
+            on_start: Called with the number of steps, when the models have started and the run's folder is this run's.
         """
         from verl_comprl.trainer.watching import watching
 
@@ -185,7 +185,7 @@ class Training:
                     trainer.init()
                     if self.agent_loops is None:
                         self._start_agent_loops()
-                    on_start()
+                    on_start(trainer.total_training_steps)
                 if not self.config.trainer.val_only:
                     display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
                 with _stop_on_signal(trainer, display):

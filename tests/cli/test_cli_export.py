@@ -64,7 +64,8 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"global_step_{step}" / "comprl" / "bank").mkdir(parents=True)
         (folder / f"global_step_{step}" / "comprl" / "bank" / "manifest.json").write_text(str(step))
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    (folder / "evaluations.jsonl").write_text(json.dumps(EVALUATION) + "\n")
+    again = dict.fromkeys(EVALUATION, 0.9) | {"step": 8}  # by the run when it was continued: the first counts
+    (folder / "evaluations.jsonl").write_text(f"{json.dumps(EVALUATION)}\n{json.dumps(again)}\n")
     return folder
 
 

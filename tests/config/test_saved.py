@@ -51,6 +51,15 @@ def test_overrides_change_what_is_there(folder: Path) -> None:
     assert (config.group.lr, config.group.nothing, config.list) == (0.5, 3, [2])
 
 
+def test_steps_that_the_config_leaves_to_the_epochs_are_saved(tmp_path: Path) -> None:
+    config = OmegaConf.create({"trainer": {"total_training_steps": None, "total_epochs": 2}})
+    save_config(config, tmp_path, 40)
+    assert load_config(tmp_path).trainer.total_training_steps == 40
+    assert config.trainer.total_training_steps is None
+    save_config(config, tmp_path)
+    assert load_config(tmp_path).trainer.total_training_steps is None
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [("group.rl=1", "'group.rl=1' cannot be applied to .*rl"), ("group.lr", "'group.lr' cannot .* must be key=value")],

@@ -14,6 +14,7 @@ def config(**changes: Any) -> Any:
             "data": {"train_batch_size": 4},
             "actor_rollout_ref": {"rollout": {"n": 8}},
             "trainer": {"total_training_steps": 30},
+            "comprl": {"extractor": {"train": True, "distill": True}},
         }
     )
     for key, value in changes.items():
@@ -33,6 +34,20 @@ def config(**changes: Any) -> Any:
 def test_it_names_what_is_counted(changes: dict[str, Any], fraction: float | None, expected: str, absent: str) -> None:
     text = describe_training(config(**changes), fraction)
     assert expected in text and absent not in text
+
+
+@pytest.mark.parametrize(
+    ("train", "distill", "expected"),
+    [
+        (True, True, "writes the entries, and is updated"),
+        (False, True, "it does not learn"),
+        (False, False, "No episode"),
+    ],
+)
+def test_it_says_what_the_extractor_does(train: bool, distill: bool, expected: str) -> None:
+    changed = config(comprl__extractor__train=train, comprl__extractor__distill=distill)
+    last = describe_training(changed, 0.5).splitlines()[-1]
+    assert expected in last and ("updated" in last) == train
 
 
 def test_a_resumed_run_says_where_it_continues() -> None:

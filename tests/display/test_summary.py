@@ -72,13 +72,18 @@ def test_the_baseline_has_no_bank() -> None:
 
 def test_results_come_with_commands_that_open_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-    saved = {"checkpoint": "/run/global_step_30", "experience bank": "http://127.0.0.1:6333 bank", "all metrics": "/m"}
+    saved = {
+        "checkpoint": "/run/global_step_30",
+        "experience bank": "http://127.0.0.1:6333 bank",
+        "all metrics": "/run/m",
+    }
     assert results(saved).splitlines() == [
         "Results:",
         "  checkpoint       /run/global_step_30",
         "                     to evaluate it: comprl evaluate --checkpoint /run/global_step_30",
         "  experience bank  http://127.0.0.1:6333 bank",
-        "  all metrics      /m",
+        "  all metrics      /run/m",
+        "                     to look at the run in a browser: comprl view /run --open",
     ]
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))

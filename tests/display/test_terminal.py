@@ -43,6 +43,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[Display, io.StringIO]:
             {**BASELINE, "comprl/bank/size": 1.0},
             "step 3/30 · success 25 % free (none guided) · bank 1 entry · extractor frozen",
         ),
+        (
+            {**BASELINE, "comprl/collect_timeouts": 1.0, "comprl/extractor/updates": 2.0},
+            "step 3/30 · success 25 % free (none guided) · bank - · extractor 2 updates",
+        ),
         (BASELINE, "step 3/30 · success 25 % · 14 s"),
     ],
 )

@@ -41,9 +41,9 @@ class ScriptedTraining:
     def prepare(self) -> None:
         self.script.events.append(f"prepare {self.name}")
 
-    def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[], None]) -> None:
+    def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[int], None]) -> None:
         with display.phase("start", "starting"):
-            on_start()
+            on_start(1)
         self.script.events.append(f"train {self.name}")
         if self.name in self.script.failing:
             raise self.script.failing[self.name]

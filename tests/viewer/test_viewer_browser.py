@@ -148,7 +148,7 @@ def test_spans_count_characters_as_python_does(browser: Tab, page: Path) -> None
     assert parts == [text[start:end] for start, end in spans]
 
 
-@pytest.mark.parametrize("words", ["corners MIDDLE", "wall", "no such text anywhere"])
+@pytest.mark.parametrize("words", ["corners MIDDLE", "wall", "going whole", "no such text anywhere"])
 def test_search_finds_what_the_entries_say(browser: Tab, page: Path, made: Path, words: str) -> None:
     events = [json.loads(line) for line in (made / "experience.jsonl").read_text().splitlines()]
     entries = {event["entry"]: event for event in events if event["event"] in ("written", "merged")}
@@ -196,6 +196,23 @@ def test_a_step_of_the_timeline_shows_the_bank_as_it_was(browser: Tab, page: Pat
     assert count(browser) == size
     click(browser, ".chip")
     browser.wait("!location.hash.includes('at=')")
+
+
+def test_a_click_on_the_timeline_keeps_search_and_open_entry(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank", ".list .row")
+    choose(browser, "Search entries", "lamp", "input")
+    browser.wait("location.hash === '#0/bank?q=lamp'")
+    click(browser, ".list .row")
+    browser.wait("/^#0.bank.[^?]+.q=lamp$/.test(location.hash)")
+    opened = browser.evaluate("location.hash")
+    place = browser.evaluate(
+        "(({left, top, width}) => [left + width / 2, top + 30])"
+        "(document.querySelector('.timeline .u-over').getBoundingClientRect())"
+    )
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        event = {"type": kind, "x": place[0], "y": place[1]}
+        browser.call("Input.dispatchMouseEvent", **event, button="left", clickCount=int(kind != "mouseMoved"))
+    browser.wait(f"location.hash.startsWith({json.dumps(opened + '&at=')})")
 
 
 def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:

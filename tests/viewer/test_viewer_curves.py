@@ -55,6 +55,14 @@ def test_evaluations_keep_their_intervals_and_their_tasks() -> None:
     assert series(found, "a")["without"]["low"] == (None,)
 
 
+def test_of_two_evaluations_of_a_step_the_first_counts() -> None:
+    evaluations = [
+        {"step": step, "comprl/eval/success_without": rate} for step, rate in ((4, 0.5), (4, 0.9), (8, 0.75))
+    ]
+    without = series(curves([], evaluations), "Success in evaluations")["without"]
+    assert [*zip(without["x"], without["y"], strict=True)] == [(4, 0.5), (8, 0.75)]
+
+
 def test_evaluations_are_found_in_the_metrics_of_a_run_without_their_file() -> None:
     found = curves([line(0, eval__success_without=0.1), line(1, bank__size=5)], [])
     assert [*series(found, "Success in evaluations")["without"]["x"]] == [0]

@@ -66,6 +66,13 @@ def test_a_baseline_has_neither_halves_nor_bank(tmp_path: Path) -> None:
     assert not any(word in page for word in ("guided", "bank", "extractor"))
 
 
+def test_a_step_that_the_manager_did_not_close_is_no_baseline(tmp_path: Path) -> None:
+    steps = {1: STEPS[1], 2: halves(0.5, 0.25, collect_timeouts=1.0, extractor__updates=2.0)}
+    page = shown(write_run(tmp_path / "run", steps), 120)
+    assert row(page, "guided")[1:3] == ["50", "%"] and row(page, "extractor") == ["extractor", "2", "updates"]
+    assert row(page, "bank")[:3] == ["bank", "-", "entries"] and "1 steps that the manager did not close" in page
+
+
 def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
     page = shown(write_run(tmp_path / "run", {1: halves(0.5, 0.25, rollouts__failed__server=2.0)}), 80)
     assert "! 2 rollouts failed: server" in page and "train.log" in page.replace("\n", "")  # the path may be broken

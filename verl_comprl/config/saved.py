@@ -14,11 +14,19 @@ from verl_comprl.record.settings_file import SETTINGS as FILE
 _SECRET = re.compile(r"oc\.env:\s*\w*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
 
 
-def save_config(config: DictConfig, folder: Path) -> None:
-    """Write ``config`` into ``folder``, resolved except for secrets read from environment variables."""
+def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> None:
+    """Write ``config`` into ``folder``, resolved except for secrets read from environment variables.
+
+    Args:
+        config: The run's config.
+        folder: The run's folder.
+        steps: Steps of the run if they are known: its config may leave them to the epochs.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     resolved = OmegaConf.to_container(config, resolve=True)
     plain = _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
+    if steps is not None:
+        plain["trainer"]["total_training_steps"] = steps
     # A start that is killed meanwhile must not leave half of it: it says which checkpoints a run may continue.
     write_atomically(folder / FILE, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
 

@@ -50,7 +50,7 @@ class Run:
 
     @property
     def total_steps(self) -> int | None:
-        """Steps that the run is to make; None if its configuration leaves that to the epochs."""
+        """Steps that the run is to make; None if that is not known: an older release left it to the epochs."""
         steps = self.config.get("trainer", {}).get("total_training_steps")
         return None if steps is None else int(steps)
 

@@ -7,7 +7,7 @@ def describe_training(config: Any, guided_fraction: float | None, *, after: int 
     """Return a few lines that name what the later lines count.
 
     Args:
-        config: The run's config, of which verl's part is read.
+        config: The run's config.
         guided_fraction: Share of guided attempts; ``None`` without experience.
         after: The step that the run is resumed from; 0 for a new run.
     """
@@ -23,6 +23,14 @@ def describe_training(config: Any, guided_fraction: float | None, *, after: int 
         guided = round(attempts * guided_fraction)
         lines += [
             f"{guided} of {attempts} attempts are guided by an entry of the experience bank, the others are free.",
-            "The extractor reads what happened, writes the entries, and is updated by whether they helped.",
+            _extractor(config.comprl.extractor),
         ]
     return "\n".join(lines)
+
+
+def _extractor(settings: Any) -> str:
+    if not settings.distill:
+        return "No episode becomes an entry: the bank is the one that the run was given."
+    if not settings.train:
+        return "The extractor reads what happened and writes the entries; it does not learn."
+    return "The extractor reads what happened, writes the entries, and is updated by whether they helped."

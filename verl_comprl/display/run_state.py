@@ -50,7 +50,8 @@ class RunState:
     @property
     def has_experience(self) -> bool:
         """Whether the run has an experience bank; the baseline has none."""
-        return "comprl/bank/size" in self.metrics
+        # A step that the manager did not close in time has none of the manager's metrics.
+        return "comprl/bank/size" in self.metrics or "comprl/collect_timeouts" in self.metrics
 
     @property
     def seconds_per_step(self) -> float:
@@ -68,8 +69,9 @@ class RunState:
         return ", ".join(f"{percent(share)} {name}" for name, share in halves.items() if share is not None)
 
     def bank(self) -> str:
-        """Return the size of the bank."""
-        return counted(self.metrics.get("comprl/bank/size", 0), "entry", "entries")
+        """Return the size of the bank; "-" if the latest step does not tell it."""
+        size = self.metrics.get("comprl/bank/size")
+        return "-" if size is None else counted(size, "entry", "entries")
 
     def extractor(self) -> str:
         """Return the number of the extractor's updates."""

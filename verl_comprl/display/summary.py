@@ -17,6 +17,7 @@ _NEXT = {
     "checkpoint": "to evaluate it: {comprl} evaluate --checkpoint {path}",
     "experience bank": "to read it: {comprl} bank list --path {path}",
     "learning curves": "to see them: {tensorboard} --logdir {path}",
+    "all metrics": "to look at the run in a browser: {comprl} view {folder} --open",
 }
 """A hint under each result: the command that opens it."""
 
@@ -72,7 +73,8 @@ def results(saved: Mapping[str, str]) -> str:
     for name, path in saved.items():
         lines.append(f"  {name:<{width}}  {path}")
         if name in _NEXT and "://" not in path:
-            command = _NEXT[name].format(path=path, comprl=_command("comprl"), tensorboard=_command("tensorboard"))
+            programs = {program: _command(program) for program in ("comprl", "tensorboard")}
+            command = _NEXT[name].format(path=path, folder=Path(path).parent, **programs)
             lines.append(f"  {'':<{width}}    {command}")
     return "\n".join(["Results:", *lines])
 

@@ -14,12 +14,16 @@ from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, nearest_entries
 from verl_comprl.record.lines import decode
 
+_UNREADABLE = "unreadable"
 _GIVE_UP = 5
 """Failures in a row, of as many episodes, after which nothing more is tried: the endpoint or the bank is gone."""
 
 
 class OfflineDistillation:
-    """Distils episodes concurrently and notes each that is done, so that the next attempt leaves it out."""
+    """Distils episodes concurrently and notes each that is done, so that the next attempt leaves it out.
+
+    One whose answer cannot be read is not done: the next attempt asks again.
+    """
 
     def __init__(
         self,
@@ -72,14 +76,15 @@ class OfflineDistillation:
             else:
                 self._failed_in_a_row = 0
                 self.counts[became] += 1
-                self._note(episode, became)
+                if became != _UNREADABLE:
+                    self._note(episode, became)
             self._progress(self.counts)
 
     async def _distill(self, episode: DistillationRequest) -> str:
         similar = await nearest_entries(self._bank, episode, self._list_nearest)
         answer, record = await self._calls.distill(episode, [entry.text for entry in similar])
         if not answer.format_ok:
-            return "unreadable"
+            return _UNREADABLE
         # The prompt numbers the entries that the episode has read first.
         listed = [*episode.experience_ids, *(entry.id for entry in similar)]
         await apply_answer(self._bank, episode, listed, answer, record)
@@ -89,7 +94,9 @@ class OfflineDistillation:
         if not self._journal.exists():
             return set()
         with self._journal.open("rb") as lines:  # one that was cut off is left out: the bank recognises its call
-            return {record["id"] for record in decode(lines) if "id" in record}
+            records = [record for record in decode(lines) if "id" in record]
+        # Journals of older releases name unreadable answers, too.
+        return {record["id"] for record in records if record.get("became") != _UNREADABLE}
 
     def _note(self, episode: DistillationRequest, became: str) -> None:
         # After the bank's write: an episode that is noted but not written would be lost.

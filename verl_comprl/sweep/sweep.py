@@ -182,8 +182,8 @@ class Sweep:
 
         training, self._next = self._next or self.make_training(run), None
 
-        def begun() -> None:
-            save_config(run.config, run.folder)
+        def begun(steps: int) -> None:
+            save_config(run.config, run.folder, steps)
             if following is not None and not (run.own_engines or following.own_engines):
                 self._next = self._prepared(following)
 

@@ -87,14 +87,15 @@ def _success(steps: Sequence[tuple[int, Metrics]], width: int) -> dict[str, Poin
 
 
 def _evaluation(evaluated: Sequence[tuple[int, Metrics]], task: str) -> dict[str, Points]:
+    """Return success by step; a run that is continued evaluates again where it had ended, and the first counts."""
     found: dict[str, Points] = {}
     for label, arm in ((_WITH, "with"), (_WITHOUT, "without")):
         name = f"comprl/eval/{task}success_{arm}"
+        points: dict[int, Any] = {}
         for step, line in evaluated:
             if line.get(name) is not None:
-                found.setdefault(label, []).append(
-                    (step, line[name], line.get(f"{name}_low"), line.get(f"{name}_high"))
-                )
+                points.setdefault(step, (step, line[name], line.get(f"{name}_low"), line.get(f"{name}_high")))
+        found[label] = [*points.values()]
     return found
 
 

@@ -117,6 +117,7 @@ class Entries:
                 columns.setdefault(column, []).append(value)
             details.add(
                 {
+                    "title": entry.title,  # the search reads details alone, and its words may stand in either
                     "content": entry.content,
                     "episode": entry.episode,
                     "call": entry.call,

@@ -137,14 +137,14 @@ class Page:
             yield Row("  writes nothing", *_shares(returns), Sparkline(returns, 0, 1), "share of the episodes it reads")
         waiting = watched.values("comprl/queue/depth")
         lag, samples = (self._latest(name) for name in ("queue/lag", "buffer/samples"))
-        remark = f"episodes wait, for {lag:.0f} steps; {samples:.0f} samples to train on"
+        remark = f"episodes wait, for {lag} steps; {samples} samples to train on"
         yield Row("  queue", *_numbers(waiting, 0), Sparkline(waiting, 0), remark)
 
     def _bank(self) -> Iterator[Row]:
         sizes = self._watched.values("comprl/bank/size")
-        uses, slow = (self._latest(f"bank/{name}") for name in ("uses_per_entry", "latency_p95_ms"))
-        remark = f"{uses:.2f} uses per written entry; 95 % of searches within {slow:.0f} ms"
-        yield Row("bank", f"{self._latest('bank/size'):.0f}", "entries", Sparkline(sizes, 0), remark, style="bold")
+        uses, slow = self._latest("bank/uses_per_entry", 2), self._latest("bank/latency_p95_ms")
+        remark = f"{uses} uses per written entry; 95 % of searches within {slow} ms"
+        yield Row("bank", self._latest("bank/size"), "entries", Sparkline(sizes, 0), remark, style="bold")
 
     def _cost(self) -> Iterator[Row]:
         watched = self._watched
@@ -169,8 +169,8 @@ class Page:
             now = f"{device[-1]:.1f} GB"
             yield Row("memory of actor", now, "", Sparkline(device, 0), remark, style="bold")
 
-    def _latest(self, name: str) -> float:
-        return float(self._watched.state.metrics.get(f"comprl/{name}", 0.0))
+    def _latest(self, name: str, decimals: int = 0) -> str:
+        return _number(self._watched.state.metrics.get(f"comprl/{name}", math.nan), decimals)
 
     def _troubles(self) -> Iterator[Text]:
         lines = troubles(self._watched.steps)
@@ -214,9 +214,11 @@ def _share(value: float) -> str:
 
 
 def _numbers(values: list[float], decimals: int = 2) -> tuple[str, str]:
-    shown = (f"{value:.{decimals}f}" if math.isfinite(value) else "-" for value in (values[-1], recent_mean(values)))
-    now, mean = shown
-    return now, mean
+    return _number(values[-1], decimals), _number(recent_mean(values), decimals)
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if math.isfinite(value) else "-"
 
 
 def _seconds(seconds: float) -> str:

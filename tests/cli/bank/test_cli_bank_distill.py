@@ -12,6 +12,7 @@ from fake_embedder import FakeEmbedder
 
 from verl_comprl.cli.bank import embedder as bank_embedder
 from verl_comprl.extractor import offline
+from verl_comprl.extractor.trajectories import read_episodes
 
 Run = Callable[..., Any]
 
@@ -68,7 +69,7 @@ def test_episodes_become_entries_with_their_provenance(
     comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
 ) -> None:
     done = comprl_bank(*arguments(endpoint, tmp_path / "bank", episodes))
-    assert done.code == 0, done.err
+    assert done.code == 1, done.err  # for the answer that cannot be read
     assert done.out == (
         "6 episodes: 4 gave experience, 1 had nothing new, 1 gave an answer that cannot be read; "
         "the bank has 4 entries\n"
@@ -106,10 +107,25 @@ def test_the_same_command_goes_on_where_it_was(
     assert done.code == 1 and "3 episodes are not distilled, last failure: BadRequestError" in done.err
     endpoint.reply, before = reply, len(endpoint.requests)
     done = comprl_bank(*given)
-    assert done.code == 0 and "6 episodes: 3 done before, 2 gave experience" in done.out
+    assert done.code == 1 and "6 episodes: 3 done before, 2 gave experience" in done.out
     assert len(endpoint.requests) - before == 1 + 3  # the check, and nothing that was done before
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    given = [*arguments(endpoint, tmp_path / "bank", episodes), "--max-tokens", 40]
     done = comprl_bank(*given)
-    assert done.out.startswith("6 episodes: 6 done before; the bank has 4 entries")
+    assert done.code == 1 and "1 of the answers" in done.err and "--max-tokens than 40" in done.err
+    with (tmp_path / "bank" / "distilled.jsonl").open("a") as journal:  # as older releases did
+        journal.write(json.dumps({"id": read_episodes(episodes)[3].id, "became": "unreadable"}) + "\n")
+    endpoint.reply = lambda messages: "yes" if len(messages) == 1 else '<answer>[{"operation": "return"}]</answer>'
+    before = len(endpoint.requests)
+    done = comprl_bank(*given)
+    assert done.code == 0 and done.out.startswith("6 episodes: 5 done before, 1 had nothing new;")
+    assert len(endpoint.requests) - before == 1 + 1 and "cannot be read" not in done.err
+    done = comprl_bank(*given)
+    assert done.code == 0 and done.out.startswith("6 episodes: 6 done before; the bank has 4 entries")
 
 
 def test_an_episode_that_was_written_but_not_noted_is_not_written_twice(
@@ -121,14 +137,14 @@ def test_an_episode_that_was_written_but_not_noted_is_not_written_twice(
     kept = journal.read_text().splitlines()[:1]
     journal.write_text(kept[0] + '\n{"id": "epis')  # killed while it wrote
     done = comprl_bank(*given)
-    assert done.code == 0 and "1 done before" in done.out and done.out.endswith("the bank has 4 entries\n")
+    assert "1 done before" in done.out and done.out.endswith("the bank has 4 entries\n")
 
 
 def test_an_existing_bank_grows_and_lists_what_is_near(
     comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, folder: Path
 ) -> None:
     done = comprl_bank(*arguments(endpoint, folder, episodes), "--embedder-url", "http://127.0.0.1:1")
-    assert done.code == 0 and done.out.endswith("the bank has 10 entries\n")
+    assert done.out.endswith("the bank has 10 entries\n"), done.err
     prompts = [request["messages"][1]["content"] for request in endpoint.requests if len(request["messages"]) == 2]
     assert all("1. " in prompt.partition("Other earlier experience:")[2] for prompt in prompts)
 

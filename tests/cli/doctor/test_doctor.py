@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from verl_comprl.cli.doctor import checks, installation
-from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.cli.main import main
 
@@ -30,10 +31,11 @@ def test_this_installation_passes_without_any_variable_and_without_a_warning() -
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    checked = [line.removeprefix("ok    ").partition(":")[0] for line in lines if line.startswith("ok    ")]
-    assert checked == [name for name in checks.CHECKS if name not in checks.DEVICE_CHECKS]
+    found = {mark: [line[6:].partition(":")[0] for line in lines if line.startswith(mark)] for mark in ("ok", "-")}
+    made = [name for name in checks.CHECKS if name not in checks.DEVICE_CHECKS]
+    assert found["-"] == ["endpoint", "settings"] and found["ok"] == [name for name in made if name not in found["-"]]
     assert any(line.startswith("ok    environments: ") and "minihack" in line for line in lines)
-    assert lines[-1] == "All checks passed." and len(lines) == len(checked) + 1
+    assert lines[-1] == "All checks passed; 2 skipped." and len(lines) == len(made) + 1
 
 
 @pytest.mark.run
@@ -69,7 +71,7 @@ def test_a_mistyped_setting_is_one_failure(capsys: pytest.CaptureFixture[str], m
     assert main(["doctor", "--json", "data.trian_files=x"]) == 1
     *others, settings = json.loads(capsys.readouterr().out)["findings"]
     assert {(finding["status"], finding["message"]) for finding in others} == {
-        ("ok", "not known: the settings are wrong")
+        ("skipped", "not known: the settings are wrong")
     }
     assert settings["status"] == "failed" and "data.trian_files" in settings["message"] and settings["remedy"]
 
@@ -81,6 +83,28 @@ def test_a_warning_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(checks, "CHECKS", {"one": warn})
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "All checks passed, 1 with a warning."
+
+
+def test_what_was_not_checked_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def skip(_: Setup) -> str:
+        raise Skipped("not used")
+
+    def fail(_: Setup) -> str:
+        raise Problem("wrong", "")
+
+    for others, end in (
+        ({"ok": lambda _: "fine"}, "All checks passed; 1 skipped."),
+        ({"bad": fail}, f"1 of 1 checks failed (Python {platform.python_version()}); 1 skipped."),
+        ({}, "Nothing was checked; 1 skipped."),
+    ):
+        monkeypatch.setattr(checks, "CHECKS", {"one": skip, **others})
+        assert main(["doctor"]) == int("bad" in others)
+        first, *_, last = capsys.readouterr().out.splitlines()
+        assert (first, last) == ("-     one: not used", end)
+        main(["doctor", "--json"])
+        assert json.loads(capsys.readouterr().out)["findings"][0]["status"] == "skipped"
 
 
 def test_a_machine_that_builds_for_another_is_not_asked_for_a_device(

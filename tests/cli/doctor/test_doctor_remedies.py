@@ -333,7 +333,7 @@ def test_what_a_worker_reports(found: dict[str, Any], message: str, monkeypatch:
     ("available", "variables", "status", "message"),
     [
         (False, {"VERL_PLATFORM": "nvidia"}, "failed", "verl expects cuda, but PyTorch finds none"),
-        (False, {"RAY_ADDRESS": "10.0.0.1:6379"}, "ok", "verl expects cuda on the Ray cluster 10.0.0.1:6379"),
+        (False, {"RAY_ADDRESS": "10.0.0.1:6379"}, "skipped", "verl expects cuda on the Ray cluster 10.0.0.1:6379"),
         (True, {}, "ok", "8 x cuda"),
     ],
 )

@@ -15,7 +15,7 @@ _JOURNAL = "distilled.jsonl"
 
 
 async def distill(options: argparse.Namespace) -> int:
-    """Distil the episodes of the file; exit code 1 if some failed."""
+    """Distil the episodes of the file; exit code 1 if some failed, or were answered with what cannot be read."""
     config = bank_config(options)
     episodes = read_episodes(options.episodes)
     identity = await stored_embedding(config)
@@ -50,7 +50,13 @@ async def distill(options: argparse.Namespace) -> int:
             "run the same command again to resume",
             file=sys.stderr,
         )
-    return 1 if missing else 0
+    if counts["unreadable"]:
+        print(
+            f"{counts['unreadable']} of the answers cannot be read; run the same command again to ask again, "
+            f"with a larger --max-tokens than {options.max_tokens} or another --model if there are many",
+            file=sys.stderr,
+        )
+    return 1 if missing or counts["unreadable"] else 0
 
 
 def _shown(counts: Counter[str]) -> str:

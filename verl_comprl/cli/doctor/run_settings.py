@@ -2,7 +2,7 @@
 
 import copy
 
-from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 
 REMEDY = "change what the message names, and run comprl doctor again"
@@ -11,7 +11,7 @@ REMEDY = "change what the message names, and run comprl doctor again"
 def check_settings(setup: Setup) -> str:
     """Check the settings as the launcher does before anything starts: models, data and environments, too."""
     if not setup.given:
-        return "none given; add the arguments of comprl train to check what a run needs"
+        raise Skipped("none given; add the arguments of comprl train to check what a run needs")
     if not setup.is_run:
         from verl_comprl.config.reading import comprl_config
 
@@ -45,12 +45,12 @@ def check_slots(setup: Setup) -> str:
     from verl_comprl.platform.detection import cores, on_existing_cluster
 
     if setup.checked is None:
-        return "not known: the settings of a run are not given, or are wrong"
+        raise Skipped("not known: the settings of a run are not given, or are wrong")
     config = setup.checked
     ray_init = config.ray_kwargs.ray_init
     resources = setup.resources
     if resources is None and on_existing_cluster(ray_init):
-        return "not known: the cluster does not answer"
+        raise Skipped("not known: the cluster does not answer")
     if resources is None:
         import torch
 

@@ -37,9 +37,9 @@ class Checkpoint:
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
-        """The run's evaluation at this step: metrics by name, empty if there was none."""
-        measured = [found for found in RunRecord(self.folder.parent).evaluations() if found["step"] == self.step]
-        return measured[-1] if measured else {}
+        """The run's first evaluation at this step: metrics by name, empty if there was none."""
+        evaluations = RunRecord(self.folder.parent).evaluations()
+        return next((found for found in evaluations if found["step"] == self.step), {})
 
     def parts(self, names: Sequence[str]) -> dict[str, Path]:
         """Return the folders of those parts that the checkpoint has.

@@ -61,6 +61,8 @@ function options(curve, size, steps, cursor, pick) {
 export function Chart({ curve, steps, height = 170, pick }) {
   const box = useRef(null);
   const [at, setAt] = useState(null);
+  const latest = useRef(pick);
+  latest.current = pick; // the plot outlives a change of search or filters, which make another one
   const data = aligned(curve.series);
   useEffect(() => {
     const place = box.current; // on another page the reference is empty before this effect has been cleaned up
@@ -68,7 +70,7 @@ export function Chart({ curve, steps, height = 170, pick }) {
     const draw = () => {
       plot?.destroy();
       const size = { width: Math.max(120, place.clientWidth), height };
-      plot = new uPlot(options(curve, size, steps, setAt, pick), data, place);
+      plot = new uPlot(options(curve, size, steps, setAt, pick && ((step) => latest.current(step))), data, place);
     };
     draw();
     const observer = new ResizeObserver(() => {
