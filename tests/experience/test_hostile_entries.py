@@ -148,12 +148,12 @@ async def test_an_entry_that_was_removed_and_imported_again_stays(open_bank: Any
 
 
 async def test_what_an_interrupted_answer_removed_is_removed_at_the_next_opening(
-    open_bank: Any, monkeypatch: pytest.MonkeyPatch
+    open_bank: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between the halves of an addition with a discard."""
     from verl_comprl.experience import Discard
 
-    bank = await open_bank()
+    bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), FakeEmbedder())
     old, kept = await added(bank, "lamp"), await added(bank, "door")
 
     async def killed(*_: Any) -> None:
@@ -161,9 +161,9 @@ async def test_what_an_interrupted_answer_removed_is_removed_at_the_next_opening
 
     monkeypatch.setattr(bank._ledger.store, "delete", killed)
     operations = [Add(title="new", content="x"), Discard(ids=(1,))]
+    await bank.apply(operations, call_id="u", listed=[old], **CALL)  # the store is to be told again
     with pytest.raises(StoreError, match="killed"):
-        await bank.apply(operations, call_id="u", listed=[old], **CALL)
-    await bank.close()
+        await bank.close()
     bank = await open_bank()
     assert {entry.title for entry in bank.entries()} == {"door", "new"} and bank.get(kept) is not None
 

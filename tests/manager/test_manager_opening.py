@@ -27,6 +27,7 @@ OpenManager = Callable[..., Awaitable[Any]]
 async def open_manager(tmp_path: Path, embedder: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenManager]:
     """Return a function that closes the manager before, as the end of its run does, and opens another one."""
     monkeypatch.setattr(actor, "_actor_name", lambda run: run)
+    monkeypatch.setattr(actor, "write_address", lambda *_: None)  # it is of a Ray actor
     monkeypatch.setattr(actor, "relieve_garbage_collector", lambda: None)
     managers: list[Any] = []
 

@@ -56,6 +56,7 @@ def saved(runtime: Any, folder: Path, step: int) -> tuple[str, int]:
     """Save as the trainer does, and return what the extractor's part of the checkpoint has: text and version."""
     written = folder / f"global_step_{step}"
     runtime.save(written, step)
+    runtime.note_checkpoint(written)
     state = json.loads((written / STATE_FILE).read_text())
     assert state["step"] == step and (written / "comprl").is_dir()
     return (written / "extractor" / "part").read_text(), state["extractor_weight_version"]
