@@ -83,7 +83,8 @@ def test_an_evaluation_reads_a_bank_of_its_own_and_trains_nothing(
             "rollout": {"checkpoint_engine": {"backend": "naive"}, "val_kwargs": {"n": 2, "temperature": 1.0}},
         },
     }
-    save_config(OmegaConf.create(config), tmp_path)
+    made: Any = OmegaConf.create(config)
+    save_config(made, tmp_path)
     checkpoint = tmp_path / "global_step_2"
     checkpoint.mkdir()
     ran: list[Any] = []

@@ -74,7 +74,7 @@ def start(cluster: None, config: DictConfig) -> Iterator[Start]:
     yield begin
     for runtime in started:
         runtime.stop(5.0)
-        runtime.close()
+        runtime.close(30.0)
 
 
 def report(runtime: ExperienceRuntime, request: DistillationRequest) -> None:
