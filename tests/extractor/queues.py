@@ -1,4 +1,4 @@
-"""What tests of the distillation queue share."""
+"""Requests and queues of a test folder, for the tests of the distillation queue."""
 
 import asyncio
 from collections.abc import Callable

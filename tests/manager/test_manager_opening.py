@@ -1,4 +1,4 @@
-"""What a manager does with the content of the bank that it opens: a Ray actor's class, without Ray."""
+"""Opening of a bank by the manager: content that stays, goes or is replaced. A Ray actor's class, without Ray."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

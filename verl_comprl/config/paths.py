@@ -18,7 +18,7 @@ _READ = (
     "data.train_files",
     "data.val_files",
 )
-"""What may be a path, or the name of something elsewhere."""
+"""Settings that are a path, or the name of something elsewhere."""
 _NAMED = ("comprl.embedder.model",)
 """Paths that a bank keeps and compares, so that a relative one stays as it is."""
 

@@ -23,7 +23,7 @@ _FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
 """Settings in which a run may differ from what it was before: of these only the number of steps matters."""
 
 Record = dict[str, Any]
-"""What is kept of a run: name, overrides, folder, status, seconds, error and last metrics."""
+"""Record of a run: name, overrides, folder, status, seconds, error and last metrics."""
 
 
 @dataclass
