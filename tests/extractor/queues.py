@@ -1,4 +1,4 @@
-"""Requests and queues of a test folder, for the tests of the distillation queue."""
+"""Types of the fixtures for the distillation queue, and how its tests empty one."""
 
 import asyncio
 from collections.abc import Callable
