@@ -190,7 +190,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         tq.init(config.transfer_queue)
         check_transfer_queue()  # a run that started at the same moment may have made it
         own_queue = True
-        # The folder may belong to a run that is still going, which the trainer notices when it opens the bank.
+        # The folder may belong to a run that is still going, which the trainer notices when it locks the folder.
         training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(given, folder, steps))
     except RunInterrupted as interrupted:
         display.close()

@@ -54,6 +54,13 @@ async def write(manager: Any, title: str) -> None:
     await manager._bank.apply([Add(title=title, content="take the key")], call_id=title, **CALL)
 
 
+async def make_snapshot(open_manager: OpenManager, folder: Path, title: str) -> str:
+    manager = await open_manager(NOT_KEPT, "another")
+    await write(manager, title)
+    await manager._bank.save(folder)
+    return str(folder)
+
+
 def titles(manager: Any) -> list[str]:
     return [entry.title for entry in manager._bank.entries()]
 
@@ -77,10 +84,7 @@ async def test_a_run_that_continues_keeps_its_bank(open_manager: OpenManager, tm
 async def test_a_snapshot_is_where_a_new_run_begins_and_no_part_of_one_that_continues(
     open_manager: OpenManager, tmp_path: Path
 ) -> None:
-    manager = await open_manager(NOT_KEPT, "another")
-    await write(manager, "known before")
-    await manager._bank.save(tmp_path / "snapshot")
-    given = {"initial_bank": str(tmp_path / "snapshot")}
+    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
     manager = await open_manager(NOT_KEPT, **given)
     assert titles(manager) == ["known before"]
     await manager._bank.delete([entry.id for entry in manager._bank.entries()])
@@ -91,14 +95,12 @@ async def test_a_snapshot_is_where_a_new_run_begins_and_no_part_of_one_that_cont
 async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
     open_manager: OpenManager, tmp_path: Path
 ) -> None:
-    manager = await open_manager(NOT_KEPT, "another")
-    await write(manager, "in another bank")
-    await manager._bank.save(tmp_path / "snapshot")
+    snapshot = await make_snapshot(open_manager, tmp_path / "snapshot", "in another bank")
     manager = await open_manager(NOT_KEPT)
     await write(manager, "of the checkpoint")
     await manager.replace_bank("")
     assert titles(manager) == ["of the checkpoint"]
-    await manager.replace_bank(str(tmp_path / "snapshot"))
+    await manager.replace_bank(snapshot)
     assert titles(manager) == ["in another bank"]
 
 

@@ -173,9 +173,9 @@ def _described(writer: dict[str, Any]) -> str:
 
 def _is_dead(writer: dict[str, Any]) -> bool:
     """Return whether the writer was a process that would be seen here, and has ended."""
-    pid = _whole(writer.get("pid"))
+    pid, here = _whole(writer.get("pid")), _processes()
     # Its host's name does not tell: a container can have the name of its host, or of another container.
-    if pid < 1 or writer.get("processes") != _processes() or not _processes():
+    if pid < 1 or not here or writer.get("processes") != here:
         return False
     try:
         os.kill(pid, 0)
