@@ -81,7 +81,7 @@ class Arm:
     def begin_turn(self) -> None:
         """Go on, at this run's priority."""
         if self._priority:
-            from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+            from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 
             runtime: ExtractorRuntime = self.trainer.experience_runtime.extractor
             runtime.config.comprl.extractor.cpu_priority = self._priority

@@ -29,7 +29,7 @@ from verl_comprl.manager.messages import Guide
 from verl_comprl.record.step_files import StepFiles
 from verl_comprl.rollout import recorder
 from verl_comprl.rollout.episode import Episode
-from verl_comprl.trainer import episode_log
+from verl_comprl.trainer.run_folder import episode_log
 
 WORDS = [
     "the",

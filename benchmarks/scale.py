@@ -105,7 +105,7 @@ class Setup:
         from timed import Speed, TimedServer
 
         from verl_comprl.config.models import load_tokenizer
-        from verl_comprl.trainer.extractor_runtime import extractor_view
+        from verl_comprl.trainer.extractor.runtime import extractor_view
 
         tokenizer = load_tokenizer(self.config.extractor.model)
         titles = [f"{title}, {number}" for number in range(64) for _, title, _ in lessons(each=1)]

@@ -27,7 +27,7 @@ print(get_adv_estimator_fn("comprl_subgroup").__module__)
 """
     done = run(program, VERL_PLATFORM="")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[]", "verl_comprl.trainer.estimator"]
+    assert done.stdout.splitlines() == ["[]", "verl_comprl.trainer.step.estimator"]
 
 
 def test_all_names_are_registered() -> None:
@@ -37,7 +37,7 @@ def test_all_names_are_registered() -> None:
 
     classes = {get_trainer_cls(name) for name in TRAINERS}
     assert len(classes) == 3 and all(cls.__module__.startswith("verl_comprl.trainer.") for cls in classes)
-    assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor_server"
+    assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor.server"
 
 
 def test_missing_registrations_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

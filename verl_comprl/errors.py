@@ -17,11 +17,12 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 * Raised: :class:`RolloutError`, caught in ``rollout/agent_loop.py: run``.
 * Cost: this rollout. The others of its prompt are compared among themselves. If every rollout of a batch fails, verl
   stops the run; its traceback ends with what failed. An asynchronous trainer replaces prompts without any rollout
-  (``trainer/groups.py``), and those that verl itself gives up (a reward function raises, say), and stops when all of
-  four batches in a row were such ones.
+  (``trainer/step/groups.py``), and those that verl itself gives up (a reward function raises, say), and stops when all
+  of four batches in a row were such ones.
 * Counted: ``comprl/rollouts/failed/<boundary>`` of the step, rollouts of an evaluation included.
 * Seen: a line in ``RUN/failures.jsonl`` for each failed rollout. The first traceback of each kind, which is a boundary
-  and an exception type, is in ``RUN/train.log``. ``rollout/failures.py`` sends, ``trainer/failures.py`` writes them.
+  and an exception type, is in ``RUN/train.log``. ``rollout/failures.py`` sends them, ``trainer/run_folder/failures.py``
+  writes them.
 
 **Guidance fails**, the rollout continues without it (``rollout/guidance.py``, ``experience/retrieval/retriever.py``).
 
@@ -63,14 +64,14 @@ Rollouts continue without guidance meanwhile.
 * Counted in ``comprl/manager_restarts``; episodes that ended meanwhile in ``comprl/unreported``.
 
 **An update of the extractor fails** in a worker, in a server, or because a wait reached its limit
-(:class:`WaitTimeout`). The servers are restored (``trainer/serving.py``) and it is tried again after 5, 10, 20 …
-seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is no longer trained; the
-run continues with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``; ``RUN/train.log`` has the first
-traceback. If its gradient is not finite, verl's engine leaves the weights as they are, and its batch counts as trained:
-``comprl/extractor/skipped``.
+(:class:`WaitTimeout`). The servers are restored (``trainer/servers/serving.py``) and it is tried again after 5, 10,
+20 … seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is no longer
+trained; the run continues with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``;
+``RUN/train.log`` has the first traceback. If its gradient is not finite, verl's engine leaves the weights as they are,
+and its batch counts as trained: ``comprl/extractor/skipped``.
 
 **The extractor's engine dies or hangs**. Its updates fail as above. A checkpoint gets the extractor of the one before
-it (``trainer/checkpoint_contents.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.
+it (``trainer/checkpoint/contents.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
@@ -79,8 +80,8 @@ extractor while ``comprl.extractor.max_failures`` is 0.
 
 **A process that rollouts need dies**: an agent loop worker, a server of the actor or its engine, a reward worker. verl
 would wait for their prompts without end; the run ends within seconds, with an error that names the process and the
-reason that Ray knows (``trainer/liveness.py``). The next start resumes. So it is with a worker of the actor's
-engine, whose calls raise. The watchdog (``trainer/watching.py``) tells of everything that takes too long.
+reason that Ray knows (``trainer/watchdog/liveness.py``). The next start resumes. So it is with a worker of the actor's
+engine, whose calls raise. The watchdog (``trainer/watchdog/watching.py``) tells of everything that takes too long.
 
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.

@@ -19,8 +19,8 @@ def _register_trainers(_: ModuleType) -> None:
 
 
 def _register_algorithms(_: ModuleType) -> None:
-    import verl_comprl.trainer.estimator
-    import verl_comprl.trainer.loss  # noqa: F401  the decorators register
+    import verl_comprl.trainer.extractor.loss
+    import verl_comprl.trainer.step.estimator  # noqa: F401  the decorators register
 
 
 def _register_agent_loop(_: ModuleType) -> None:
@@ -28,12 +28,12 @@ def _register_agent_loop(_: ModuleType) -> None:
 
 
 def _register_extractor_adapter(base: ModuleType) -> None:
-    base._ROLLOUT_REGISTRY[(EXTRACTOR_ROLLOUT, "async")] = "verl_comprl.trainer.extractor_server.ExtractorServerAdapter"
+    base._ROLLOUT_REGISTRY[(EXTRACTOR_ROLLOUT, "async")] = "verl_comprl.trainer.extractor.server.ExtractorServerAdapter"
 
 
 def _register_extractor_replica(replica: ModuleType) -> None:
     def load() -> type:
-        from verl_comprl.trainer.extractor_server import ExtractorReplica
+        from verl_comprl.trainer.extractor.server import ExtractorReplica
 
         return ExtractorReplica
 

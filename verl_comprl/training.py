@@ -39,7 +39,7 @@ def check_config(config: Any) -> ComprlConfig:
     from verl_comprl.config.paths import use_absolute_paths
     from verl_comprl.config.validation import validate
     from verl_comprl.rollout.template_check import check_templates
-    from verl_comprl.trainer.extractor_runtime import extractor_view
+    from verl_comprl.trainer.extractor.runtime import extractor_view
 
     use_absolute_paths(config)
     comprl = validate(config)
@@ -174,7 +174,7 @@ class Training:
             guided_fraction: Share of guided attempts; ``None`` without experience.
             on_start: Called with the number of steps, when the models have started and the run's folder is this run's.
         """
-        from verl_comprl.trainer.watching import watching
+        from verl_comprl.trainer.watchdog.watching import watching
 
         trainer = self.trainer
         finished = False
@@ -210,7 +210,7 @@ class Training:
         import ray
         import transfer_queue as tq
 
-        from verl_comprl.trainer.keys import list_keys
+        from verl_comprl.trainer.step.keys import list_keys
 
         for worker in getattr(self.agent_loops, "agent_loop_workers", ()):
             ray.kill(worker)

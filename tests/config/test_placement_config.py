@@ -7,7 +7,7 @@ import pytest
 from omegaconf import DictConfig
 
 from verl_comprl.config.validation import ConfigError, validate
-from verl_comprl.trainer.extractor_runtime import extractor_view
+from verl_comprl.trainer.extractor.runtime import extractor_view
 
 
 def mistakes(config: DictConfig) -> list[str]:

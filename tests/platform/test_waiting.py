@@ -89,7 +89,10 @@ def test_every_wait_for_ray_has_a_limit() -> None:
         if (calls := calls_without_limit(path.read_text(encoding="utf-8")))
     }
     assert calls_without_limit("ray.get(a); ray.get(a, timeout=1); ray.wait([a])") == ["ray.get(a)", "ray.wait([a])"]
-    assert found == {"trainer/situation.py": ["ray.get(reference)"], "trainer/liveness.py": ["ray.get(reference)"]}
+    assert found == {
+        "trainer/watchdog/situation.py": ["ray.get(reference)"],
+        "trainer/watchdog/liveness.py": ["ray.get(reference)"],
+    }
 
 
 @pytest.mark.run

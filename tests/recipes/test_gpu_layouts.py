@@ -14,7 +14,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from benchmarks.gpu_memory import CARD, EMBEDDER, HEADER, Pool, compose_layout, pools
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.slots import needed_slots
-from verl_comprl.trainer.extractor_runtime import extractor_view
+from verl_comprl.trainer.extractor.runtime import extractor_view
 from verl_comprl.training import check_config
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from verl_comprl.cli.main import main
 from verl_comprl.config.composing import compose
 from verl_comprl.config.slots import needed_slots
 from verl_comprl.config.validation import ConfigError, validate
-from verl_comprl.trainer.extractor_runtime import extractor_view
+from verl_comprl.trainer.extractor.runtime import extractor_view
 from verl_comprl.training import check_config
 
 RECIPES = Path(__file__).parents[2] / "recipes"

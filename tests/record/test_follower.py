@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_comprl.record.follower import LineFollower
-from verl_comprl.trainer.run_log import append_record, rewind_log
+from verl_comprl.trainer.run_folder.log import append_record, rewind_log
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=6))

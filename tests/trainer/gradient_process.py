@@ -47,7 +47,7 @@ def update(file: Path) -> None:
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     from verl_comprl.config.composing import compose
-    from verl_comprl.trainer.extractor_runtime import extractor_view
+    from verl_comprl.trainer.extractor.runtime import extractor_view
 
     specification = json.loads(file.read_text())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

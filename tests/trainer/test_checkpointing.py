@@ -16,8 +16,8 @@ from verl.trainer.ppo.v1 import trainer_base
 
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.experience.transfer.snapshot import write_snapshot
-from verl_comprl.trainer.checkpoint_contents import resume_folder
-from verl_comprl.trainer.checkpoint_folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
+from verl_comprl.trainer.checkpoint.contents import resume_folder
+from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
 
@@ -84,7 +84,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     queue = SimpleNamespace(save_checkpoint=save_queue, load_checkpoint=lambda folder: None, kv_list=lambda *_: {})
     monkeypatch.setattr(trainer_base, "tq", queue)
-    monkeypatch.setattr("verl_comprl.trainer.keys.tq", queue)
+    monkeypatch.setattr("verl_comprl.trainer.step.keys.tq", queue)
     return events
 
 
@@ -169,7 +169,7 @@ def full_disk(trainer: Any, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
         bank = Path(trainer.config.trainer.default_local_dir, "bank")
         monkeypatch.setattr(trainer.experience_runtime, "save", lambda *_: save_bank_elsewhere(bank))
     else:
-        monkeypatch.setattr("verl_comprl.trainer.checkpoint_folders._write_manifest", fail)
+        monkeypatch.setattr("verl_comprl.trainer.checkpoint.folders._write_manifest", fail)
 
 
 def save_bank_elsewhere(folder: Path) -> None:

@@ -22,7 +22,7 @@ from transformers import Qwen3ForCausalLM
 from verl_comprl.algorithm.advantage import subgroup_advantages, subgroup_weights
 from verl_comprl.algorithm.utility import extractor_advantages
 from verl_comprl.rollout.episode import OutputKind
-from verl_comprl.trainer.batch import RolloutBatch
+from verl_comprl.trainer.step.batch import RolloutBatch
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]

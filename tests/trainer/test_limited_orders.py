@@ -14,9 +14,10 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer import engine_sharing, limited_transfers
+from verl_comprl.trainer import engine_sharing
 from verl_comprl.trainer.engine_worker import EngineWorker
-from verl_comprl.trainer.limited_transfers import LimitedTransfers
+from verl_comprl.trainer.servers import limited_transfers
+from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
 from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 

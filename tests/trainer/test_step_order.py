@@ -17,7 +17,7 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.trainer import manager_guard
-from verl_comprl.trainer.checkpoint_folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped

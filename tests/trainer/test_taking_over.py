@@ -7,10 +7,11 @@ import pytest
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from verl_comprl.trainer import engine_sharing, extractor_runtime
+from verl_comprl.trainer import engine_sharing
 from verl_comprl.trainer.engine_sharing import EngineSharing
-from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
-from verl_comprl.trainer.serving import Serving
+from verl_comprl.trainer.extractor import runtime as extractor_runtime
+from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
+from verl_comprl.trainer.servers.serving import Serving
 
 
 class Events(list[str]):

@@ -1,7 +1,8 @@
 """Records of failed rollouts, sent from agent loop workers to the trainer.
 
 They travel as tags in a partition of verl's TransferQueue, since workers may be on other nodes and some arms have no
-experience manager. ``trainer/failures.py`` receives them; :mod:`verl_comprl.errors` describes the failure model.
+experience manager. ``trainer/run_folder/failures.py`` receives them; :mod:`verl_comprl.errors` describes the failure
+model.
 """
 
 import logging

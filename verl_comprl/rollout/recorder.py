@@ -2,7 +2,7 @@
 
 It travels through a partition of verl's TransferQueue, as the episode's tokens do: workers may be on other nodes, and
 an asynchronous trainer trains on an episode, and may resume, long after it ended. The receiver is
-``trainer/episode_log.py``.
+``trainer/run_folder/episode_log.py``.
 """
 
 import asyncio

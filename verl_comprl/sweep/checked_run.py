@@ -11,7 +11,7 @@ from verl_comprl.config.reading import ConfigError
 from verl_comprl.files import write_atomically
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
-from verl_comprl.trainer.checkpoint_folders import CheckpointFolders, TornCheckpoint, step_of
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, TornCheckpoint, step_of
 
 FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""

@@ -16,7 +16,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from verl_comprl.experience import SnapshotError, StoreError
-from verl_comprl.trainer.checkpoint_folders import MODEL, CheckpointFolders, is_full
+from verl_comprl.trainer.checkpoint.folders import MODEL, CheckpointFolders, is_full
 from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 

@@ -12,8 +12,8 @@ from verl_comprl.config.reading import comprl_config
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.engines import Engines
-from verl_comprl.trainer.load_balancer import forget_requests
-from verl_comprl.trainer.serving import SERVER_SECONDS
+from verl_comprl.trainer.servers.load_balancer import forget_requests
+from verl_comprl.trainer.servers.serving import SERVER_SECONDS
 
 _ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
 

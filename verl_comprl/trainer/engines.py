@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from verl_comprl.trainer.extractor_runtime import ExtractorRuntime
+from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 
 _ACTOR_PARTS = (
     "resource_pool_manager",
@@ -53,7 +53,7 @@ class Engines:
         """Return the extractor with its initial weights, started now if no run has needed it before.
 
         Args:
-            config: The run's :func:`~verl_comprl.trainer.extractor_runtime.extractor_view`.
+            config: The run's :func:`~verl_comprl.trainer.extractor.runtime.extractor_view`.
             pool: The actor's slots, if the extractor is to share them.
         """
         if self._extractor is None:

@@ -19,12 +19,12 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import StoreError
 from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, Opening, load_manager, open_bank, start_manager
 from verl_comprl.platform.waiting import wait_for
-from verl_comprl.trainer import checkpoint_contents
-from verl_comprl.trainer.checkpoint_folders import step_of
+from verl_comprl.trainer.checkpoint import contents
+from verl_comprl.trainer.checkpoint.folders import step_of
 from verl_comprl.trainer.engines import Engines
-from verl_comprl.trainer.extractor_runtime import ExtractorRuntime, extractor_view
-from verl_comprl.trainer.frozen_extractor import FrozenExtractor, make_frozen_extractor
-from verl_comprl.trainer.learner import ExtractorLearner
+from verl_comprl.trainer.extractor.frozen import FrozenExtractor, make_frozen_extractor
+from verl_comprl.trainer.extractor.learner import ExtractorLearner
+from verl_comprl.trainer.extractor.runtime import ExtractorRuntime, extractor_view
 from verl_comprl.trainer.manager_guard import ManagerGuard
 
 Metrics = dict[str, float]
@@ -155,7 +155,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
         """
         if folder is not None:
-            checkpoint_contents.check(folder, has_engine=self._frozen is None)
+            contents.check(folder, has_engine=self._frozen is None)
         if self._frozen is not None:
             self._frozen.check()
         wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
@@ -174,7 +174,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Restore from ``folder``, copy the weights to the extractor's server and connect it to the manager."""
         limit = self._comprl.work_timeout
         if folder is not None:
-            checkpoint_contents.load(folder, self.extractor, self.manager, limit)
+            contents.load(folder, self.extractor, self.manager, limit)
             if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
                 replacing = self.manager.replace_bank.remote(self._comprl.initial_bank)
                 wait_for(replacing, limit, "the experience manager to load another bank")
@@ -310,7 +310,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
         An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
         """
-        saved = checkpoint_contents.save(
+        saved = contents.save(
             folder,
             step,
             self.extractor,
@@ -332,7 +332,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def _latest_with_extractor(self) -> Path | None:
         folders = (path.parent for path in reversed(self._checkpoints))
-        return next((folder for folder in folders if (folder / checkpoint_contents.EXTRACTOR_FOLDER).is_dir()), None)
+        return next((folder for folder in folders if (folder / contents.EXTRACTOR_FOLDER).is_dir()), None)
 
     def close(self, seconds: float) -> None:
         """Close the bank, within ``seconds``, and end the manager."""

@@ -15,11 +15,11 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.record import RunRecord
 from verl_comprl.trainer.checkpointing import CheckpointingTrainer
-from verl_comprl.trainer.groups import episodes_are_running
-from verl_comprl.trainer.liveness import VitalActors
-from verl_comprl.trainer.run_processes import actor_servers, agent_loop_workers, reward_workers
-from verl_comprl.trainer.serving import SERVER_SECONDS
+from verl_comprl.trainer.servers.serving import SERVER_SECONDS
+from verl_comprl.trainer.step.groups import episodes_are_running
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
+from verl_comprl.trainer.watchdog.liveness import VitalActors
+from verl_comprl.trainer.watchdog.processes import actor_servers, agent_loop_workers, reward_workers
 
 
 class StoppableTrainer(CheckpointingTrainer):

@@ -34,25 +34,25 @@ from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
 from verl_comprl.platform.waiting import begin, call_within, result_within
 from verl_comprl.record.reader import EVALUATIONS, METRICS
-from verl_comprl.trainer.batch import RolloutBatch
-from verl_comprl.trainer.checkpoint_contents import check_ranks, check_same_run, resume_folder
-from verl_comprl.trainer.checkpoint_folders import step_of
-from verl_comprl.trainer.determinism import SameOrder
-from verl_comprl.trainer.episode_log import EpisodeLog
+from verl_comprl.trainer.checkpoint.contents import check_ranks, check_same_run, resume_folder
+from verl_comprl.trainer.checkpoint.folders import step_of
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.evaluation_flag import MarkedAgentLoops
 from verl_comprl.trainer.experience_runtime import CLOSE_SECONDS, HASTY_SECONDS, ExperienceRuntime
-from verl_comprl.trainer.failures import FailureLog
-from verl_comprl.trainer.groups import SubmittedAhead
-from verl_comprl.trainer.limited_transfers import LimitedTransfers
-from verl_comprl.trainer.local_updates import LocalUpdates
 from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
-from verl_comprl.trainer.rewinding import rewind_run
-from verl_comprl.trainer.run_lock import lock_run
-from verl_comprl.trainer.run_log import add_metrics_file, append_record
-from verl_comprl.trainer.saved_paths import saved_paths
-from verl_comprl.trainer.single_server_client import make_client
+from verl_comprl.trainer.run_folder.episode_log import EpisodeLog
+from verl_comprl.trainer.run_folder.failures import FailureLog
+from verl_comprl.trainer.run_folder.lock import lock_run
+from verl_comprl.trainer.run_folder.log import add_metrics_file, append_record
+from verl_comprl.trainer.run_folder.rewinding import rewind_run
+from verl_comprl.trainer.run_folder.saved_paths import saved_paths
+from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
+from verl_comprl.trainer.servers.single_server_client import make_client
+from verl_comprl.trainer.step.batch import RolloutBatch
+from verl_comprl.trainer.step.determinism import SameOrder
+from verl_comprl.trainer.step.groups import SubmittedAhead
+from verl_comprl.trainer.step.local_updates import LocalUpdates
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.task_sampler import share_equally

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.record import RunRecord
-from verl_comprl.trainer.checkpoint_folders import flaw
+from verl_comprl.trainer.checkpoint.folders import flaw
 
 _NAME = re.compile(r"global_step_(\d+)")
 _FOLDERS = {"actor": "actor", "extractor": "extractor", "bank": "comprl/bank"}

@@ -1,0 +1,147 @@
+"""Checkpoints of a run whose extractor's engine has died or hangs; engine and manager are fakes, the files are real."""
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.trainer import manager_guard
+from verl_comprl.trainer.checkpoint.contents import STATE_FILE
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.manager_guard import ManagerGuard
+
+
+class Engine:
+    """Writes its version, unless ``failure`` is set."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.weight_version = 3
+        self.update_is_late = False
+        self.failure: Exception | None = None
+        self.saves = 0
+
+    def save(self, folder: Path) -> None:
+        self.saves += 1
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "part").write_text("torn" if self.failure else f"version {self.weight_version}")
+        if self.failure:
+            raise self.failure
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def save(folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+
+    manager = SimpleNamespace(save=SimpleNamespace(remote=save), is_connected=SimpleNamespace(remote=lambda: True))
+    monkeypatch.setattr(manager_guard, "wait_for", lambda result, seconds, what: result)
+    runtime: Any = object.__new__(ExperienceRuntime)
+    runtime._comprl = SimpleNamespace(work_timeout=5.0)
+    runtime._config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    runtime.extractor, runtime.manager = Engine(), manager
+    runtime._guard = ManagerGuard(manager, lambda: None)
+    runtime._learner = SimpleNamespace(given_up=False, metrics=dict)
+    runtime._checkpoints, runtime._extractor_saves_failed = [], 0
+    return runtime
+
+
+def saved(runtime: Any, folder: Path, step: int) -> tuple[str, int]:
+    """Save as the trainer does, and return what the extractor's part of the checkpoint has: text and version."""
+    written = folder / f"global_step_{step}"
+    runtime.save(written, step)
+    runtime.note_checkpoint(written)
+    state = json.loads((written / STATE_FILE).read_text())
+    assert state["step"] == step and (written / "comprl").is_dir()
+    return (written / "extractor" / "part").read_text(), state["extractor_weight_version"]
+
+
+def saves_failed(runtime: Any) -> float:
+    return runtime._learned()["comprl/extractor/saves_failed"]
+
+
+@pytest.mark.parametrize("failure", [ActorDiedError(), WaitTimeout("the extractor's workers to save", 5)])
+def test_a_dead_engine_costs_what_it_learned_since_the_latest_checkpoint(
+    runtime: Any, tmp_path: Path, failure: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert saved(runtime, tmp_path, 1) == ("version 3", 3)
+    runtime.extractor.weight_version, runtime.extractor.failure = 7, failure
+    for step in (2, 3):
+        assert saved(runtime, tmp_path, step) == ("version 3", 3)
+        assert saves_failed(runtime) == step - 1
+    assert "the checkpoint gets that of global_step_2" in capsys.readouterr().out
+    assert not runtime.extractor.lock._is_owned()
+
+
+def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(runtime: Any, tmp_path: Path) -> None:
+    begun_again, save, states = [], runtime.manager.save.remote, [False]
+
+    def die_once(folder: str) -> None:
+        assert runtime.extractor.lock._is_owned(), "an update in between would be in one part only"
+        if not begun_again:
+            raise ActorDiedError
+        save(folder)
+
+    def begin_again() -> None:
+        begun_again.append("manager")
+
+    runtime.manager.save.remote = die_once
+    runtime.manager.is_connected.remote = lambda: states.pop()
+    runtime._guard = ManagerGuard(runtime.manager, begin_again)
+    assert saved(runtime, tmp_path, 1) == ("version 3", 3)
+    assert (begun_again, runtime.extractor.saves, saves_failed(runtime)) == (["manager"], 1, 0)
+
+
+def test_without_an_earlier_one_there_is_no_checkpoint(runtime: Any, tmp_path: Path) -> None:
+    runtime.extractor.failure = ActorDiedError()
+    with pytest.raises(ActorDiedError):
+        saved(runtime, tmp_path, 1)
+    assert not (tmp_path / "global_step_1" / STATE_FILE).exists()
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_another_failure_counts_only_when_the_extractor_was_given_up(
+    runtime: Any, tmp_path: Path, given_up: bool
+) -> None:
+    """It may be one that passes, as a disk that is full."""
+    saved(runtime, tmp_path, 1)
+    runtime.extractor.failure, runtime._learner.given_up = RuntimeError("CUDA error"), given_up
+    if given_up:
+        assert saved(runtime, tmp_path, 2) == ("version 3", 3)
+    else:
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            saved(runtime, tmp_path, 2)
+
+
+def test_an_engine_that_hangs_is_not_waited_for(runtime: Any, tmp_path: Path) -> None:
+    saved(runtime, tmp_path, 1)
+    runtime.extractor.update_is_late = True
+    assert saved(runtime, tmp_path, 2) == ("version 3", 3) and runtime.extractor.saves == 1
+    runtime.extractor.update_is_late = False
+    assert saved(runtime, tmp_path, 3) == ("version 3", 3) and runtime.extractor.saves == 2
+
+
+def test_a_learner_that_holds_the_extractor_too_long_does_not_end_the_run(runtime: Any, tmp_path: Path) -> None:
+    saved(runtime, tmp_path, 1)
+    runtime._comprl.work_timeout = 0.05
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with runtime.extractor.lock:
+            taken.set()
+            done.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait(10)
+    try:
+        assert saved(runtime, tmp_path, 2) == ("version 3", 3)
+    finally:
+        done.set()
+        holder.join()

@@ -1,0 +1,87 @@
+"""Actors that die while a batch is waited for, in a real Ray."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
+
+pytestmark = pytest.mark.run
+
+
+@ray.remote
+class Player:
+    """An actor that may be busy."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def work(self) -> None:
+        time.sleep(600)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@pytest.fixture
+def players(cluster: None) -> Iterator[dict[str, Any]]:
+    make: Any = Player  # Ray's decorator has no types for classes
+    made: dict[str, Any] = {f"player {number}": make.remote() for number in range(2)}
+    yield made
+    for player in made.values():
+        ray.kill(player)
+
+
+def checked(vital: VitalActors, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        vital.check()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_death_is_an_error_within_seconds_that_names_the_actor(players: dict[str, Any], busy: bool) -> None:
+    vital = VitalActors()
+    vital.watch(players)
+    pid: Any = ray.get(players["player 1"].pid.remote())
+    if busy:
+        players["player 1"].work.remote()
+    checked(vital, 3)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ProcessLost, match=r"player 1 has died, so the rollouts cannot be completed"):
+        checked(vital, 20)
+
+
+def test_actors_of_the_run_before_are_forgotten(players: dict[str, Any]) -> None:
+    vital = VitalActors()
+    vital.watch(players)
+    checked(vital, 0.2)
+    vital.watch({"player 0": players["player 0"]})
+    ray.kill(players["player 1"])
+    checked(vital, 5)
+
+
+def test_asking_never_waits(players: dict[str, Any]) -> None:
+    vital = VitalActors()
+    vital.watch(players)
+    for player in players.values():
+        player.work.remote()
+    slowest = 0.0
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        started = time.perf_counter()
+        vital.check()
+        slowest = max(slowest, time.perf_counter() - started)
+        time.sleep(0.05)
+    assert slowest < 2.0

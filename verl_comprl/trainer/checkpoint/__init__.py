@@ -1,0 +1,1 @@
+"""Our part of a checkpoint, and the folders of all checkpoints of a run."""

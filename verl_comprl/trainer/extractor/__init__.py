@@ -1,0 +1,1 @@
+"""The extractor's engine, server, loss and learner in a run."""

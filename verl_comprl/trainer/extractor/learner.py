@@ -1,0 +1,222 @@
+"""Trains the extractor: one CISPO step whenever the buffer holds a full batch.
+
+On slots of its own that is a background thread, whose schedule is independent of the actor's steps; on those of the
+actor the two take turns. Its failures are independent of the actor in any case: an update that fails is tried again
+later, and after some failures in a row the extractor is no longer trained.
+"""
+
+import math
+import threading
+import time
+import traceback
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.extractor.buffer import TrainingBatch
+from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
+from verl_comprl.platform.waiting import wait_for
+from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
+from verl_comprl.trainer.step.metrics import update_metrics
+
+POLL_SECONDS = 0.25
+HELD_SECONDS = 0.05
+"""Seconds between two checks while updates are held back."""
+AWAY_SECONDS = 1.0
+"""Seconds before a manager that died or timed out is asked again."""
+FIRST_BACKOFF = 5.0
+LONGEST_BACKOFF = 300.0
+
+
+class _ManagerAway(Exception):
+    """The experience manager's process has died, or does not answer in time, which is no failure of an update."""
+
+
+class ExtractorLearner:
+    """Takes batches from the manager's buffer and updates the extractor with them."""
+
+    def __init__(self, extractor: ExtractorRuntime, manager: Any, *, max_failures: int) -> None:
+        """Set up the thread, which :meth:`start` starts.
+
+        Args:
+            extractor: Engine and servers.
+            manager: Handle of the experience manager.
+            max_failures: Failures in a row after which learning stops; 0 lets the first one end the run.
+        """
+        self._extractor = extractor
+        self._manager = manager
+        self._max_failures = max_failures
+        self._stopped = threading.Event()
+        self._held_back = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="extractor-learner", daemon=True)
+        self._error: Exception | None = None
+        self._last: dict[str, float] = {}
+        self._skipped = 0
+        self._seconds = 0.0
+        self._failed = 0
+        self._in_a_row = 0
+        self._given_up = False
+        self._not_before = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def take_turn(self, seconds: float) -> None:
+        """Update in the calling thread while full batches wait; the actor must have paused.
+
+        Args:
+            seconds: After them no further update begins.
+
+        Raises:
+            RuntimeError: If an update failed and none may.
+        """
+        deadline = time.monotonic() + seconds
+        while not self._ended and self._not_before <= time.monotonic() < deadline:
+            self._not_before = time.monotonic() + self._attempt()
+        self._raise_error()
+
+    def stop(self, seconds: float) -> None:
+        """Stop the thread after the update that is running, if any, or leave it behind after ``seconds``."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def hold_updates(self) -> None:
+        """Let the thread begin no further update before :meth:`resume_updates`.
+
+        Otherwise it would take the extractor's lock again at once while full batches wait, and a checkpoint would not
+        get it: locks are not given in turn.
+        """
+        self._held_back.set()
+
+    def resume_updates(self) -> None:
+        """Let the thread update again."""
+        self._held_back.clear()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the last update, and totals; never waits.
+
+        Raises:
+            RuntimeError: If an update failed and none may.
+        """
+        self._raise_error()
+        totals = {
+            "updates": float(self._extractor.weight_version),
+            "seconds": self._seconds,
+            "failed": float(self._failed),
+            "skipped": float(self._skipped),
+            "given_up": float(self._given_up),
+            "servers_lost": float(self._extractor.lost_servers),
+        }
+        return {f"comprl/extractor/{name}": value for name, value in (self._last | totals).items()}
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(f"an update of the extractor failed: {self._error}") from self._error
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the extractor is no longer trained, as too many updates in a row have failed."""
+        return self._given_up
+
+    @property
+    def _ended(self) -> bool:
+        return self._error is not None or (self._given_up and not self._extractor.is_down)
+
+    def _run(self) -> None:
+        while not self._ended and not self._stopped.is_set():
+            # Waiting out of the lock: a checkpoint, and with it the actor's step, would wait.
+            self._stopped.wait(HELD_SECONDS if self._held_back.is_set() else self._attempt())
+
+    def _attempt(self) -> float:
+        """Update once if a batch is ready, and return the seconds until the next attempt is worth while."""
+        if self._given_up:
+            return self._try_to_restore()
+        try:
+            updated = self._update_once()
+        except _ManagerAway:
+            return AWAY_SECONDS
+        except Exception as error:
+            return self._note_failure(error)
+        if not updated:
+            return POLL_SECONDS
+        self._in_a_row = 0
+        return 0.0
+
+    def _try_to_restore(self) -> float:
+        """Let the servers answer again, though nothing is trained any more: what has been learned stays in use."""
+        try:
+            self._extractor.wait_for_late_update()
+            with self._extractor.lock:
+                self._extractor.restore()
+        except Exception:  # of which there were as many as are told
+            return LONGEST_BACKOFF
+        print("the extractor's servers answer again", flush=True)
+        return 0.0
+
+    def _note_failure(self, error: Exception) -> float:
+        self._in_a_row += 1
+        self._failed += 1
+        backoff = min(FIRST_BACKOFF * 2 ** (self._in_a_row - 1), LONGEST_BACKOFF)
+        if self._in_a_row >= self._max_failures:
+            self._end(error)
+        else:
+            self._say(f"an update of the extractor failed, the next attempt is in {backoff:g} s", error)
+        return backoff
+
+    def _end(self, error: Exception) -> None:
+        if self._max_failures == 0:
+            self._error = error
+            return
+        self._given_up = True
+        self._say(
+            f"the extractor is not trained any more: {self._max_failures} updates in a row failed; "
+            "the run continues, with the extractor and the experience as they are",
+            error,
+        )
+
+    def _say(self, what: str, error: Exception) -> None:
+        """Print a line, and the first traceback; the launcher redirects it to train.log."""
+        print(f"{what}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", flush=True)
+        if self._failed == 1:
+            print("".join(traceback.format_exception(error)), flush=True)
+
+    def _update_once(self) -> bool:
+        self._extractor.wait_for_late_update()  # out of the lock, see above
+        # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
+        # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
+        # would train on them twice.
+        with self._extractor.lock:
+            self._extractor.restore()
+            version = self._extractor.weight_version
+            taking = self._manager.next_batch.remote(version)
+            batch: TrainingBatch | None = self._ask(taking, "a batch from the experience manager")
+            if batch is None:
+                return False
+            started = time.perf_counter()
+            with self._extractor.changing_weights():
+                try:
+                    measured = self._extractor.update(batch)
+                except WaitTimeout:
+                    # The engine may still take the step. To train on a batch twice is worse than to lose one.
+                    self._count_trained()
+                    raise
+                # Before the servers get the weights: should that fail, the batch has been trained on all the same. If
+                # the update fails, its samples stay in the buffer, and the next attempt takes them again.
+                self._count_trained()
+            self._seconds += time.perf_counter() - started
+        self._last = measured | update_metrics(batch, version)
+        self._skipped += not math.isfinite(measured["grad_norm"])  # verl's engine then leaves the weights as they are
+        return True
+
+    def _count_trained(self) -> None:
+        self._ask(self._manager.trained.remote(), "the experience manager to count a batch as trained")
+
+    @staticmethod
+    def _ask(reference: Any, what: str) -> Any:
+        try:
+            return wait_for(reference, MANAGER_SECONDS, what)
+        except (RayActorError, ManagerNotOpen, WaitTimeout) as error:
+            raise _ManagerAway from error

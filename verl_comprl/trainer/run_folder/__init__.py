@@ -1,0 +1,1 @@
+"""Files in the folder of a run, and the lock of it."""
