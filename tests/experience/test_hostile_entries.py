@@ -359,8 +359,8 @@ async def test_quarantined_entries_of_an_earlier_release_are_left_out_too(open_b
 LOCKING = """
 import os, sys, time
 from pathlib import Path
-from verl_comprl.experience.store.folder import FolderLock
-lock = FolderLock(Path(sys.argv[1]))
+from verl_comprl.experience.store.folder import lock_bank
+lock = lock_bank(Path(sys.argv[1]))
 if os.fork() == 0:
     time.sleep(60)
     os._exit(0)
@@ -370,7 +370,7 @@ time.sleep(60)
 
 
 def test_a_fork_does_not_keep_the_lock_of_a_killed_process(tmp_path: Path) -> None:
-    from verl_comprl.experience.store.folder import FolderLock
+    from verl_comprl.experience.store.folder import lock_bank
 
     owner = subprocess.Popen(
         [sys.executable, "-c", LOCKING, str(tmp_path)], stdout=subprocess.PIPE, start_new_session=True
@@ -378,10 +378,10 @@ def test_a_fork_does_not_keep_the_lock_of_a_killed_process(tmp_path: Path) -> No
     try:
         assert owner.stdout and owner.stdout.readline() == b"forked\n"
         with pytest.raises(StoreError, match=f"already open in process {owner.pid}"):
-            FolderLock(tmp_path)
+            lock_bank(tmp_path)
         owner.kill()
         owner.wait()
-        FolderLock(tmp_path).release()
+        lock_bank(tmp_path).release()
     finally:
         os.killpg(owner.pid, 9)
 

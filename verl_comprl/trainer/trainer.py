@@ -28,7 +28,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
-from verl_comprl.experience.store.folder import FolderLock
+from verl_comprl.folder_lock import FolderLock
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush

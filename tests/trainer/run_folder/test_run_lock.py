@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from verl_comprl.experience.store.folder import FolderInUse
+from verl_comprl.folder_lock import FolderInUse
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.run_folder.lock import lock_run
 from verl_comprl.trainer.trainer import ComplementarySync
@@ -67,7 +67,7 @@ def test_a_disk_without_locks_costs_the_check_and_not_the_run(tmp_path: Path, mo
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("verl_comprl.experience.store.folder.fcntl.lockf", refuse)
+    monkeypatch.setattr("verl_comprl.folder_lock.fcntl.lockf", refuse)
     told: list[str] = []
     assert lock_run(tmp_path, told.append) is None
     assert "No locks available; a second run in it would not be noticed" in told[0]

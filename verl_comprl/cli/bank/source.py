@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from verl_comprl.experience import BankConfig, Embedder, Experience, ExperienceBank, StoreError
+from verl_comprl.folder_lock import FolderInUse
 from verl_comprl.settings import mistakes
 
 _UNLIMITED = 1_000_000_000
@@ -104,7 +105,7 @@ async def reading(
             await bank.close()
             bank = await ExperienceBank.open(config, await load_embedder(bank.embedding), read_only=True)
     except StoreError as error:
-        if not isinstance(error.__cause__, BlockingIOError):  # from the lock of a folder that is in use
+        if not isinstance(error.__cause__, FolderInUse):
             raise
         from verl_comprl.cli.bank.live import connected  # loads Ray
 

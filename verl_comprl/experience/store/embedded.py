@@ -22,7 +22,7 @@ import qdrant_edge as edge
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
 from verl_comprl.experience.store.errors import StoreError
-from verl_comprl.experience.store.folder import FolderLock, check_adoptable
+from verl_comprl.experience.store.folder import check_adoptable, lock_bank
 from verl_comprl.experience.store.payload import (
     KEYWORD_FIELDS,
     QUARANTINED,
@@ -59,7 +59,7 @@ class EmbeddedStore(ExperienceStore):
         """Use ``open``. This locks the folder and opens no shard yet."""
         self._folder = folder
         self._wanted = embedding
-        self._lock = FolderLock(folder)
+        self._lock = lock_bank(folder)
         self._pid = os.getpid()
         # A thread for writes and one for long reads: the engine can read while it writes.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experience-writer")

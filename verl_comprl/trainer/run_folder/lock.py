@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from verl_comprl.experience import StoreError
-from verl_comprl.experience.store.folder import FolderInUse, FolderLock
+from verl_comprl.folder_lock import FolderInUse, FolderLock, FolderLockError
 
 LOCK = "run.lock"
 
@@ -23,6 +22,6 @@ def lock_run(folder: Path, tell: Callable[[str], object]) -> FolderLock | None:
         return FolderLock(folder, what="the run's folder", setting="trainer.default_local_dir", name=LOCK)
     except FolderInUse:
         raise
-    except StoreError as error:
+    except FolderLockError as error:
         tell(f"{error}; a second run in it would not be noticed")
         return None
