@@ -105,6 +105,8 @@ def _over_families(rows: Sequence[Row]) -> Figure:
 
 
 def _families(batch: str) -> str:
+    batch, _, updates = batch.partition("u")
     number, _, prompts = batch.partition("x")
     text = f"{number} task famil{'y' if number == '1' else 'ies'}"
-    return f"{text}, {prompts} prompts" if prompts else text
+    text = f"{text}, {prompts} prompts" if prompts else text
+    return f"{text}, {updates} updates" if updates else text

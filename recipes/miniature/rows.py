@@ -16,9 +16,10 @@ from verl_comprl.record.reader import EVALUATIONS, EVENTS, METRICS
 from verl_comprl.sweep.checked_run import FINISHED
 
 Row = dict[str, Any]
-"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve), seed, ``seconds`` of
-the parts of a step, ``evaluations`` by step; by the last step of each window ``training`` (success of the two halves,
-under the names of evaluations) and ``journal`` (all other figures)."""
+"""One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve, "3u4" for three with
+four optimizer steps of the actor per step), seed, ``seconds`` of the parts of a step, ``evaluations`` by step; by the
+last step of each window ``training`` (success of the two halves, under the names of evaluations) and ``journal`` (all
+other figures)."""
 
 WINDOW = 15
 """Steps over which training is averaged."""

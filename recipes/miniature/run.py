@@ -27,6 +27,7 @@ ROLLOUTS = 8
 ENTRIES_PER_RULE = 24
 """With 12, rules that were solved filled the bank within six steps, and others were lost (docs/miniature.md)."""
 RULES_PER_FAMILY = 8
+_SHUFFLED = "actor_rollout_ref.actor.shuffle=true"
 
 
 def set_environment(output: Path, models: Path = MODELS / "plain") -> None:
@@ -38,14 +39,14 @@ def set_environment(output: Path, models: Path = MODELS / "plain") -> None:
     }
 
 
-def run_name(arm: str, families: int, seed: int, prompts: int | None = None) -> str:
+def run_name(arm: str, families: int, seed: int, prompts: int | None = None, updates: int = 1) -> str:
     """Return the name of a run, which is also that of its folder; see ``rows.Row``."""
     batch = f"{families}x{prompts}" if prompts else str(families)
-    return f"{arm}-{batch}-{seed}"
+    return f"{arm}-{batch}u{updates}-{seed}" if updates > 1 else f"{arm}-{batch}-{seed}"
 
 
 def shared_overrides(
-    data: Path, *, families: int, seed: int, steps: int, every: int, prompts: int | None = None
+    data: Path, *, families: int, seed: int, steps: int, every: int, prompts: int | None = None, updates: int = 1
 ) -> list[str]:
     """Return the overrides that all arms share.
 
@@ -56,17 +57,22 @@ def shared_overrides(
         steps: Actor steps.
         every: Steps between evaluations, and between checkpoints.
         prompts: Prompts per step; None for four of each family.
+        updates: Optimizer steps of the actor on a step's episodes; divides the prompts.
     """
     train, held_out = make_data(data, world=seed, families=families)
     batch = prompts or PROMPTS_PER_FAMILY * families
+    # The rollouts of a mini-batch are computed at once.
+    rollouts = batch // updates * ROLLOUTS
+    # With self-distillation the copies without experience are the last outputs of a prompt, and padding the batch's.
+    mini_batches = [f"actor_rollout_ref.actor.ppo_mini_batch_size={batch // updates}", _SHUFFLED] if updates > 1 else []
     return [
+        *mini_batches,
         f"data.train_files={train}",
         f"data.val_files={held_out}",
         f"data.seed={seed}",
         f"data.train_batch_size={batch}",
-        # A step's episodes are computed at once.
-        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={batch * ROLLOUTS}",
-        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={batch * ROLLOUTS}",
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={rollouts}",
+        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={rollouts}",
         f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
         f"trainer.total_training_steps={steps}",
         f"trainer.test_freq={every}",
@@ -94,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=_number(1), default=60, help="actor steps of each run (default: 60)")
     parser.add_argument("--every", type=_number(1), default=30, help="steps between evaluations (default: 30)")
     parser.add_argument("--prompts", type=_number(1), help="prompts per step (default: 4 of each family)")
+    parser.add_argument(
+        "--updates", type=_number(1), default=1, help="optimizer steps of the actor on a step's episodes (default: 1)"
+    )
     parser.add_argument("--setting", choices=NAMES, default="plain", help="models and mechanisms")
     parser.add_argument("--models", type=Path, help="folder of other models than the setting's")
     parser.add_argument("--output", type=Path, help="folder of all files (default: outputs/miniature, -wide or -full)")
@@ -102,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting = SETTINGS[options.setting]
     if not setting.mechanisms and (absent := [arm for arm in options.arms if arm in MECHANISM_ARMS]):
         parser.error(f"{' and '.join(absent)} would be complementary: only --setting full merges and asks")
+    for prompts in (options.prompts or PROMPTS_PER_FAMILY * families for families in options.families):
+        if prompts % options.updates:
+            parser.error(f"--updates {options.updates} does not divide the {prompts} prompts of a step")
     suffix = "" if options.setting == "plain" else f"-{options.setting}"
     output: Path = (options.output or ROOT / f"outputs/miniature{suffix}").resolve()
     models: Path = options.models or MODELS / options.setting
@@ -185,12 +197,13 @@ def _train(options: argparse.Namespace, setting: Setting, output: Path) -> int:
                 steps=options.steps,
                 every=options.every,
                 prompts=options.prompts,
+                updates=options.updates,
             )
             for arm in dict.fromkeys(options.arms):
-                name = run_name(arm, families, seed, options.prompts)
+                name = run_name(arm, families, seed, options.prompts, options.updates)
                 overrides = [*shared, *ARMS[arm], *options.overrides]
                 if arm == "offline":
-                    filled = run_name("filling", families, seed, options.prompts)
+                    filled = run_name("filling", families, seed, options.prompts, options.updates)
                     fillings[name] = Run(filled, (*shared, *options.overrides, *filling()))
                     overrides.append(initial_bank(output / "runs" / filled))
                 runs.append(Run(name, tuple(overrides)))

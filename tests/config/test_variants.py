@@ -64,5 +64,10 @@ def test_imitation_over_several_optimizer_steps_is_noted(config: DictConfig) -> 
     comprl = comprl_config(config)
     (note,) = variant_notes(config, comprl)
     assert "comprl.self_distillation.weight=0.5 with 2 optimizer steps on a batch" in note
+    no_ratio = {"loss_mode": "bypass_mode", "rollout_correction": {"loss_type": "reinforce", "rollout_is": None}}
+    OmegaConf.update(config, "actor_rollout_ref.actor.policy_loss", no_ratio, force_add=True)
+    assert list(variant_notes(config, comprl)) == []  # nothing is clipped
+    config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
+    assert len(list(variant_notes(config, comprl))) == 1
     config.actor_rollout_ref.actor.ppo_mini_batch_size = 64
     assert list(variant_notes(config, comprl)) == []

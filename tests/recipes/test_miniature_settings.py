@@ -16,7 +16,7 @@ from env_adapters.vaults.task import observation
 from env_adapters.vaults.world import MOVES
 from recipes.miniature.arms import ARMS, FILLING_STEPS, filling, initial_bank
 from recipes.miniature.entries import WORKED, moves_content
-from recipes.miniature.run import MODELS, ROOT, main, set_environment, shared_overrides
+from recipes.miniature.run import MODELS, ROOT, main, run_name, set_environment, shared_overrides
 from recipes.miniature.settings import SETTINGS, Name
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
@@ -75,6 +75,20 @@ def test_the_actors_loss(layer: tuple[str, ...], coefficient: float, tmp_path: P
     loss.backward()
     assert log_prob.grad is not None
     assert log_prob.grad.flatten().tolist() == pytest.approx([-3 * coefficient / 2] * 2)
+
+
+def test_several_optimizer_steps_on_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_environment(tmp_path, MODELS / "plain")
+    shared = shared_overrides(tmp_path / "data", families=3, seed=5, steps=4, every=2, updates=4)
+    runs = [Run(arm, (*shared, *ARMS[arm])) for arm in ("baseline", "self_distillation", "self_imitation")]
+    for run in check(runs, compose(runs, ROOT / "recipes", SETTINGS["plain"].config)):
+        actor = run.config.actor_rollout_ref.actor
+        assert (run.config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs) == (12, 3, 1)
+        assert actor.ppo_micro_batch_size_per_gpu == 24 and actor.shuffle
+    assert run_name("baseline", 3, 5, updates=4) == "baseline-3u4-5"
+    with pytest.raises(SystemExit):
+        main(["--families", "3", "1", "--updates", "3"])
+    assert "--updates 3 does not divide the 4 prompts of a step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", ["plain", "full"])

@@ -35,10 +35,7 @@ def variant_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         )
     correction = config.algorithm.get("rollout_correction") or {}
     wrong = [key for key in ("rollout_is", "rollout_rs", "bypass_mode") if correction.get(key)]
-    policy_loss = config.actor_rollout_ref.actor.policy_loss
-    # The loss does not see algorithm.rollout_correction; its own decides whether it uses the server's log-probs.
-    loss_type = (policy_loss.get("rollout_correction") or {}).get("loss_type")
-    if wrong == ["bypass_mode"] and (policy_loss.get("loss_mode"), loss_type) == ("bypass_mode", "reinforce"):
+    if wrong == ["bypass_mode"] and _has_no_ratio(config):
         wrong = []
     if wrong:
         yield (
@@ -51,9 +48,17 @@ def variant_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     """Yield a line for each combination that works, but perhaps not as expected."""
     actor, weight = config.actor_rollout_ref.actor, comprl.self_distillation.weight
     updates = math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
-    if weight > 0 and updates > 1:
+    if weight > 0 and updates > 1 and not _has_no_ratio(config):
         yield (
             f"comprl.self_distillation.weight={weight} with {updates} optimizer steps on a batch "
             "(data.train_batch_size, actor_rollout_ref.actor.ppo_mini_batch_size, ppo_epochs): from the second on a "
             "clipped policy loss stops imitating the tokens that have become more likely"
         )
+
+
+def _has_no_ratio(config: DictConfig) -> bool:
+    """Return whether the actor's loss is −A log π, without the log-probs of the policy that generated."""
+    policy_loss = config.actor_rollout_ref.actor.policy_loss
+    # The loss does not see algorithm.rollout_correction; its own decides whether it uses the server's log-probs.
+    loss_type = (policy_loss.get("rollout_correction") or {}).get("loss_type")
+    return (policy_loss.get("loss_mode"), loss_type) == ("bypass_mode", "reinforce")
