@@ -4,7 +4,7 @@ A sweep: every arm and seed is a run from the same warm-started models, with the
 episodes, and all runs use the same engines. Evaluations use ``--tasks`` held-out tasks. A run that has finished is not
 repeated.
 
-    python benchmarks/arms.py [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
+    python -m benchmarks.arms [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
     … [key=value …]
 """
 

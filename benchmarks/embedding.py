@@ -3,7 +3,7 @@
 A group of K=8 rollouts asks the same query at the same time. Each row is the median over ``--rounds`` rounds with new
 texts; the last column is the ratio to one query.
 
-    python benchmarks/embedding.py [--model builtin] [--url URL] [--rounds 30] [--json]
+    python -m benchmarks.embedding [--model builtin] [--url URL] [--rounds 30] [--json]
 """
 
 import argparse

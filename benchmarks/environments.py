@@ -4,7 +4,7 @@ Actions are random admissible ones (SWE-Bench: a few shell commands). ``stall`` 
 loop of the 64 episodes was blocked. Memory is what an instance adds to its process (one in a process), or the part of
 the machine's memory that a running episode takes (host): processes share pages that they have not written to.
 
-    python benchmarks/environments.py [FAMILY …] [--seconds 5] [--parallel 64]
+    python -m benchmarks.environments [FAMILY …] [--seconds 5] [--parallel 64]
 """
 
 import argparse
@@ -124,8 +124,8 @@ def measure(family: str, options: argparse.Namespace) -> list[str]:
     """Return a family's row; each part runs in a process of its own."""
     found: dict[str, Any] = {}
     for part in ("alone", "together"):
-        command = [sys.executable, __file__, family, "--part", part, "--seconds", str(options.seconds)]
-        command += ["--parallel", str(options.parallel)]
+        command = [sys.executable, "-m", "benchmarks.environments", family, "--part", part]
+        command += ["--seconds", str(options.seconds), "--parallel", str(options.parallel)]
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{PLAYER}", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         found[part] = json.loads(done.stdout.splitlines()[-1])

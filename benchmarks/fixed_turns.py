@@ -36,5 +36,5 @@ def fixed_turns_rows(count: int, *, turns: int, world: int = 1) -> list[dict[str
         row for family in FAMILIES for row in build_rows("train", count, world=world, family=family, max_turns=turns)
     ]
     for row in rows:
-        row["extra_info"]["environment"] = "fixed_turns:FixedTurns"
+        row["extra_info"]["environment"] = "benchmarks.fixed_turns:FixedTurns"
     return rows

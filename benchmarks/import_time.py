@@ -5,7 +5,7 @@ what a user waits for, but the difference is small against the variation of the 
 import verl without the plugin, and then load the plugin's entry point as verl would; only this last step is timed. The
 target is at most 50 ms, since every process of a run imports verl.
 
-    python benchmarks/import_time.py [--runs 15] [--json]
+    python -m benchmarks.import_time [--runs 15] [--json]
 """
 
 import argparse

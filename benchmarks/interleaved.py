@@ -35,7 +35,7 @@ class Interleaved(Sweep):
         from verl_comprl.trainer.engines import Engines
 
         def lend(view: Any) -> Any:
-            from recorded import RecordedExtractor, RecordingClient
+            from benchmarks.recorded import RecordedExtractor, RecordingClient
 
             if extractor == "recorded":
                 return RecordedExtractor(view, self.recording, self.update_seconds)

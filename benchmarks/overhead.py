@@ -8,8 +8,8 @@ engines that are started once; the first step of a turn is left out. Nothing is 
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
-    python benchmarks/overhead.py [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead] [key=value …]
-    python benchmarks/overhead.py --report
+    python -m benchmarks.overhead [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead] [key=value …]
+    python -m benchmarks.overhead --report
 """
 
 import argparse
@@ -24,17 +24,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.paired import ratio_of_means, show
+from recipes.miniature.run import set_environment
+from verl_comprl.sweep.checks import check
+from verl_comprl.sweep.runs import Run, compose
+from verl_comprl.train import prepare_environment
+
 ROOT = Path(__file__).parents[1]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from paired import ratio_of_means, show  # noqa: E402  after the path is set
-
-from recipes.miniature.run import set_environment  # noqa: E402  after the path is set
-from verl_comprl.sweep.checks import check  # noqa: E402  after the path is set
-from verl_comprl.sweep.runs import Run, compose  # noqa: E402  after the path is set
-from verl_comprl.train import prepare_environment  # noqa: E402  after the path is set
-
 ARMS = ("baseline", "recorded", "idle", "normal")
 STARTING = ("normal", "baseline", "recorded", "idle")
 """The first one starts both engines."""
@@ -52,7 +48,8 @@ Row = dict[str, Any]
 def overrides(output: Path, prompts: int) -> list[str]:
     """Return what all runs share."""
     import pandas
-    from fixed_turns import fixed_turns_rows
+
+    from benchmarks.fixed_turns import fixed_turns_rows
 
     data = output / "rows.parquet"
     pandas.DataFrame(fixed_turns_rows(96, turns=TURNS)).to_parquet(data)
@@ -79,8 +76,7 @@ def overrides(output: Path, prompts: int) -> list[str]:
 
 async def make_bank(folder: Path) -> None:
     """Write a snapshot with lessons about the tasks, from which every run with experience starts."""
-    from fixed_turns import lessons
-
+    from benchmarks.fixed_turns import lessons
     from verl_comprl.experience import Add, BankConfig, ExperienceBank, make_embedder
 
     if folder.exists():
@@ -110,9 +106,9 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     output = file.parent
     set_environment(output)
     os.environ["VERL_PLATFORM"] = "cpu"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # of Ray's workers
     prepare_environment()
-    from interleaved import Interleaved
-
+    from benchmarks.interleaved import Interleaved
     from verl_comprl.display.redirect import redirect_verl_output
 
     bank = output / "bank"
@@ -171,7 +167,7 @@ def seconds(rows: list[Row], arm: str) -> list[float]:
 
 def turn(arm: Any, name: str, number: int, steps: int) -> list[Row]:
     """Let an arm take its turn; returns the rows of the measured steps."""
-    from interleaved import CpuSeconds
+    from benchmarks.interleaved import CpuSeconds
 
     arm.begin_turn()
     for _ in range(LEFT_OUT):

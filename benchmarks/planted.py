@@ -4,7 +4,7 @@ Takes entries of the bank of a finished run and plants misleading ones among a c
 rule finds, a wrong code, and in every second one an instruction between chat-template tokens. Starts a run from each
 bank, and prints guided success of both, and the planted entries that are still retrieved.
 
-    python benchmarks/planted.py --bank outputs/miniature/runs/complementary-3-15/bank --world 15
+    python -m benchmarks.planted --bank outputs/miniature/runs/complementary-3-15/bank --world 15
     … [--entries 120] [--share 0.05] [--steps 30] [--arm offline] [--output outputs/planted] [key=value …]
 """
 

@@ -1,4 +1,4 @@
-"""Cost of recording a step: ``python benchmarks/record.py [--episodes 96] [--turns 8] [--step-seconds 8]``.
+"""Cost of recording a step: ``python -m benchmarks.record [--episodes 96] [--turns 8] [--step-seconds 8]``.
 
 Episodes of a MiniHack room with made-up responses, through everything but TransferQueue. ``waited`` is what the step
 waits for; the rest is CPU time of threads: the workers' while other episodes run, the trainer's and the manager's while

@@ -5,7 +5,7 @@ a prompt send the same query. ``distinct`` is the worst case: no two clients sen
 later, so caches do not help. Vectors are precomputed, with 384 dimensions and clusters as in text; the last table
 embeds with the built-in model instead.
 
-    python benchmarks/retrieval.py [--sizes 1000 20000 100000] [--askers 1 128 1024] [--seconds 10] [--json]
+    python -m benchmarks.retrieval [--sizes 1000 20000 100000] [--askers 1 128 1024] [--seconds 10] [--json]
 """
 
 import argparse

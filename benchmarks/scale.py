@@ -6,32 +6,26 @@ eight GPUs would take, and return tokens (``timed.py``). Every size is measured 
 with equal numbers of generated tokens. The manager's queue is full when a measurement begins, so that distillation goes
 on beside it as in a run; the reports of its own episodes are part of it.
 
-    python benchmarks/scale.py [--episodes 128 256 512 1024] [--pairs 2] [--workers 2] [--output outputs/scale]
+    python -m benchmarks.scale [--episodes 128 256 512 1024] [--pairs 2] [--workers 2] [--output outputs/scale]
 """
 
 import argparse
 import asyncio
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.paired import ratio_of_means, show
+from recipes.miniature.run import set_environment
+from verl_comprl.sweep.checks import check
+from verl_comprl.sweep.runs import Run, compose
+from verl_comprl.train import prepare_environment
+
 ROOT = Path(__file__).parents[1]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
-os.environ["VERL_PLATFORM"] = "cpu"
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from paired import ratio_of_means, show  # noqa: E402  after the path is set
-
-from recipes.miniature.run import set_environment  # noqa: E402  after the path is set
-from verl_comprl.sweep.checks import check  # noqa: E402  after the path is set
-from verl_comprl.sweep.runs import Run, compose  # noqa: E402  after the path is set
-from verl_comprl.train import prepare_environment  # noqa: E402  after the path is set
-
 ROLLOUTS, TURNS, LENGTHS = 8, 8, (80, 160)
 TURN = "I look at the lamps and think about what the last move did. <action>left</action> "
 ANSWER = '<answer>[{{"operation": "add", "title": "{title}", "content": "worked: first {number}"}}]</answer>'
@@ -54,7 +48,7 @@ class EpisodeWorker:
 
     async def play(self, rows: list[dict[str, Any]], speed: Any, seed: str) -> list[dict[str, float]]:
         """Play all rows at the same time; returns the seconds of each episode, and its details."""
-        from timed import TimedServer
+        from benchmarks.timed import TimedServer
 
         texts = [self._tokenizer.encode(TURN, add_special_tokens=False)]
         server = TimedServer(texts, self._tokenizer.eos_token_id, speed, seed=seed, lengths=LENGTHS)
@@ -101,9 +95,9 @@ class Setup:
 
     def _connect(self) -> None:
         import ray
-        from fixed_turns import lessons
-        from timed import Speed, TimedServer
 
+        from benchmarks.fixed_turns import lessons
+        from benchmarks.timed import Speed, TimedServer
         from verl_comprl.config.models import load_tokenizer
         from verl_comprl.trainer.extractor.runtime import extractor_view
 
@@ -138,7 +132,7 @@ class Setup:
 
 def rows_of(episodes: int, step: int) -> list[dict[str, Any]]:
     """Return the rows of one step, with the columns that verl adds."""
-    from fixed_turns import fixed_turns_rows
+    from benchmarks.fixed_turns import fixed_turns_rows
 
     tasks = fixed_turns_rows(-(-episodes // ROLLOUTS // 3), turns=TURNS)[: episodes // ROLLOUTS]
     rows = []
@@ -164,7 +158,7 @@ def cpu_seconds() -> dict[str, float]:
 
 def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one batch, after one whose episodes take no time and then fill the queue."""
-    from timed import Speed
+    from benchmarks.timed import Speed
 
     setup.play(rows_of(episodes, 1000 * episodes + 2 * pair), Speed(prefill=0, decode=0), "warm-up")
     waiting, before = setup.waiting(), cpu_seconds()
@@ -205,9 +199,12 @@ def main() -> None:
     output: Path = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     set_environment(output)
+    os.environ["VERL_PLATFORM"] = "cpu"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # of Ray's workers
     prepare_environment()
     import ray
-    from overhead import make_bank, overrides
+
+    from benchmarks.overhead import make_bank, overrides
 
     asyncio.run(make_bank(output / "bank"))
     shared = [

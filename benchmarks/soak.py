@@ -1,7 +1,7 @@
 """A long run, watched from outside: memory, threads and open files of every process, queues, and Ray's objects.
 
-    python benchmarks/soak.py [--steps 200] [--output outputs/soak]
-    python benchmarks/soak.py --report        # tables of what has been measured
+    python -m benchmarks.soak [--steps 200] [--output outputs/soak]
+    python -m benchmarks.soak --report        # tables of what has been measured
 
 The run is the miniature's arm ``complementary``. Memory is what a process would give back if it ended (USS); a process
 is flat if its mean over the last ``--window`` steps is within 5 % of its mean over those from ``--from`` on.

@@ -6,7 +6,7 @@ stand in the document; *thread* is the processor time of the page's main thread 
 what else the machine does. *list*: until another page shows its list; *search*: one search in all its texts. The target
 is a first paint within 2 s.
 
-    python benchmarks/viewer.py [--episodes 5000] [--entries 20000] [--repeats 5] [--json]
+    python -m benchmarks.viewer [--episodes 5000] [--entries 20000] [--repeats 5] [--json]
 """
 
 import argparse

@@ -56,4 +56,4 @@ def test_a_vault_that_is_opened_stays_open_for_the_rest_of_the_turns() -> None:
 def test_rows_name_an_environment_that_can_be_made() -> None:
     rows = fixed_turns_rows(2, turns=8)
     assert len(rows) == 6
-    assert {row["extra_info"]["environment"] for row in rows} == {"fixed_turns:FixedTurns"}
+    assert {row["extra_info"]["environment"] for row in rows} == {"benchmarks.fixed_turns:FixedTurns"}

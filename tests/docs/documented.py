@@ -16,9 +16,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 PLACEHOLDERS = {"key=value", "…", "...", "COMMAND"}
-_INLINE = re.compile(
-    r"(?<!`)`((?:comprl |make |python -m |python benchmarks/|bash recipes/run\.sh |pip install )[^`]+)`"
-)
+_INLINE = re.compile(r"(?<!`)`((?:comprl |make |python -m |bash recipes/run\.sh |pip install )[^`]+)`")
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class Checker:
 
 
 def is_slow(command: Command) -> bool:
-    return command.words[0] == "python" and any(word.startswith(("recipes.", "benchmarks/")) for word in command.words)
+    return command.words[0] == "python" and any(word.startswith(("recipes.", "benchmarks.")) for word in command.words)
 
 
 @pytest.mark.parametrize(
