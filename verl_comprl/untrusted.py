@@ -81,9 +81,22 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     return SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
 
 
-def without_delimiters(text: str) -> str:
-    """Return ``text`` with a space in place of the tags that mark experience and answers of tools in our prompts."""
-    return replace_marked(text, _DELIMITER, " ")
+def without_delimiters(text: str, tokenizer: Any = None) -> str:
+    """Return ``text`` with a space in place of the tags that mark experience and answers of tools in our prompts.
+
+    And of control tokens: a tag can be hidden around one, and appear when that is removed later, when the tags of the
+    prompt can no longer be told from those of the text.
+
+    Args:
+        text: Untrusted text.
+        tokenizer: As in :func:`without_control_tokens`.
+    """
+    for _ in range(_PASSES):
+        shorter = replace_marked(without_control_tokens(text, tokenizer), _DELIMITER, " ")
+        if shorter == text:
+            return text
+        text = shorter
+    return replace_marked(text, SYNTAX, " ")  # markers inside of markers, more often than in any honest text
 
 
 def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:

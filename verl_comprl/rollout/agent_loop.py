@@ -214,7 +214,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
         critic = Conversation(self, f"{episode.id}_critic", settings.max_tokens, None)
         answer: str | None = None
         with _part(episode, "critic"):
-            await critic.begin(judging_messages(episode.info["goal"], observation, experience))
+            goal = episode.info["goal"]
+            await critic.begin(judging_messages(goal, observation, experience, tokenizer=self.tokenizer))
             with suppress(TimeoutError):
                 async with episode_clock().timeout(settings.timeout):
                     answer = await critic.generate(sampling_params, settings.max_tokens)
@@ -239,10 +240,12 @@ class ComplementaryAgentLoop(AgentLoopBase):
     async def _without_experience(self, episode: Episode, played: Conversation) -> AgentLoopOutput:
         """Return the episode as a free actor would have seen it, without experience, questions and their tool."""
         student = Conversation(self, episode.id, self.rollout_config.response_length, episode.tools or None)
-        await student.begin(initial_messages(episode.row["raw_prompt"], episode.turns[0].observation))
+        prompt, tokenizer = episode.row["raw_prompt"], self.tokenizer
+        await student.begin(initial_messages(prompt, episode.turns[0].observation, tokenizer=tokenizer))
         for turn, (ids, log_probs) in zip(episode.turns, episode.generated, strict=True):
             # The mask is empty before the first turn, whose observation is in the prompt.
-            if student.mask and not await student.append(observation_message(turn.observation)):
+            message = observation_message(turn.observation, tokenizer=tokenizer)
+            if student.mask and not await student.append(message):
                 break
             # The ids as generated: encoding the text again could give others, and the loss would be on those.
             await student.put(ids, log_probs)
@@ -256,7 +259,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
             tools = [*tools, search_and_ask_tool(self._run).schema()]
         conversation = Conversation(self, episode.id, self.rollout_config.response_length, tools or None)
         text, tokenizer = episode.guide.text, cast(Any, self.tokenizer)  # verl annotates it with a factory
-        await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, text))
+        prompt = episode.row["raw_prompt"]
+        await conversation.begin(initial_messages(prompt, observation, text, tokenizer=tokenizer))
         if conversation.excess:
             episode.cut_prompt = True
             _warn_of_long_prompts(self.rollout_config.prompt_length)
@@ -264,7 +268,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         while conversation.excess and (kept := self._length(text or "") - conversation.excess - _SPARE_TOKENS) > 0:
             text = cap_tokens(text or "", tokenizer, kept) + CUT_MARK
             episode.guide = replace(episode.guide, text=text)
-            await conversation.begin(initial_messages(episode.row["raw_prompt"], observation, text))
+            await conversation.begin(initial_messages(prompt, observation, text, tokenizer=tokenizer))
         episode.tokens["experience"] += self._length(text or "")
         return conversation
 
@@ -314,7 +318,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
                 episode.reward -= self._settings.invalid_action_penalty
             if terminated or truncated:
                 return
-            fits = await conversation.append(observation_message(observation))
+            fits = await conversation.append(observation_message(observation, tokenizer=self.tokenizer))
         # What the last action led to and what was asked after it, which the end below does not repeat.
         episode.unfinished = Turn(observation=observation, response="", questions=tuple(episode.questions))
         # The environment may still grade an unfinished episode, a patch for example; that counts as well.

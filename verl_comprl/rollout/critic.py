@@ -5,6 +5,7 @@ be parsed, or that comes too late, leaves the entry as it is. Owns pure function
 """
 
 import re
+from typing import Any
 
 from verl_comprl.experience.updates.sanitize import sanitize
 from verl_comprl.manager.messages import MAX_CHARS, Judgement
@@ -21,9 +22,16 @@ _VERDICT = re.compile(r"<verdict>\s*(accept|refine|reject)\s*</verdict>", re.IGN
 _REFINED = re.compile(r"<experience>(.*?)</experience>", re.DOTALL)
 
 
-def judging_messages(goal: str, observation: str, experience: str) -> list[Message]:
-    """Return the prompt that asks for a verdict on ``experience``, with goal and first observation."""
-    goal, observation, experience = map(without_delimiters, (goal, observation, experience))
+def judging_messages(goal: str, observation: str, experience: str, *, tokenizer: Any = None) -> list[Message]:
+    """Return the prompt that asks for a verdict on ``experience``, with goal and first observation.
+
+    Args:
+        goal: The task description.
+        observation: The text of the environment's reset.
+        experience: The entry's text.
+        tokenizer: That of the actor, whose own control tokens are removed, too.
+    """
+    goal, observation, experience = (without_delimiters(text, tokenizer) for text in (goal, observation, experience))
     parts = [goal, OBSERVATION_BLOCK.format(observation=observation), EXPERIENCE_BLOCK.format(experience=experience)]
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": "\n\n".join(parts)}]
 

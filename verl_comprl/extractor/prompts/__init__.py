@@ -7,6 +7,7 @@ from string import Template
 from typing import Any
 
 from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage, Turn
+from verl_comprl.extractor.prompts.quoting import quoted
 
 Message = dict[str, Any]
 
@@ -41,10 +42,11 @@ def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, lef
         if left_out and index == middle:
             parts.append(f"({left_out} turns left out)")
         number = index + 1 + (left_out if index >= middle else 0)
-        asked = "".join(f"\nQuestion:\n{item.query}\nAdvice:\n{item.answer}" for item in turn.questions)
-        parts.append(f"Turn {number}\nObservation:\n{turn.observation}{asked}\nAnswer:\n{turn.response}")
+        asked = "".join(f"\nQuestion:\n{quoted(item.query)}\nAdvice:\n{quoted(item.answer)}" for item in turn.questions)
+        observation, response = quoted(turn.observation), quoted(turn.response)
+        parts.append(f"Turn {number}\nObservation:\n{observation}{asked}\nAnswer:\n{response}")
     if final_observation:
-        parts.append(f"Final observation:\n{final_observation}")
+        parts.append(f"Final observation:\n{quoted(final_observation)}")
     return "\n\n".join(parts)
 
 
@@ -78,9 +80,9 @@ def distill_messages(
             "votes": _template("distill.votes").substitute() + "\n" if votes else "",
         },
         instructions=instructions or "(none)",
-        goal=goal,
-        experience=_numbered(experience),
-        similar=_numbered(similar, start=len(experience) + 1),
+        goal=quoted(goal),
+        experience=_numbered(list(map(quoted, experience))),
+        similar=_numbered(list(map(quoted, similar)), start=len(experience) + 1),
         trajectory=trajectory,
         outcome="success" if success else "failure",
     )
@@ -106,7 +108,7 @@ def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WE
         record.append(name + _render_usage(usage, asked_weight))
     if not entry.usage:
         record.append("not used yet")
-    return f"({'; '.join(record)})\n{entry.text}"
+    return f"({'; '.join(record)})\n{quoted(entry.text)}"
 
 
 def _render_usage(usage: TaskUsage, asked_weight: float) -> str:
@@ -130,4 +132,4 @@ def merge_messages(entries: Sequence[str]) -> list[Message]:
 
 def answer_messages(experience: str, query: str) -> list[Message]:
     """Return the prompt that asks for an answer to a ``search_and_ask`` query from one entry."""
-    return _messages("answer", experience=experience, query=query)
+    return _messages("answer", experience=quoted(experience), query=quoted(query))
