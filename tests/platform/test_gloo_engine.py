@@ -2,11 +2,15 @@
 
 import asyncio
 import multiprocessing
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+import verl_comprl
 
 BUCKET = 1000
 """Bytes: smaller than the largest weight, and no multiple of the others."""
@@ -123,3 +127,28 @@ def test_a_sync_that_failed_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPa
             ]
             assert [sent.result().tolist() for sent in sending] == [[update, update]] * 2
         # Nobody calls finalize: the sync has failed after this.
+
+
+def test_the_header_of_a_bucket_is_data_and_nothing_else() -> None:
+    from verl.checkpoint_engine.base import TensorMeta
+
+    from verl_comprl.platform.gloo_engine import _read_metas, _write_metas
+
+    metas = [
+        TensorMeta("a.weight", torch.Size([2, 3]), torch.bfloat16, 0, 12, 0),
+        TensorMeta("b", torch.Size([]), torch.int64, 8, 16, 12),
+    ]
+    assert _read_metas(_write_metas(metas)) == metas and _read_metas(_write_metas([])) == []
+    with pytest.raises(ValueError, match=r"'torch\.load' cannot be received"):
+        _read_metas(b'[["a", [1], "torch.load", 0, 1, 0]]')
+
+
+def test_nothing_of_ours_unpickles() -> None:
+    """Neither a file nor a message: what is read could be somebody else's, and would be executed."""
+    package = Path(verl_comprl.__file__).parent
+    found = {
+        path.name
+        for path in package.rglob("*.py")
+        if re.search(r"import (?:cloud)?pickle|weights_only=False|(?<!\.)\b(?:eval|exec)\(", path.read_text())
+    }
+    assert found == set()

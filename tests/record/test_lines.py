@@ -48,10 +48,13 @@ def test_secrets_do_not_reach_plain_text() -> None:
         "HF_TOKEN": 'sk-"0123456789',
         "OTHER_KEY": 'sk-"0123456789-more',
         "SSH_KEY": "short",
+        "DB_PASS": "hunter2hunter2",
+        "CLOUD_CREDENTIALS": "id:0123456789",
+        "BYPASS_PROXY": "no_proxy_at_all",
         "HOME": "/home/me",
     }
-    text = 'sk-"0123456789-more and sk-"0123456789, short, /home/me'
-    assert text_redactor(environment)(text) == "*** and ***, short, /home/me"
+    text = 'sk-"0123456789-more and sk-"0123456789, short, /home/me, hunter2hunter2 id:0123456789 no_proxy_at_all'
+    assert text_redactor(environment)(text) == "*** and ***, short, /home/me, *** *** no_proxy_at_all"
 
 
 def test_secrets_of_several_lines_are_found_line_by_line_and_in_json_and_repr() -> None:

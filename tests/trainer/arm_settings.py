@@ -74,7 +74,7 @@ ARMS: dict[str, list[str]] = {
 MORE_ARMS = {name: [f"arm={name}"] for name in ("all_guided", "shared_baseline", "no_merge", "no_search_and_ask")}
 """Those for which CI has no time."""
 
-KEY = "COMPRL_TEST_KEY"
+KEY, CANARY = "COMPRL_TEST_KEY", "canary-7c1f5e9d40b2"
 """Environment variable with the key of the endpoint in the run of that name."""
 
 _FROZEN = ["arm=static_online", "extractor.model.path=null", "trainer.save_freq=2", "comprl.drain_timeout=60"]

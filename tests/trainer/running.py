@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from arm_settings import KEY
+from arm_settings import CANARY, KEY
 
 from verl_comprl.record import RunRecord
 from verl_comprl.record.reader import METRICS
@@ -103,7 +103,7 @@ def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str], name: 
     specification.write_text(json.dumps({"common": common, "runs": runs}))
     command = [sys.executable, str(ROOT / "tests/trainer/lent_run.py"), str(specification)]
     with output.open("w") as log:
-        environment = run_environment(folder) | {KEY: "secret"}
+        environment = run_environment(folder) | {KEY: CANARY}
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=2 * START_SECONDS)
     assert done.returncode == 0, output.read_text()[-5000:]
 

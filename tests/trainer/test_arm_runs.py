@@ -1,5 +1,6 @@
 """Training runs of the arms: the baseline against verl's own trainer, and two steps of every other arm."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arm_settings import ARMS, BACK_ENDS, STEPS
+from arm_settings import ARMS, BACK_ENDS, CANARY, STEPS
 from chat_endpoint import ChatEndpoint
 from running import check_arm, last_step, read_steps, undocumented
 from safetensors.torch import load_file
@@ -106,13 +107,18 @@ def test_a_run_continues_with_another_back_end(lent: Steps) -> None:
     assert step["comprl/bank/size"] >= before["comprl/bank/size"]
 
 
+def uncompressed(file: Path) -> bytes:
+    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+
+
 def test_the_endpoint_answers_with_the_key_of_the_environment_which_is_kept_nowhere(
     folder: Path, lent: Steps, teacher: ChatEndpoint
 ) -> None:
-    assert teacher.keys == {"Bearer secret"} and {request["model"] for request in teacher.requests} == {"teacher"}
+    assert teacher.keys == {f"Bearer {CANARY}"} and {request["model"] for request in teacher.requests} == {"teacher"}
     assert LESSON in (folder / "endpoint" / "experience.jsonl").read_text()
-    kept = [folder / "endpoint" / name for name in ("config.yaml", "train.log", "metrics.jsonl")]
-    assert not any("secret" in file.read_text() for file in kept)
+    kept = [file for file in (folder / "endpoint").rglob("*") if file.is_file()]
+    assert {"config.yaml", "train.log", "metrics.jsonl", "comprl.json"} <= {file.name for file in kept}
+    assert [file for file in kept if CANARY.encode() in uncompressed(file)] == []
 
 
 def test_a_run_on_an_endpoint_is_evaluated(folder: Path, lent: Steps) -> None:

@@ -10,7 +10,7 @@ One rank of the trainer broadcasts to all ranks of the servers, bucket by bucket
 """
 
 import asyncio
-import pickle
+import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
@@ -122,7 +122,7 @@ class GlooCheckpointEngine(CheckpointEngine):
         while True:
             sizes = await self._broadcast(torch.empty(2, dtype=torch.int64))
             header, content = (torch.empty(int(size), dtype=torch.uint8) for size in sizes)
-            metas: list[TensorMeta] = pickle.loads((await self._broadcast(header)).numpy().tobytes())
+            metas = _read_metas((await self._broadcast(header)).numpy().tobytes())
             if not metas:
                 return
             await self._broadcast(content)
@@ -134,7 +134,7 @@ class GlooCheckpointEngine(CheckpointEngine):
                 yield meta, chunk if meta.offset % meta.dtype.itemsize == 0 else chunk.clone()
 
     async def _send(self, metas: list[TensorMeta], content: torch.Tensor) -> None:
-        header = torch.frombuffer(bytearray(pickle.dumps(metas)), dtype=torch.uint8)
+        header = torch.frombuffer(bytearray(_write_metas(metas)), dtype=torch.uint8)
         await self._broadcast(torch.tensor([len(header), len(content)]))
         await self._broadcast(header)
         if metas:
@@ -145,6 +145,26 @@ class GlooCheckpointEngine(CheckpointEngine):
         work = self._group.broadcast(tensor, 0)
         await asyncio.to_thread(work.wait)
         return tensor
+
+
+def _write_metas(metas: list[TensorMeta]) -> bytes:
+    # No pickle: what a process that reaches the group's port sends would be executed.
+    rows = [(m.name, list(m.shape), str(m.dtype), m.chunk_offset, m.chunk_size, m.offset) for m in metas]
+    return json.dumps(rows).encode()
+
+
+def _read_metas(header: bytes) -> list[TensorMeta]:
+    return [
+        TensorMeta(name, torch.Size(shape), _dtype(dtype), chunk_offset, chunk_size, offset)
+        for name, shape, dtype, chunk_offset, chunk_size, offset in json.loads(header)
+    ]
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"weights of the type {name!r} cannot be received: torch has no such type")
+    return dtype
 
 
 def _own_address() -> str:

@@ -14,7 +14,7 @@ Record = dict[str, Any]
 SHORTEST_SECRET = 8
 """Characters; shorter values are words that occur in any text."""
 
-_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL", re.IGNORECASE)
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
