@@ -135,62 +135,6 @@ async def test_requests_of_an_earlier_process_are_not_delivered(
     assert len(make_queue(capacity=1, recover=True)) == 0
 
 
-# ---- recovery ----
-
-
-async def test_what_was_pending_at_a_kill_is_recovered_in_order(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
-) -> None:
-    killed = make_queue(capacity=3, max_attempts=2, backoff_seconds=60.0)
-    for id in ("done", "given up", "working", "ready", "on disk", "on disk, too"):
-        killed.put(make_request(id, goal="above\u2028below"))
-    killed.acknowledge(await killed.get())
-    hopeless = await killed.get()
-    killed.fail(hopeless, "once")
-    killed.fail(hopeless, "twice")
-    await killed.get()
-    with (tmp_path / "queue" / WAITING).open("ab") as file:
-        file.write(b'{"key": "torn", "text": "{')
-
-    queue = make_queue(capacity=2, recover=True)
-    assert (len(queue), queue.on_disk) == (4, 2) and not queue.put(make_request("on disk"))
-    assert queue.counts["disk_failures"] == 0
-    queue.put(make_request("new"))
-    again = make_queue(capacity=9, recover=True)  # killed before it did anything
-    for each in (queue, again):
-        assert await drain(each) == ["working", "ready", "on disk", "on disk, too", "new"]
-    assert len(make_queue(recover=True)) == 0
-
-
-@pytest.mark.parametrize("line", ['{"key": "bad", "text": "5"}', '{"key": "bad", "text": "{}"}'])
-async def test_a_request_that_cannot_be_read_costs_itself_only(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, line: str
-) -> None:
-    make_queue().put(make_request("first"))
-    file = tmp_path / "queue" / "waiting.jsonl"
-    file.write_text(f"{line}\n{file.read_text()}")
-    queue = make_queue(recover=True)
-    assert len(queue) == 1 and (await queue.get()).id == "first" and queue.counts["disk_failures"] == 1
-    assert queue.put(make_request("bad"))  # its episode may be played again
-
-
-@pytest.mark.parametrize("line", ["5", "{}", '{"key": 1, "text": "x"}', '{"done": ["a"]}'])
-async def test_what_is_no_request_ends_the_file(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, line: str
-) -> None:
-    make_queue().put(make_request("first"))
-    file = tmp_path / "queue" / "waiting.jsonl"
-    file.write_text(f"{file.read_text()}{line}\n")
-    queue = make_queue(recover=True)
-    assert len(queue) == 1 and line not in file.read_text()
-
-
-async def test_a_file_that_cannot_be_recovered_is_counted(make_queue: MakeQueue, tmp_path: Path) -> None:
-    (tmp_path / "queue" / WAITING).mkdir(parents=True)
-    queue = make_queue(recover=True)
-    assert len(queue) == 0 and queue.counts["disk_failures"] == 1
-
-
 # ---- failures ----
 
 

@@ -1,5 +1,6 @@
 """The file of waiting requests against a plain dictionary, whatever is added, removed, compacted or killed."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,34 @@ def test_a_text_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
         log.put("a", "text")
     assert "a" not in log and len(log) == 0
     log.remove("a")
+
+
+@pytest.mark.parametrize("room", [0, 5])
+@pytest.mark.parametrize("next_write", ["put", "put the same", "remove"])
+def test_a_removal_that_a_full_disk_refused_is_written_with_the_next(
+    tmp_path: Path, room: int, next_write: str
+) -> None:
+    path = tmp_path / "log.jsonl"
+    log = RequestLog(path)
+    for key in ("a", "b", "c"):
+        log.put(key, key)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
+    try:
+        for key in ("a", "b"):
+            with pytest.raises(OSError):
+                log.remove(key)
+        with pytest.raises(OSError):
+            log.put("d", "d")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "a" not in log and "d" not in log
+    if next_write == "remove":
+        log.remove("c")
+        expected = {}
+    else:
+        key = "a" if next_write == "put the same" else "d"
+        log.put(key, "later")
+        expected = {"c": "c", key: "later"}
+    killed = RequestLog(path)
+    assert killed.recover() == expected and killed.damaged == 0

@@ -61,7 +61,8 @@ class DistillationQueue:
         self._config = config
         self._pending: dict[str, _Pending] = {}  # in memory: ready, in progress, or waiting for a retry
         self._ready: asyncio.Queue[str] = asyncio.Queue()
-        self._log = RequestLog(Path(config.folder) / WAITING)
+        self._waiting = Path(config.folder) / WAITING
+        self._log = RequestLog(self._waiting)
         self._on_disk: deque[str] = deque()  # ids of those that are in the file only; the oldest is loaded first
         self._idle = asyncio.Event()
         self._idle.set()
@@ -71,7 +72,7 @@ class DistillationQueue:
             self._recover()
         else:
             with suppress(OSError):  # a resumed run restores requests from its checkpoint
-                (Path(config.folder) / WAITING).unlink(missing_ok=True)
+                self._waiting.unlink(missing_ok=True)
 
     def __len__(self) -> int:
         """Return the number of requests not yet acknowledged."""
@@ -94,6 +95,8 @@ class DistillationQueue:
 
     def put(self, request: DistillationRequest) -> bool:
         """Add a request; returns ``False`` if it is already pending. Never waits and never fails."""
+        if self._log.unread:  # once more before its first write, which would set the file aside
+            self._recover()
         if self._has(request.id):
             return False
         self._admit(_Pending(request))
@@ -138,7 +141,7 @@ class DistillationQueue:
         try:
             self._log.remove(id)
         except OSError as error:
-            self._count_disk_failure(f"after a kill a request would be distilled again: {error}")
+            self._count_disk_failure(f"if killed now, a request would be distilled again: {error}")
 
     def fail(self, request: DistillationRequest, reason: str) -> None:
         """Schedule a retry of a request, or write it to the dead letters if this was its last attempt.
@@ -183,12 +186,20 @@ class DistillationQueue:
                     self._admit(pending)
 
     def _recover(self) -> None:
+        again = self._log.unread
         try:
             texts = self._log.recover()
         except OSError as error:
-            self._count_disk_failure(f"requests of the process before are lost: {error}")
+            if not again:
+                then = "read again at the next episode, or else kept as"
+                self._count_disk_failure(f"{self._waiting} cannot be read; {then} {self._waiting}.unread: {error}")
             return
+        if damaged := self._log.damaged:
+            what = f"{damaged} damaged lines of {self._waiting} are left out"
+            self._count_disk_failure(f"{what}, see {self._waiting}.damaged", damaged)
         for id, text in texts.items():
+            if id in self._pending:  # put while the file could not be read
+                continue
             try:
                 pending = _Pending.from_json(text)
                 hopeless = pending.attempts >= self._config.max_attempts
@@ -268,7 +279,7 @@ class DistillationQueue:
         self.counts["dead"] += 1
         return True
 
-    def _count_disk_failure(self, what: str) -> None:
+    def _count_disk_failure(self, what: str, times: int = 1) -> None:
         if not self.counts["disk_failures"]:
             logger.warning("distillation queue: %s; further disk failures are only counted", what)
-        self.counts["disk_failures"] += 1
+        self.counts["disk_failures"] += times

@@ -2,13 +2,20 @@
 
 A line that holds a request, or the id of one that waits no more. A line is in the kernel's hands when its call returns:
 a process that is killed loses none. A machine that loses power may.
+
+What cannot be read is kept: damaged lines in a file ``.damaged`` next to it, a whole file as ``.unread``.
 """
 
+import io
 import json
 import os
 from collections import deque
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from verl_comprl.record.lines import append_lines
 
 _COMPACT_BYTES = 16 * 2**20
 """The file is written again when more than this, and more than what waits, belongs to requests that wait no more."""
@@ -20,11 +27,20 @@ class RequestLog:
     """Texts by id, in the order in which they were added; to be used from one thread."""
 
     def __init__(self, path: Path) -> None:
-        """Start empty; the file is created, or an earlier one replaced, with the first text."""
+        """Start empty; the file is created, or an earlier one replaced, with the first text.
+
+        One that :meth:`recover` could not read is not replaced but renamed.
+        """
+        self.unread = False
+        """Whether there is a file that could not be read; until the first text, :meth:`recover` may be tried again."""
+        self.damaged = 0
+        """Number of lines that could not be recovered."""
         self._path = path
         self._file: BinaryIO | None = None
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each line whose text waits
         self._done: deque[str] = deque(maxlen=_REMEMBERED)
+        self._owed: deque[str] = deque()  # keys of which the file does not say yet that they wait no more
+        self._damage = b""  # lines of the file that are not among the damaged ones next to it yet
         self._end = 0
         self._live = 0
 
@@ -43,21 +59,33 @@ class RequestLog:
     def recover(self) -> dict[str, str]:
         """Take over the file of a process that was killed; returns the texts that wait by id, oldest first.
 
+        Damaged lines are counted, left out and kept; a torn last line is what a kill leaves, and is cut off.
+
         Raises:
-            OSError: If there is a file that cannot be read.
+            OSError: If there is a file that cannot be read; it stays as it is.
         """
-        if not self._path.exists():
+        self.unread = True
+        try:
+            file = self._path.open("r+b", buffering=0)
+        except (FileNotFoundError, NotADirectoryError):
+            self.unread = False
             return {}
+        try:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                file.truncate(whole)  # or its rest could follow a shorter line in its place
+        except OSError:
+            file.close()
+            raise
+        self.unread, self._file = False, file
         texts: dict[str, str] = {}
-        self._file = self._path.open("r+b", buffering=0)
-        for line in self._file.read().splitlines(keepends=True):
-            try:
-                fields = json.loads(line)
-                if line[-1:] != b"\n" or not _is_ours(fields):
-                    raise ValueError("torn")
-            except ValueError:  # what the killed process could not finish, which the next line overwrites
-                break
-            if "done" in fields:
+        damage = []
+        for line in io.BytesIO(content[:whole]):
+            fields = _fields(line)
+            if fields is None:
+                damage.append(line)
+            elif "done" in fields:
                 self._done.append(fields["done"])
                 texts.pop(fields["done"], None)
                 self._places.pop(fields["done"], None)
@@ -65,8 +93,11 @@ class RequestLog:
                 texts[fields["key"]] = fields["text"]
                 self._places[fields["key"]] = (self._end, len(line))
             self._end += len(line)
-        self._file.truncate(self._end)
         self._live = sum(length for _, length in self._places.values())
+        if damage:
+            self.damaged, self._damage = len(damage), b"".join(damage)
+            with suppress(OSError):  # they stay in this file until it is written again
+                self._compact()
         return texts
 
     def put(self, key: str, text: str) -> None:
@@ -75,6 +106,7 @@ class RequestLog:
         Raises:
             OSError: If it cannot be written; nothing has changed then.
         """
+        self._settle()  # before it: the key may be one of those
         line = _line({"key": key, "text": text})
         place = (self._append(line), len(line))
         self._live += len(line) - self._places.get(key, (0, 0))[1]
@@ -88,25 +120,32 @@ class RequestLog:
             ValueError: If something else has changed the file.
         """
         offset, length = self._places[key]
-        fields = json.loads(os.pread(self._open().fileno(), length, offset))
-        if not _is_ours(fields) or fields.get("key") != key:
+        fields = _fields(os.pread(self._open().fileno(), length, offset)) or {}
+        if fields.get("key") != key:
             raise ValueError(f"another text than that of {key} at {offset} of {self._path}")
-        return str(fields["text"])
+        return fields["text"]
 
     def remove(self, key: str) -> None:
         """Note that a text waits no more, if it did.
 
         Raises:
-            OSError: If that cannot be written; :meth:`recover` would yield the text again.
+            OSError: If that cannot be written; :meth:`recover` would yield the text again until the next write.
         """
         place = self._places.pop(key, None)
         if place is None:
             return
         self._live -= place[1]
         self._done.append(key)
-        self._append(_line({"done": key}))
+        self._owed.append(key)
+        self._settle()
         if self._end - self._live > max(_COMPACT_BYTES, self._live):
             self._compact()
+
+    def _settle(self) -> None:
+        """Note which texts wait no more, also those of which that could not be written when it happened."""
+        while self._owed:
+            self._append(_line({"done": self._owed[0]}))
+            self._owed.popleft()
 
     def _append(self, line: bytes) -> int:
         """Write a line at the end and return its offset; a part of one is never followed by anything."""
@@ -120,27 +159,57 @@ class RequestLog:
     def _open(self) -> BinaryIO:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w+b", buffering=0)
+            aside = self._path.with_suffix(".new")
+            file = aside.open("w+b", buffering=0)
+            try:
+                if self.unread:  # not before: what keeps files from being opened may pass
+                    self._path.rename(self._unused())
+                    self.unread = False
+                aside.replace(self._path)
+            except OSError:
+                file.close()
+                raise
+            self._file = file
         return self._file
 
+    def _unused(self) -> Path:
+        """Return a name for a file that could not be read, which no earlier one has."""
+        names = (f"{self._path.name}.unread{number or ''}" for number in count())
+        return next(path for path in map(self._path.with_name, names) if not path.exists())
+
     def _compact(self) -> None:
-        """Write what waits to a file of its own, which takes the place of this one."""
-        aside = self._path.with_suffix(".new")
-        places = {}
-        with aside.open("wb") as new:
+        """Write what waits to a file of its own, which takes the place of this one; nothing changes if that fails."""
+        if self._damage:
+            append_lines(self._path.with_name(f"{self._path.name}.damaged"), self._damage)
+            self._damage = b""
+        old, aside, places = self._open(), self._path.with_suffix(".new"), dict[str, tuple[int, int]]()
+        new = aside.open("w+b")  # and not opened again later: that could fail when it has taken the place
+        try:
             end = new.write(b"".join(_line({"done": key}) for key in self._done))
             for key, (offset, length) in self._places.items():
-                new.write(os.pread(self._open().fileno(), length, offset))
+                new.write(os.pread(old.fileno(), length, offset))
                 places[key] = (end, length)
                 end += length
-        aside.replace(self._path)
-        self._open().close()
-        self._file, self._places, self._end = self._path.open("r+b", buffering=0), places, end
+            new.flush()
+            aside.replace(self._path)
+        except OSError:
+            with suppress(OSError):
+                new.close()
+            with suppress(OSError):  # a full disk needs the room
+                aside.unlink()
+            raise
+        old.close()
+        self._file, self._places, self._end = new, places, end
 
 
-def _is_ours(fields: Any) -> bool:
-    names = (["done"], ["key", "text"])
-    return isinstance(fields, dict) and [*fields] in names and all(isinstance(value, str) for value in fields.values())
+def _fields(line: bytes) -> dict[str, str] | None:
+    """Return what a line of ours holds; None if it is damaged."""
+    try:
+        fields: Any = json.loads(line)
+    except ValueError:
+        return None
+    ours = isinstance(fields, dict) and [*fields] in (["done"], ["key", "text"])
+    return fields if ours and all(isinstance(value, str) for value in fields.values()) else None
 
 
 def _line(fields: dict[str, str]) -> bytes:

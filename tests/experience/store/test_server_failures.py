@@ -203,7 +203,10 @@ async def test_a_write_that_is_only_acknowledged_is_an_error(double: QdrantDoubl
     double.faults.status = "completed"
 
 
-async def test_concurrent_writers(config: BankConfig, store: ServerStore) -> None:
+async def test_concurrent_writers(config: BankConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("server", "server_lease"):  # so that an opening soon sees that the writer lives
+        monkeypatch.setattr(f"verl_comprl.experience.store.{module}.RENEW_SECONDS", 0.5)
+    store = await ServerStore.open(config, embedding=IDENTITY)
     with pytest.raises(StoreError, match=f"being written by process {os.getpid()} on .*close that run, or choose"):
         await ServerStore.open(config, embedding=IDENTITY)
     reader = await ServerStore.open(config, embedding=IDENTITY, read_only=True)

@@ -34,7 +34,11 @@ async def opened(config: BankConfig) -> ServerStore:
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-async def test_of_openers_at_the_same_moment_one_becomes_the_writer(config: BankConfig, fresh: bool) -> None:
+async def test_of_openers_at_the_same_moment_one_becomes_the_writer(
+    config: BankConfig, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    for module in (LEASE, "verl_comprl.experience.store.server"):  # so that the others soon see that the winner lives
+        monkeypatch.setattr(f"{module}.RENEW_SECONDS", 0.5)
     if not fresh:
         await (await opened(config)).close()
     results = await asyncio.gather(*(opened(config) for _ in range(6)), return_exceptions=True)
@@ -73,6 +77,7 @@ async def test_a_writer_that_lost_its_lease_writes_no_more_and_leaves_the_succes
     first = await opened(config)
     monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 0.0)  # it has expired
     monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
+    monkeypatch.setattr("verl_comprl.experience.store.server.RENEW_SECONDS", 0.1)  # the second renews it soon
     second = await opened(config)
     monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 30.0)
     for _ in range(2):

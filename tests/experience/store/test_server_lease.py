@@ -1,7 +1,9 @@
 """Lease of the writer of a bank on a server: who may take it, and when it is renewed and given back."""
 
 import asyncio
+import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -36,17 +38,18 @@ def processes() -> list[str]:
 
 
 HERE = processes()
+LEASE = "verl_comprl.experience.store.server_lease"
 
 
 @pytest.mark.parametrize(
-    ("where", "age", "refused"),
+    ("where", "age", "waits"),
     [
         (HERE, 1, False),
         (["another boot", HERE[1]], 1, True),
         ([HERE[0], "pid:[1]"], 1, True),
         ([], 1, True),
         (None, 1, True),
-        ([HERE[0], "pid:[1]"], 40, False),
+        ([HERE[0], "pid:[1]"], 40, True),
     ],
     ids=[
         "dead process of this machine",
@@ -61,23 +64,34 @@ async def test_stale_lock(
     double: QdrantDouble,
     config: BankConfig,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     where: list[str] | None,
     age: float,
-    refused: bool,
+    waits: bool,
 ) -> None:
-    monkeypatch.setattr("verl_comprl.experience.store.server_lease.RENEW_SECONDS", 0.01)
+    """The bank can be opened, at once or when the lease has expired, however soon after the death."""
+    for name, seconds in {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.1, "_LOOK_SECONDS": 0.1}.items():
+        monkeypatch.setattr(f"{LEASE}.{name}", seconds)
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
     assert lease_of(double, config)["processes"] == HERE
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host = os.uname().nodename
-    writer = {"owner": "other", "turn": 9, "host": host, "pid": dead.pid, "seen_at": time.time() - age}
+    seen_at = time.time() - age
+    writer = {"owner": "other", "turn": 9, "host": host, "pid": dead.pid, "seen_at": seen_at}
     set_lease(double, config, writer if where is None else {**writer, "processes": where})
-    if refused:
-        with pytest.raises(StoreError, match=rf"process {dead.pid} on '{host}'.*can be opened in 2\d s"):
-            await ServerStore.open(config, embedding=IDENTITY)
+    started = time.monotonic()
+    with caplog.at_level(logging.WARNING, LEASE):
+        store = await ServerStore.open(config, embedding=IDENTITY)
+    lines = [record.getMessage() for record in caplog.records]
+    if waits:
+        (line,) = lines
+        assert re.search(rf"waiting \d s for the lease .*, process {dead.pid} on '{host}'$", line)
+        assert time.time() > seen_at + 2.0 and time.monotonic() > started + 0.2
     else:
-        await (await ServerStore.open(config, embedding=IDENTITY)).close()
+        assert not lines
+    assert lease_of(double, config)["pid"] == os.getpid()
+    await store.close()
 
 
 async def test_where_processes_cannot_be_told_apart_a_lease_has_to_expire(
@@ -86,21 +100,45 @@ async def test_where_processes_cannot_be_told_apart_a_lease_has_to_expire(
     def missing(path: Any) -> str:
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr("verl_comprl.experience.store.server_lease.os.readlink", missing)
+    monkeypatch.setattr(f"{LEASE}.os.readlink", missing)
+    for name in ("LEASE_SECONDS", "RENEW_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(f"{LEASE}.{name}", 0.3)
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
+    started = time.monotonic()
     set_lease(double, config, lease_of(double, config) | {"owner": "other", "pid": dead.pid, "seen_at": time.time()})
-    with pytest.raises(StoreError, match=rf"is being written by process {dead.pid}"):
-        await ServerStore.open(config, embedding=IDENTITY)
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    assert time.monotonic() - started > 0.3
 
 
-@pytest.mark.parametrize("ahead", [-3600, 3600])
-async def test_a_writer_whose_clock_differs_is_alive_while_it_renews_its_lease(
-    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch, ahead: int
+async def test_an_opening_that_waits_goes_on_when_the_lease_is_given_back(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{LEASE}.LEASE_SECONDS", 600.0)
+    await (await ServerStore.open(config, embedding=IDENTITY)).close()
+    writer = {"owner": "other", "turn": 9, "host": "elsewhere", "pid": 1, "seen_at": time.time()}
+    set_lease(double, config, writer)
+    opening = asyncio.create_task(ServerStore.open(config, embedding=IDENTITY))
+    await asyncio.sleep(0.5)
+    assert not opening.done()
+    set_lease(double, config, writer | {"owner": "", "turn": 10})
+    async with asyncio.timeout(60):
+        store = await opening
+    await store.flush()
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("ahead", "message"),
+    [(-3600, ", whose clock differs"), (3600, ", whose clock differs"), (0, r" \(seen \d s ago\); close that run")],
+)
+async def test_a_writer_is_alive_while_it_renews_its_lease_whatever_its_clock_says(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch, ahead: int, message: str
 ) -> None:
     await (await ServerStore.open(config, embedding=IDENTITY)).close()
-    monkeypatch.setattr("verl_comprl.experience.store.server_lease.RENEW_SECONDS", 0.2)
+    for name, seconds in {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.2, "_LOOK_SECONDS": 0.2}.items():
+        monkeypatch.setattr(f"{LEASE}.{name}", seconds)
 
     async def renew() -> None:
         for turn in range(9, 99):
@@ -110,7 +148,7 @@ async def test_a_writer_whose_clock_differs_is_alive_while_it_renews_its_lease(
 
     renewing = asyncio.create_task(renew())
     await asyncio.sleep(0)
-    with pytest.raises(StoreError, match="is being written by process 1 on 'elsewhere', whose clock differs"):
+    with pytest.raises(StoreError, match=f"is being written by process 1 on 'elsewhere'{message}"):
         await ServerStore.open(config, embedding=IDENTITY)
     renewing.cancel()
     await (await ServerStore.open(config, embedding=IDENTITY)).close()  # it has died
@@ -133,7 +171,7 @@ async def test_the_writer_renews_its_lease(
     first = lease_of(double, config)["seen_at"]
     await store.flush()
     assert lease_of(double, config)["seen_at"] == first  # not at every write
-    monkeypatch.setattr("verl_comprl.experience.store.server_lease.RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
     await store.flush()
     assert lease_of(double, config)["seen_at"] > first
     await store.close()

@@ -242,15 +242,19 @@ class ServerStore(ExperienceStore):
             written = (await self._client.call(lambda client: client.count(name, exact=True))).count
             if written != len(entries):
                 raise StoreError(f"{self._client.name}: {written} of {len(entries)} entries arrived in {name}")
+            await self._lease.confirm()  # this process may have been suspended for longer than its lease
         except BaseException:
             with contextlib.suppress(StoreError):  # the next replacement deletes what cannot be deleted now
+                await self._lease.confirm()  # or a successor has a collection of this name
                 await self._collection.drop(name)
             raise
         await self._collection.point_to(name)
         async with switching or contextlib.nullcontext():
             self._collection.physical = name
             self.embedding, self.dimension = identity, identity["dimension"]
-        await self._collection.clear_away()
+        with contextlib.suppress(StoreError):  # the replacement is made; the next write says who is the writer now
+            await self._lease.confirm()  # or the collection of a successor would be deleted
+            await self._collection.clear_away()
 
     async def flush(self) -> None:
         # The server itself makes every acknowledged write durable.

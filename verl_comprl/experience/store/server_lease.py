@@ -6,6 +6,7 @@ they read it back.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -18,11 +19,15 @@ from qdrant_client import models
 from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 
+logger = logging.getLogger(__name__)
+
 LEASE_SECONDS = 30.0
 """Seconds since its last renewal for which a writer counts as alive."""
 RENEW_SECONDS = 10.0
 _SILENCE = 2.2
 """Times ``RENEW_SECONDS`` in which a living writer has renewed its lease: it looks at that often, and may skip one."""
+_LOOK_SECONDS = 1.0
+"""Seconds between two looks at the lease of a writer that may be dead."""
 _POINT = 1
 
 
@@ -39,17 +44,16 @@ class Lease:
         self._lost = ""
 
     async def take(self) -> None:
-        """Become the writer.
+        """Become the writer; waits until the lease of one that may be dead has expired, half a minute at most.
 
         Raises:
-            StoreError: If there is another writer that counts as alive, or one that takes the lease at the same moment.
+            StoreError: If there is another writer, which renews its lease, or one that takes it at the same moment.
         """
         writer = await self._read()
         if writer is None:
             await self._create()
             writer = await self._read() or {}
-        self._check_free(writer)
-        await self._check_silent(writer)
+        writer = await self._expired(writer)
         self._turn = _whole(writer.get("turn"))
         await self._write(self._id)
         writer = await self._read() or {}
@@ -76,6 +80,16 @@ class Lease:
             raise StoreError(self._lost)
         if time.monotonic() - self._renewed_at < RENEW_SECONDS:
             return
+        await self.confirm()
+
+    async def confirm(self) -> None:
+        """Record that the writer is alive, whenever that was done last.
+
+        Raises:
+            StoreError: If another process has become the writer; nothing can be written any more then.
+        """
+        if self._lost:
+            raise StoreError(self._lost)
         now = time.monotonic()
         await self._write(self._id)
         writer = await self._read() or {}
@@ -93,24 +107,39 @@ class Lease:
             await self._write("")
 
     def _check_free(self, writer: dict[str, Any]) -> None:
-        seen = time.time() - _seconds(writer.get("seen_at"))
-        if writer.get("owner") and abs(seen) < LEASE_SECONDS and not _is_dead(writer):
-            raise StoreError(
-                f"{self._client.name} is being written by {_described(writer)} (seen {seen:.0f} s ago); "
-                f"close that run, or choose another comprl.bank.collection. "
-                f"If it died, it can be opened in {LEASE_SECONDS - seen:.0f} s"
-            )
+        if writer.get("owner") and abs(_age(writer)) < LEASE_SECONDS and not _is_dead(writer):
+            raise self._taken(writer)
 
-    async def _check_silent(self, writer: dict[str, Any]) -> None:
-        """Check that a writer whose lease looks expired does not renew it: its clock may differ from this machine's."""
-        if not writer.get("owner") or _is_dead(writer):
-            return
-        await asyncio.sleep(_SILENCE * RENEW_SECONDS)
-        if (await self._read() or {}).get("turn") != writer.get("turn"):
-            raise StoreError(
-                f"{self._client.name} is being written by {_described(writer)}, whose clock differs from this "
-                "machine's; close that run, or choose another comprl.bank.collection"
-            )
+    def _taken(self, writer: dict[str, Any]) -> StoreError:
+        age = _age(writer)
+        seen = f" (seen {age:.0f} s ago)" if abs(age) < LEASE_SECONDS else ", whose clock differs from this machine's"
+        return StoreError(
+            f"{self._client.name} is being written by {_described(writer)}{seen}; close that run, or choose another "
+            "comprl.bank.collection. If it died, an opening waits until its lease has expired"
+        )
+
+    async def _expired(self, writer: dict[str, Any]) -> dict[str, Any]:
+        """Return the lease once it is free: given back, of a dead process, or not renewed for long enough.
+
+        Its time of renewal alone does not tell: the writer's clock may differ from this machine's.
+        """
+        age, turn = _age(writer), writer.get("turn")
+        left = LEASE_SECONDS - age if abs(age) < LEASE_SECONDS else 0.0
+        seconds = max(_SILENCE * RENEW_SECONDS, min(left, LEASE_SECONDS))
+        deadline, said = time.monotonic() + seconds, False
+        while writer.get("owner") and not _is_dead(writer):
+            if writer.get("turn") != turn:
+                raise self._taken(writer)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            if not said:
+                what = "for the lease of its writer to expire or to be renewed"
+                logger.warning("%s: waiting %.0f s %s, %s", self._client.name, seconds, what, _described(writer))
+                said = True
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            writer = await self._read() or {}
+        return writer
 
     async def _create(self) -> None:
         shape = models.VectorParams(size=1, distance=models.Distance.DOT)
@@ -165,6 +194,11 @@ class Lease:
                 update_filter=same,
             )
         )
+
+
+def _age(writer: dict[str, Any]) -> float:
+    """Return for how many seconds the lease has not been renewed, if the writer's clock is right."""
+    return time.time() - _seconds(writer.get("seen_at"))
 
 
 def _described(writer: dict[str, Any]) -> str:
