@@ -1,8 +1,8 @@
 """Cost of recording a step: ``python -m benchmarks.record [--episodes 96] [--turns 8] [--step-seconds 8]``.
 
-Episodes of a MiniHack room with made-up responses, through everything but TransferQueue. ``waited`` is what the step
-waits for; the rest is CPU time of threads: the workers' while other episodes run, the trainer's and the manager's while
-the actor is trained.
+Episodes of a MiniHack room with made-up responses, through everything but TransferQueue. All of it is processor time of
+threads, to which other load on the machine adds nothing: of the thread that the step waits for, of the workers' while
+other episodes run, of the trainer's and the manager's while the actor is trained.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def main() -> None:
         log, calls = episode_log.EpisodeLog(folder, RecordConfig()), CallLog(folder / "calls")
         workers, _ = timed(send)
         log.trained([item.id for item in played], [0.5] * len(played))
-        waited, _ = timed(lambda: log.take(1))
+        in_step, _ = timed(lambda: log.take(1))
         log.close(1)
         manager, _ = timed(lambda: calls_of(options.episodes, messages, calls))
         calls.close(1)
@@ -157,7 +157,7 @@ def main() -> None:
         episode_writer, call_writer = log.writer, calls.writer
         assert episode_writer and call_writer
         rows = [
-            ("step: waited", waited),
+            ("in the step itself", in_step),
             ("workers: decode and pack, all together", workers),
             ("trainer's thread: write episodes", episode_writer.seconds),
             ("manager: note calls", manager),

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,8 @@ from omegaconf import OmegaConf
 from verl_comprl import train, training
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.experience import BankConfig
+from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.watchdog.watching import PHASES
 
 
 def test_torchruns_variables_do_not_reach_the_workers(monkeypatch):
@@ -124,6 +127,9 @@ def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
             events.append("trainer")
             self.trainer = SimpleNamespace(prepare=lambda: events.append("manager"))
 
+        def watched(self, display):
+            return nullcontext()
+
         def run(self, display, **_):
             events.append("run")
 
@@ -144,6 +150,37 @@ def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
     assert events == ["trainer", "manager", "queue", "end"]
 
 
+def test_a_start_of_transfer_queue_that_hangs_is_said(tmp_path, monkeypatch):
+    said, told = [], threading.Event()
+
+    def announce(text):
+        said.append(text)
+        told.set()
+
+    class Training(training.Training):
+        def __init__(self, config):
+            self.trainer = SimpleNamespace(
+                comprl=SimpleNamespace(watchdog=SimpleNamespace(after=0.2, factor=3)),
+                experience_runtime=NoExperienceRuntime(),
+                prepare=lambda: None,
+                replay_buffer=SimpleNamespace(),
+                **dict.fromkeys(PHASES, dict),
+            )
+
+        def run(self, display, **_):
+            pass
+
+    monkeypatch.setattr(train, "Training", Training)
+    monkeypatch.setattr("transfer_queue.init", lambda settings: told.wait(30))
+    monkeypatch.setattr(train, "check_transfer_queue", lambda: None)
+    monkeypatch.setattr("transfer_queue.close", lambda: None)
+    monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: None)
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}, "transfer_queue": {}})
+    assert train._train(config, SimpleNamespace(experience=False), SimpleNamespace(announce=announce)) == 0
+    assert said and said[0].startswith("watchdog: start of TransferQueue: ")
+
+
 @pytest.mark.parametrize("broken", ["close", "finish"])
 def test_bank_and_metrics_are_both_ended_though_one_of_them_fails(monkeypatch, broken):
     def end(name):
@@ -159,7 +196,6 @@ def test_bank_and_metrics_are_both_ended_though_one_of_them_fails(monkeypatch, b
     logger = SimpleNamespace(finish=lambda exit_code: end("finish"))
     trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=lambda: end("close"), logger=logger)
     trainer.total_training_steps = 40
-    trainer.comprl = SimpleNamespace(watchdog=SimpleNamespace(after=0))
     run = object.__new__(training.Training)
     run.config = OmegaConf.create({"trainer": {"val_only": True}})
     run.trainer, run.agent_loops = trainer, object()
@@ -174,9 +210,8 @@ def test_the_queue_of_another_run_is_not_closed(tmp_path, monkeypatch):
     def check():
         raise ConfigError("another run uses this Ray cluster")
 
-    monkeypatch.setattr(
-        train, "Training", lambda config: SimpleNamespace(trainer=SimpleNamespace(prepare=lambda: None))
-    )
+    started = SimpleNamespace(trainer=SimpleNamespace(prepare=lambda: None), watched=lambda display: nullcontext())
+    monkeypatch.setattr(train, "Training", lambda config: started)
     monkeypatch.setattr(train, "check_transfer_queue", check)
     monkeypatch.setattr("transfer_queue.init", lambda settings: None)
     monkeypatch.setattr("transfer_queue.close", lambda: pytest.fail("another run's queue was ended"))

@@ -21,6 +21,7 @@ from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.platform import detection
 from verl_comprl.platform.launchers import node_count, strip_launcher_variables
+from verl_comprl.platform.under_way import doing
 from verl_comprl.training import Training, check_config, check_transfer_queue, start_ray, uninterrupted
 
 _HELP = """\
@@ -185,13 +186,15 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     try:
         OmegaConf.resolve(config)
         training = Training(config)
-        # The experience manager loads its libraries and the embedder while TransferQueue starts.
-        training.trainer.prepare()
-        tq.init(config.transfer_queue)
-        check_transfer_queue()  # a run that started at the same moment may have made it
-        own_queue = True
-        # The folder may belong to a run that is still going, which the trainer notices when it locks the folder.
-        training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(given, folder, steps))
+        with training.watched(display):
+            with doing("start of TransferQueue"):
+                # The experience manager loads its libraries and the embedder while TransferQueue starts.
+                training.trainer.prepare()
+                tq.init(config.transfer_queue)
+                check_transfer_queue()  # a run that started at the same moment may have made it
+            own_queue = True
+            # The folder may belong to a run that is still going, which the trainer notices when it locks the folder.
+            training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(given, folder, steps))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))

@@ -5,13 +5,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.display.introduction import describe_training
+from verl_comprl.platform.under_way import doing
 
 _QUEUE_SECONDS = 10.0
 """Seconds to wait for the TransferQueue of a run that has just ended to disappear."""
@@ -147,6 +148,12 @@ class Training:
         if engines is not None:
             self.trainer.engines = engines
 
+    def watched(self, display: Any) -> AbstractContextManager[None]:
+        """Return the block in which a watchdog looks at the run; :meth:`run` and what comes before it belong there."""
+        from verl_comprl.trainer.watchdog.watching import watching
+
+        return watching(self.trainer, display.announce)
+
     def prepare(self) -> None:
         """Start the run's own processes without waiting for them; its trainer must have been lent an actor."""
         self.trainer.prepare()
@@ -159,37 +166,35 @@ class Training:
 
         manager_class = self.config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class")
         loops: Any = load_class_from_fqn(manager_class) if manager_class else AgentLoopManagerTQ
-        self.agent_loops = loops.create(
-            config=self.config,
-            llm_client=self.trainer.get_llm_client(),
-            teacher_client=self.trainer.get_teacher_client(),
-            reward_loop_worker_handles=self.trainer.get_reward_handles(),
-        )
+        with doing("start of the agent loops"):
+            self.agent_loops = loops.create(
+                config=self.config,
+                llm_client=self.trainer.get_llm_client(),
+                teacher_client=self.trainer.get_teacher_client(),
+                reward_loop_worker_handles=self.trainer.get_reward_handles(),
+            )
 
     def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[int], None]) -> None:
-        """Start what is missing, train to the end and close the bank.
+        """Start what is missing, train to the end and close the bank; to be called in :meth:`watched`.
 
         Args:
             display: Shows the run.
             guided_fraction: Share of guided attempts; ``None`` without experience.
             on_start: Called with the number of steps, when the models have started and the run's folder is this run's.
         """
-        from verl_comprl.trainer.watchdog.watching import watching
-
         trainer = self.trainer
         finished = False
         try:
-            with watching(trainer, display.announce):
-                with display.phase("start", "starting the models, their servers and the workers"):
-                    trainer.progress = display
-                    trainer.init()
-                    if self.agent_loops is None:
-                        self._start_agent_loops()
-                    on_start(trainer.total_training_steps)
-                if not self.config.trainer.val_only:
-                    display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
-                with _stop_on_signal(trainer, display):
-                    trainer.fit(self.agent_loops)
+            with display.phase("start", "starting the models, their servers and the workers"):
+                trainer.progress = display
+                trainer.init()
+                if self.agent_loops is None:
+                    self._start_agent_loops()
+                on_start(trainer.total_training_steps)
+            if not self.config.trainer.val_only:
+                display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
+            with _stop_on_signal(trainer, display):
+                trainer.fit(self.agent_loops)
             finished = True
         finally:
             with uninterrupted():

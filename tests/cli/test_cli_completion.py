@@ -9,6 +9,8 @@ import pytest
 
 PROGRAM = [sys.executable, "-m", "verl_comprl.cli.main"]
 
+ENDS = ("", "_ratio")
+
 
 def completions(line: str, tmp_path: Path) -> list[str]:
     """Ask as the shell does: the line so far in the environment, the answers in a file."""
@@ -34,6 +36,9 @@ def completions(line: str, tmp_path: Path) -> list[str]:
         ("comprl env play so", {"sokoban"}),
         ("comprl train arm=no", {"no_merge", "no_search_and_ask"}),
         ("comprl train comprl.merge.e", {"comprl.merge.every="}),
+        ("comprl train trainer.total_t", {"trainer.total_training_steps="}),
+        ("comprl train extractor.actor.optim.lr_w", {f"extractor.actor.optim.lr_warmup_steps{end}=" for end in ENDS}),
+        ("comprl train extractor.rollout.prompt_l", {"extractor.rollout.prompt_length="}),
     ],
 )
 def test_names_are_completed(line: str, expected: set[str], tmp_path: Path) -> None:

@@ -97,6 +97,32 @@ def test_a_wrong_name_is_answered_with_the_nearest(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "usage", "expected"),
+    [
+        (["view", "--ouput", "x"], "comprl view", "unrecognized arguments: --ouput; unknown '--ouput', did you mean"),
+        (["view", "x", "--ouput=y"], "comprl view", "--ouput=y; unknown '--ouput', did you mean --output?"),
+        (["bank", "show", "a", "--path", "b", "--jsn"], "comprl bank show", "unknown '--jsn', did you mean --json?"),
+        (["evaluate", "--chekpoint", "x"], "comprl evaluate", "unknown '--chekpoint', did you mean --checkpoint?"),
+        (["view", "x", "y", "--zzz"], "comprl view", "comprl view: error: unrecognized arguments: --zzz\n"),
+    ],
+)
+def test_a_wrong_option_is_answered_with_the_nearest_and_its_commands_usage(
+    arguments: list[str], usage: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(arguments)
+    shown = capsys.readouterr().err
+    assert caught.value.code == 2 and shown.startswith(f"usage: {usage} [-h]") and expected in shown
+
+
+def test_only_unknown_options_get_a_hint_and_abbreviated_ones_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["data", "minihack", "--splt", "train", "--outp", "x"])
+    (hint,) = capsys.readouterr().err.splitlines()[-1].split("; ")[1:]
+    assert hint == "unknown '--splt', did you mean --split?"
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["env", "play", "mnihack"], "comprl env: unknown environment 'mnihack'; did you mean minihack? known: "),

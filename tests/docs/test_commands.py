@@ -30,6 +30,7 @@ FOREIGN = {
     "docker",
     "git",
     "hf",
+    "jupyter",
     "kubectl",
     "pre-commit",
     "source",

@@ -35,6 +35,7 @@ PLACES = {
     "FILE": "page.html",
     "BANK": "RUN/bank",
     "FOLDER": "copy",
+    "examples/run": "RUN",
     "Qwen/Qwen3-Embedding-0.6B": "builtin",  # a download
 }
 """What stands for words of the pages that a reader replaces. Addresses of endpoints and ``ENTRY`` are added."""

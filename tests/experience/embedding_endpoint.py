@@ -12,6 +12,8 @@ from starlette.routing import Route
 
 class EmbeddingEndpoint:
     def __init__(self) -> None:
+        self.failures: list[Response] = []
+        """Sent before any answer."""
         self.server = LocalServer(Starlette(routes=[Route("/v1/embeddings", self._embed, methods=["POST"])]))
 
     @property
@@ -20,6 +22,8 @@ class EmbeddingEndpoint:
 
     async def _embed(self, request: Request) -> Response:
         body = json.loads(await request.body())
+        if self.failures:
+            return self.failures.pop(0)
         vectors = await FakeEmbedder().embed_documents(body["input"])
         rows = [{"object": "embedding", "index": n, "embedding": row.tolist()} for n, row in enumerate(vectors)]
         usage = {"prompt_tokens": 1, "total_tokens": 1}

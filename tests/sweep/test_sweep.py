@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,9 @@ class ScriptedTraining:
 
     def prepare(self) -> None:
         self.script.events.append(f"prepare {self.name}")
+
+    def watched(self, display: Any) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def run(self, display: Any, *, guided_fraction: float | None, on_start: Callable[[int], None]) -> None:
         with display.phase("start", "starting"):

@@ -4,6 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+_COMPOSED = "_generated_ppo_trainer.yaml"
+"""verl's whole config in one file, which comes with it."""
+_OF_EXTRACTOR = ("model", "actor", "rollout")
+"""Parts of ``actor_rollout_ref`` that the extractor has, too."""
+
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command, for the list of commands and for completion."""
@@ -20,16 +25,40 @@ def run(arguments: list[str]) -> int:
 
 
 def setting_names(prefix: str, **_: Any) -> list[str]:
-    """Return the arms and our settings that begin with ``prefix``, for the shell's completion."""
-    from omegaconf import OmegaConf
+    """Return the arms and the settings that begin with ``prefix``, for the shell's completion."""
+    from verl_comprl.config.arm_check import arm_names
+
+    names = [f"arm={name}" for name in arm_names()] if prefix.startswith("arm=") else ["arm=", *_settings()]
+    return [name for name in names if name.startswith(prefix)]
+
+
+def _settings() -> list[str]:
+    """Return the names of all settings, ours, the extractor's and verl's, each with its ``=``.
+
+    They are read from files: importing verl and composing take seconds, and a shell asks at every key.
+    """
+    from importlib.util import find_spec
 
     from verl_comprl import config
-    from verl_comprl.config.arm_check import arm_names
-    from verl_comprl.config.reading import GROUP, leaves
+    from verl_comprl.config.reading import GROUP
 
-    if prefix.startswith("arm="):
-        names = [f"arm={name}" for name in arm_names()]
-    else:
-        defaults: Any = OmegaConf.load(Path(config.__file__).parent / "comprl/default.yaml")
-        names = ["arm=", *(f"{name}=" for name, _ in leaves(GROUP, OmegaConf.to_container(defaults)))]
-    return [name for name in names if name.startswith(prefix)]
+    ours, verl = Path(config.__file__).parent, find_spec("verl")
+    groups = {GROUP: _read(ours / "comprl/default.yaml")}
+    found = [*_names(groups), *_names(_read(ours / "comprl_trainer.yaml"))]
+    if verl and verl.origin:
+        composed = _read(Path(verl.origin).parent / "trainer/config" / _COMPOSED)
+        model = composed.get("actor_rollout_ref", {})
+        found += _names({**composed, "extractor": {part: model[part] for part in _OF_EXTRACTOR if part in model}})
+    return [f"{name}=" for name in dict.fromkeys(found) if not name.endswith("._target_")]
+
+
+def _names(groups: dict[str, Any]) -> list[str]:
+    from verl_comprl.config.reading import leaves
+
+    return [name for group, values in groups.items() if group != "defaults" for name, _ in leaves(group, values)]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import yaml
+
+    return yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.exists() else {}

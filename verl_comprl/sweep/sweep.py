@@ -190,7 +190,8 @@ class Sweep:
         if self._own_tensorboard:
             os.environ["TENSORBOARD_DIR"] = str(run.folder / "tensorboard")
         try:
-            training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
+            with training.watched(display):
+                training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
         finally:
             self._was_stopped = training.was_stopped
             training.release()

@@ -133,23 +133,23 @@ async def test_without_an_extractor_there_is_only_search(arguments: list[str], b
 
 
 @contextmanager
-def served(arguments: list[str], **more: str) -> Iterator[str]:
+def served(arguments: list[str], host: str = "127.0.0.1", **more: str) -> Iterator[str]:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, *arguments, "--transport", "http", "--port", str(port)]
+    command = [sys.executable, *arguments, "--transport", "http", "--host", host, "--port", str(port)]
     process = subprocess.Popen(command, env=variables(**more), stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection((host, port), 1).close()
                 break
             except OSError:
                 time.sleep(0.1)
         else:
             raise AssertionError(process.communicate(timeout=10)[1])
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield f"http://{host}:{port}/mcp"
     finally:
         process.terminate()
         process.wait(30)
@@ -176,6 +176,12 @@ async def test_http_on_this_machine(arguments: list[str]) -> None:
             for header in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
                 accepted = {"Accept": "application/json, text/event-stream", **header}
                 assert (await http.post(url, json=body, headers=accepted)).status_code in (403, 421)
+
+
+async def test_http_on_another_loopback_address(arguments: list[str]) -> None:
+    with served(arguments, host="127.0.0.2") as url:
+        async with asyncio.timeout(60), connected(url) as client:
+            assert await titles(client, "blue door", limit=1) == ["blue door"]
 
 
 async def test_http_with_a_token(arguments: list[str]) -> None:

@@ -57,12 +57,24 @@ def test_a_failing_check_does_not_stop_the_others(
 
     monkeypatch.setattr(checks, "CHECKS", {"one": fail, "two": lambda _: "fine", "three": warn})
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.splitlines()[:4] == [
-        "FAIL  one: 'no idea'",
-        "ok    two: fine",
-        "warn  three: a bit wrong",
-        "      fix: mend --it",
-    ]
+    first, remedy, *others = capsys.readouterr().out.splitlines()
+    assert first == "FAIL  one: 'no idea'" and "COMPRL_VERBOSE=1 comprl doctor" in remedy
+    assert others[:3] == ["ok    two: fine", "warn  three: a bit wrong", "      fix: mend --it"]
+
+
+def test_the_traceback_of_what_was_not_foreseen_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Setup) -> str:
+        raise KeyError("no idea")
+
+    monkeypatch.setattr(checks, "CHECKS", {"one": fail})
+    for value, shown in (("0", False), ("1", True)):
+        monkeypatch.setenv("COMPRL_VERBOSE", value)
+        assert main(["doctor", "--json"]) == 1
+        printed = capsys.readouterr()
+        assert ("test_doctor.py" in printed.err) == shown
+        assert "COMPRL_VERBOSE=1" in json.loads(printed.out)["findings"][0]["remedy"]
 
 
 def test_a_mistyped_setting_is_one_failure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

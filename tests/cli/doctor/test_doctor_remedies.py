@@ -7,10 +7,12 @@ import socket
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from chat_endpoint import ChatEndpoint, refusal
+from embedding_endpoint import EmbeddingEndpoint
 from fake_embedder import FakeEmbedder
 from qdrant_double import QdrantDouble
 
@@ -86,6 +88,30 @@ def test_plugin_that_cannot_be_imported(doctor: Any, monkeypatch: pytest.MonkeyP
     assert finding["status"] == "failed" and "no name 'x' in verl.y" in finding["message"] and finding["remedy"]
 
 
+@pytest.mark.parametrize(
+    ("source", "remedy"),
+    [
+        (
+            '{"url": "file:///home/a%20b/clone", "dir_info": {"editable": true}}',
+            "pip install --no-deps -e '/home/a b/clone'",
+        ),
+        ('{"url": "file:///clone", "dir_info": {}}', "pip install --force-reinstall --no-deps /clone"),
+        (None, "pip install --force-reinstall --no-deps verl-comprl==1.2"),
+    ],
+)
+def test_the_package_is_installed_again_as_it_was(
+    source: str | None, remedy: str, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("registration failed")
+
+    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS", raising=False)
+    monkeypatch.setattr(plugin, "verify", fail)
+    package = SimpleNamespace(version="1.2", read_text=lambda name: source if name == "direct_url.json" else None)
+    monkeypatch.setattr(installation, "distribution", lambda _: package)
+    assert doctor("plugin")["remedy"] == remedy
+
+
 def test_plugins_that_verl_is_told_to_leave_out(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "other")
     finding = doctor("plugin")
@@ -134,6 +160,33 @@ def test_unreachable_endpoint(doctor: Any, monkeypatch: pytest.MonkeyPatch, endp
     assert finding["remedy"].endswith(f"set comprl.extractor.endpoint.url=OTHER_URL; to look: curl {url}/models")
 
 
+def test_unreachable_embedder(doctor: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        finding = doctor("embedder", f"comprl.embedder.url={url}", "comprl.embedder.model=tiny")
+    assert finding["status"] == "failed" and url in finding["message"]
+    assert "comprl.embedder.url=OTHER_URL" in finding["remedy"] and finding["remedy"].endswith(f"curl {url}/models")
+    without = finding["remedy"].partition(", or ")[2].partition(" for ")[0].rpartition(", or ")[2].split()
+    assert without == ["comprl.embedder.url=", "comprl.embedder.model=builtin"]
+    embedder = Setup((f"comprl.embedder.url={url}", *without)).comprl.embedder
+    assert (embedder.url, embedder.model) == ("", "builtin")
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"), [(401, "export OPENAI_API_KEY=…"), (404, "set comprl.embedder.model to one of its models")]
+)
+def test_an_embedder_that_its_server_refuses(status: int, remedy: str, doctor: Any) -> None:
+    served = EmbeddingEndpoint()
+    served.failures.append(refusal(status))
+    served.server.start()
+    try:
+        finding = doctor("embedder", f"comprl.embedder.url={served.url}", "comprl.embedder.model=tiny")
+    finally:
+        served.server.stop()
+    assert finding["status"] == "failed" and finding["remedy"].startswith(remedy)
+
+
 def test_bank_on_a_server(doctor: Any) -> None:
     double = QdrantDouble().start()
     place = (f"comprl.bank.url={double.url}", "comprl.bank.collection=mine")
@@ -156,6 +209,26 @@ def test_bank_on_a_server(doctor: Any) -> None:
         assert "has 0 entries" in doctor("bank", *place)["message"]
     finally:
         double.close()
+
+
+def test_another_embedder_than_that_of_a_bank_on_a_server() -> None:
+    double = QdrantDouble().start()
+
+    async def make() -> None:
+        config = BankConfig(url=double.url, collection="mine")
+        await (await ExperienceBank.open(config, FakeEmbedder())).close()
+
+    place = (f"comprl.bank.url={double.url}", "comprl.bank.collection=mine")
+    setup = Setup((*place, "comprl.embedder.model=tiny", "comprl.embedder.url=http://127.0.0.1:1/v1"))
+    setup.identity = {"model": "tiny", "dimension": 64}
+    try:
+        asyncio.run(make())
+        with pytest.raises(Problem) as caught:
+            bank_checks.check_bank(setup)
+    finally:
+        double.close()
+    command = f"comprl bank reembed --url {double.url} --collection mine"
+    assert caught.value.remedy == f"{command} --embedder tiny --embedder-url http://127.0.0.1:1/v1"
 
 
 def test_full_disk(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,15 +80,16 @@ async def _serve_http(server: Any, host: str, port: int, token: str) -> None:
 
     # A web page can make a browser send requests to this machine under a name of its own (DNS rebinding). It cannot
     # know the token, so that names are checked where none is needed.
+    shown = f"[{host}]" if ":" in host else host
+    names = [*_LOCAL_NAMES, shown]  # the last one may be another address of the loopback interface
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=_is_loopback(host),
-        allowed_hosts=[f"{name}:*" for name in _LOCAL_NAMES],
-        allowed_origins=[f"http://{name}:*" for name in _LOCAL_NAMES],
+        allowed_hosts=[f"{name}:*" for name in names],
+        allowed_origins=[f"http://{name}:*" for name in names],
     )
     app: Any = server.streamable_http_app(host=host, transport_security=security)
     if token:
         app = BearerToken(app, token)
-    shown = f"[{host}]" if ":" in host else host
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

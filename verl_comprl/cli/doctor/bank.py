@@ -10,11 +10,12 @@ from typing import Any
 from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.experience import BankConfig, StoreError, make_embedder
+from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.store import open_store
 from verl_comprl.experience.store.embedded import EmbeddedStore
 
 _SECONDS = 30.0
-_KEY_REFUSED = ("401", "403")
+_KEY_REFUSED = (401, 403)
 
 
 def check_embedder(setup: Setup) -> str:
@@ -32,11 +33,22 @@ def check_embedder(setup: Setup) -> str:
         asyncio.run(embed())
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().split("\n")[0]
-        refused = config.url and any(status in reason for status in _KEY_REFUSED)
-        remedy = "export OPENAI_API_KEY=…" if refused else "comprl.embedder.model=builtin, or a model that is there"
-        raise Problem(f"comprl.embedder.model={config.model}: {reason}", remedy) from error
+        status = getattr(error.__cause__, "status_code", None)  # of a server that answers
+        raise Problem(f"comprl.embedder.model={config.model}: {reason}", _embedder_remedy(config, status)) from error
     dimension = setup.identity["dimension"] if setup.identity else 0
     return f"{config.model} turns experience into vectors of {dimension} numbers"
+
+
+def _embedder_remedy(config: EmbedderConfig, status: int | None) -> str:
+    if not config.url:
+        return "comprl.embedder.model=builtin, or a model that is there"
+    if status in _KEY_REFUSED:
+        return "export OPENAI_API_KEY=…"
+    without = "comprl.embedder.url= comprl.embedder.model=builtin for the one that needs no server"
+    look = f"to look: curl {config.url}/models"
+    if status:
+        return f"set comprl.embedder.model to one of its models of embeddings, or {without}; {look}"
+    return f"start the server, or set comprl.embedder.url=OTHER_URL, or {without}; {look}"
 
 
 def check_bank(setup: Setup) -> str:
@@ -47,7 +59,7 @@ def check_bank(setup: Setup) -> str:
         raise Skipped("not known: the settings are wrong")
     config = setup.comprl.bank
     if config.url:
-        return asyncio.run(_server(config, setup.identity))
+        return asyncio.run(_server(config, setup))
     folder = Path(config.path)
     if not (folder / "bank.json").exists():
         return f"{folder} does not exist yet, the run makes it"
@@ -72,7 +84,7 @@ async def _open(config: BankConfig, identity: dict[str, Any] | None) -> str:
         await store.close()
 
 
-async def _server(config: BankConfig, identity: dict[str, Any] | None) -> str:
+async def _server(config: BankConfig, setup: Setup) -> str:
     from verl_comprl.experience.store.server_client import ServerClient, status_of
     from verl_comprl.experience.store.server_collection import ServerCollection
     from verl_comprl.experience.store.server_lease import Lease
@@ -84,14 +96,14 @@ async def _server(config: BankConfig, identity: dict[str, Any] | None) -> str:
         if metadata is None:
             return f"{config.url} answers; the run makes the collection {config.collection}"
         await Lease(client, config.collection).check()
-        return await _open(config, identity)
+        return await _open(config, setup.identity)
     except StoreError as error:
-        if status_of(error) in (401, 403):
+        if status_of(error) in _KEY_REFUSED:
             raise Problem(str(error), "export QDRANT_API_KEY=…") from error
         name = f"--url {config.url} --collection {config.collection}"
         answers = status_of(error) or not error.__cause__
         remedy = "comprl.bank.collection=OTHER_NAME" if answers else _start_qdrant(config.url)
-        raise _problem(error, name, None, remedy) from error
+        raise _problem(error, name, setup, remedy) from error
     finally:
         await client.close()
 
@@ -101,10 +113,11 @@ def _start_qdrant(url: str) -> str:
     return f"start Qdrant, on this machine with {start}, or set comprl.bank.url=OTHER_URL; to look: curl {url}"
 
 
-def _problem(error: StoreError, place: str, setup: Setup | None, otherwise: str) -> Problem:
+def _problem(error: StoreError, place: str, setup: Setup, otherwise: str) -> Problem:
     if "another embedder" in str(error):
-        model = setup.comprl.embedder.model if setup else "MODEL"
-        return Problem(str(error), f"comprl bank reembed {place} --embedder {model}")
+        embedder = setup.comprl.embedder
+        served = f" --embedder-url {embedder.url}" if embedder.url else ""
+        return Problem(str(error), f"comprl bank reembed {place} --embedder {embedder.model}{served}")
     return Problem(str(error), otherwise)
 
 

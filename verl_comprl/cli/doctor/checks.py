@@ -1,12 +1,14 @@
 """All checks, in their order, and how they are run."""
 
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 
 from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
 from verl_comprl.cli.doctor.finding import Finding, Problem, Skipped, Status
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.display.quiet import is_verbose
 
 Check = Callable[[Setup], str]
 """Returns what is right, or raises what is wrong, a ``Problem`` with a remedy or anything, or ``Skipped``."""
@@ -33,6 +35,8 @@ CHECKS: dict[str, Check] = {
 }
 _MISSING_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 """In an error of OmegaConf: recipes take folders from the environment."""
+_SEE_TRACEBACK = "none is known; COMPRL_VERBOSE=1 comprl doctor with the same arguments prints the traceback"
+"""Remedy of what a check has not foreseen."""
 DEVICE_CHECKS = ("device", "flash-attn", "shared memory", "ray", "slots")
 """Of the machine that will run it, not of one that builds for another."""
 
@@ -49,9 +53,11 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
         except ConfigError as error:  # concerns every check that reads a setting: one of them says it
             yield _wrong_settings(name, error)
         except Exception as error:
+            if is_verbose():
+                traceback.print_exc()
             message = str(error).split("\n")[0] or repr(error)
             variable = _MISSING_VARIABLE.search(message)
-            yield Finding(name, Status.FAILED, message, f"export {variable[1]}=…" if variable else "")
+            yield Finding(name, Status.FAILED, message, f"export {variable[1]}=…" if variable else _SEE_TRACEBACK)
 
 
 def _wrong_settings(name: str, error: ConfigError) -> Finding:

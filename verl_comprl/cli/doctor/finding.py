@@ -23,7 +23,7 @@ class Finding:
     status: Status
     message: str
     remedy: str = ""
-    """Command or setting that fixes it; "" if nothing needs fixing, or the message says all that is known."""
+    """Command or setting that fixes it; "" if nothing needs fixing."""
 
 
 class Skipped(Exception):

@@ -1,10 +1,13 @@
 """Checks of the installed packages: versions, verl with our plugin, inference, flash-attn."""
 
 import importlib.util
+import json
 import os
 import platform
+import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
+from urllib.parse import unquote, urlsplit
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
@@ -59,7 +62,7 @@ def check_plugin(_: Setup) -> str:
     except Exception as error:  # an import that fails in a module of ours or of a library raises anything
         cause = error.__cause__ or error
         policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS")
-        remedy = "unset VERL_USE_EXTERNAL_PLUGINS" if policy else "pip install --force-reinstall verl-comprl"
+        remedy = "unset VERL_USE_EXTERNAL_PLUGINS" if policy else _reinstall()
         raise Problem(str(error) if cause is error else f"{error} ({cause!r})", remedy) from error
     return "verl loads verl-comprl in this process"
 
@@ -94,6 +97,21 @@ def check_flash_attn(_: Setup) -> str:
             "pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir flash-attn==2.8.3",
         ) from error
     return f"flash-attn {flash_attn.__version__}"
+
+
+def _reinstall() -> str:
+    """Return the command that installs this package again as it was, and none of what it needs, which is pinned."""
+    try:
+        package = distribution("verl-comprl")
+    except PackageNotFoundError:
+        return "pip install --no-deps -e ."
+    source = json.loads(package.read_text("direct_url.json") or "{}")  # pip writes it if it was not an index
+    if not source.get("url", "").startswith("file:"):
+        return f"pip install --force-reinstall --no-deps verl-comprl=={package.version}"
+    path = shlex.quote(unquote(urlsplit(source["url"]).path))
+    if source.get("dir_info", {}).get("editable"):
+        return f"pip install --no-deps -e {path}"
+    return f"pip install --force-reinstall --no-deps {path}"
 
 
 def _installed(name: str) -> str | None:
