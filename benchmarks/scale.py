@@ -11,6 +11,7 @@ on beside it as in a run; the reports of its own episodes are part of it.
 
 import argparse
 import asyncio
+import logging
 import os
 import statistics
 import time
@@ -107,7 +108,7 @@ class Setup:
         titles = [f"{title}, {number}" for number in range(64) for _, title, _ in lessons(each=1)]
         answers = [ANSWER.format(title=title, number=number) for number, title in enumerate(titles)]
         texts = [tokenizer.encode(answer, add_special_tokens=False) for answer in answers]
-        server = TimedServer(texts, tokenizer.eos_token_id, Speed(), seed="extractor")
+        server: Any = TimedServer(texts, tokenizer.eos_token_id, Speed(), seed="extractor")
         sampling = replace(sampling_of(extractor.rollout), max_tokens=max(map(len, texts)) + 1)
         connecting = ServedModel(server, sampling), extractor.model, extractor.rollout.prompt_length
         ray.get(self.manager.connect.remote(*connecting))
@@ -129,7 +130,10 @@ class Setup:
         """Return the episodes that wait for distillation."""
         import ray
 
-        return ray.get(self.manager.metrics.remote())["queue/depth"] if self.experience else 0.0
+        if not self.experience:
+            return 0.0
+        metrics: Any = ray.get(self.manager.metrics.remote())
+        return metrics["queue/depth"]
 
 
 def rows_of(episodes: int, step: int) -> list[dict[str, Any]]:
@@ -223,7 +227,7 @@ def main() -> None:
     ]
     runs = [Run("without", (*shared, "arm=baseline")), Run("with", tuple(shared))]
     configs = [run.config for run in check(runs, compose(runs, ROOT / "recipes", "miniature/plain"))]
-    ray.init(num_cpus=16, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+    ray.init(num_cpus=16, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     try:
         setups = [Setup(config, options.workers) for config in configs]
         print(

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from benchmarks import scale
 from verl_comprl.config.composing import compose
 from verl_comprl.config.models import load_tokenizer
+from verl_comprl.experience import Add
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.manager.actor import _ManagerActor
 
@@ -37,7 +38,8 @@ async def test_the_manager_can_distil_with_what_it_is_given(
     calls = ExtractorCalls(load_tokenizer(model), generate, max_prompt_tokens=longest, max_operations=3)
     answer, record = await calls.distill(make_request("a"))
     (operation,) = answer.operations
-    assert operation.content.startswith("worked: first ")  # whole: its length is not cut to that of the recipe
+    # Whole: its length is not cut to that of the recipe.
+    assert isinstance(operation, Add) and operation.content.startswith("worked: first ")
     assert len(record.response_ids) == len(record.response_log_probs) > 0 and record.weight_version == 0
 
 
