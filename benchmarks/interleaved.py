@@ -34,12 +34,12 @@ class Interleaved(Sweep):
         """Start a run, whose extractor is ``real``, ``recording`` or ``recorded``."""
         from verl_comprl.trainer.engines import Engines
 
-        def lend(view: Any) -> Any:
+        def lend(view: Any, pool: Any = None) -> Any:
             from benchmarks.recorded import RecordedExtractor, RecordingClient
 
             if extractor == "recorded":
                 return RecordedExtractor(view, self.recording, self.update_seconds)
-            runtime: Any = Engines.extractor(self._engines, view)
+            runtime: Any = Engines.extractor(self._engines, view, pool)
             vars(runtime).pop("client", None)
             if extractor == "recording":
                 client = runtime.client()
@@ -83,9 +83,11 @@ class Arm:
         if self._priority:
             from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 
-            runtime: ExtractorRuntime = self.trainer.experience_runtime.extractor
+            experience = self.trainer.experience_runtime
+            runtime: ExtractorRuntime = experience.extractor
             runtime.config.comprl.extractor.cpu_priority = self._priority
             runtime._set_cpu_priority()
+            runtime.serving.tell = experience._tell_manager  # it is of the run that took the engines over last
         self._has_turn = True
 
     def end_turn(self) -> None:
@@ -121,10 +123,14 @@ class Arm:
         return metrics["comprl/extractor/seconds"] / max(1.0, metrics["comprl/extractor/updates"])
 
     def close(self) -> None:
-        """End the run's processes."""
+        """End the run's processes, without waiting for what it still does: all of it has been measured."""
+        from verl_comprl.trainer.experience_runtime import HASTY_SECONDS
+
         self._has_turn = False
-        self.trainer.experience_runtime.stop()
-        self.trainer.close()
+        try:
+            self.trainer.experience_runtime.stop(HASTY_SECONDS)
+        finally:
+            self.trainer.close()
 
 
 class CpuSeconds:

@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -150,9 +151,10 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                 found = " ".join(f"{arm} {mean:.2f}" for arm, mean in means.items())
                 tell(f"round {number}, rollout, s: {found}; others {others:.2f} cores")
         finally:
-            for arm in arms.values():
-                arm.close()
-            sweep.close()
+            with ExitStack() as ending:  # each of them, also if one raises
+                ending.callback(sweep.close)
+                for arm in arms.values():
+                    ending.callback(arm.close)
 
 
 def tell(text: str) -> None:

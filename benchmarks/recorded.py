@@ -8,7 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
 from verl.workers.rollout.replica import TokenOutput
+
+from verl_comprl.config.reading import comprl_config
+from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
+from verl_comprl.trainer.servers.serving import Serving
 
 ENOUGH = 300
 """Answers that are recorded."""
@@ -52,23 +59,74 @@ class RecordedClient:
         return TokenOutput(token_ids=row["token_ids"], log_probs=row["log_probs"], extra_fields={"max_global_steps": 0})
 
 
-class RecordedExtractor:
-    """In the place of an ``ExtractorRuntime``: no server, no engine; an update takes the recorded time."""
+class _Workers:
+    """In the place of the engine's workers: an update takes the recorded time and changes nothing."""
 
-    def __init__(self, view: Any, file: Path, update_seconds: float) -> None:
-        """Answer from ``file``."""
-        self.config, self.weight_version, self.lock = view, 0, threading.RLock()
-        self._file, self._update_seconds = file, update_seconds
+    def __init__(self, update_seconds: float) -> None:
+        self._update_seconds = update_seconds
 
-    def client(self) -> RecordedClient:
+    def update_actor(self, data: TensorDict) -> TensorDict:
+        time.sleep(self._update_seconds)
+        return tu.get_tensordict({}, non_tensor_dict={"metrics": {"actor/grad_norm": [0.0]}})
+
+
+class _Control:
+    """In the place of verl's manager of the servers: there are none, so that every order is carried out at once."""
+
+    def __init__(self) -> None:
+        self.replicas: list[Any] = []
+
+    def update_weights(self, version: int) -> None:
+        """Do nothing."""
+
+    def abort_replicas(self) -> None:
+        """Do nothing."""
+
+    def sleep_replicas(self) -> None:
+        """Do nothing."""
+
+    def resume_generation_replicas(self) -> None:
+        """Do nothing."""
+
+
+class RecordedExtractor(ExtractorRuntime):
+    """An extractor without engine and servers: an update takes the recorded time.
+
+    Everything around them is inherited, so that learner, checkpoint and manager meet what they meet in a run.
+    """
+
+    def __init__(self, view: DictConfig, file: Path, update_seconds: float) -> None:
+        """Answer from ``file``.
+
+        Args:
+            view: The run's :func:`~verl_comprl.trainer.extractor.runtime.extractor_view`.
+            file: The recording.
+            update_seconds: Time of an update.
+        """
+        # Not the constructor that is inherited, which starts engine and servers; a test compares what the two set.
+        self.config = view
+        comprl = comprl_config(view)
+        self._work_timeout = comprl.work_timeout
+        self.weight_version = 0
+        self._updating = None
+        self.lock = threading.RLock()
+        self.workers: Any = _Workers(update_seconds)
+        self.servers: Any = None
+        shares_memory = view.actor_rollout_ref.rollout.free_cache_engine and comprl.extractor.placement != "split"
+        self.serving = Serving(_Control(), shares_memory=shares_memory)
+        self._file = file
+
+    def client(self) -> Any:
         """Return the client for the manager."""
         return RecordedClient(self._file)
 
-    def publish_weights(self) -> None:
-        """Do nothing."""
+    def save(self, folder: Path) -> None:
+        """Do nothing: there are no weights."""
 
-    def update(self, batch: Any) -> dict[str, float]:
-        """Wait as long as an update took."""
-        time.sleep(self._update_seconds)
-        self.weight_version += 1
-        return {}
+    def load(self, folder: Path, weight_version: int) -> None:
+        """Take over the version only."""
+        self.weight_version = weight_version
+
+    def restart(self, config: DictConfig) -> None:
+        """Refuse: each run makes one of its own."""
+        raise NotImplementedError("a recorded extractor belongs to one run")

@@ -6,14 +6,16 @@ eight GPUs would take, and return tokens (``timed.py``). Every size is measured 
 with equal numbers of generated tokens. The manager's queue is full when a measurement begins, so that distillation goes
 on beside it as in a run; the reports of its own episodes are part of it.
 
-    python -m benchmarks.scale [--episodes 128 256 512 1024] [--pairs 2] [--workers 2] [--output outputs/scale]
+    python -m benchmarks.scale [--episodes 128 256 512 1024] [--pairs 1] [--workers 2] [--output outputs/scale]
 """
 
 import argparse
 import asyncio
+import logging
 import os
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +101,17 @@ class Setup:
         from benchmarks.fixed_turns import lessons
         from benchmarks.timed import Speed, TimedServer
         from verl_comprl.config.models import load_tokenizer
-        from verl_comprl.trainer.extractor.runtime import extractor_view
+        from verl_comprl.manager.served_model import ServedModel, sampling_of
 
-        tokenizer = load_tokenizer(self.config.extractor.model)
+        extractor = self.config.extractor
+        tokenizer = load_tokenizer(extractor.model)
         titles = [f"{title}, {number}" for number in range(64) for _, title, _ in lessons(each=1)]
         answers = [ANSWER.format(title=title, number=number) for number, title in enumerate(titles)]
         texts = [tokenizer.encode(answer, add_special_tokens=False) for answer in answers]
-        server = TimedServer(texts, tokenizer.eos_token_id, Speed(), seed="extractor")
-        view = extractor_view(self.config)
-        view.actor_rollout_ref.rollout.response_length = max(map(len, texts)) + 1
-        ray.get(self.manager.connect.remote(server, view))
+        server: Any = TimedServer(texts, tokenizer.eos_token_id, Speed(), seed="extractor")
+        sampling = replace(sampling_of(extractor.rollout), max_tokens=max(map(len, texts)) + 1)
+        connecting = ServedModel(server, sampling), extractor.model, extractor.rollout.prompt_length
+        ray.get(self.manager.connect.remote(*connecting))
 
     def play(self, rows: list[dict[str, Any]], speed: Any, seed: str) -> tuple[float, list[dict[str, float]]]:
         """Play all rows at the same time; returns seconds until the last has ended, and what each returned."""
@@ -127,7 +130,10 @@ class Setup:
         """Return the episodes that wait for distillation."""
         import ray
 
-        return ray.get(self.manager.metrics.remote())["queue/depth"] if self.experience else 0.0
+        if not self.experience:
+            return 0.0
+        metrics: Any = ray.get(self.manager.metrics.remote())
+        return metrics["queue/depth"]
 
 
 def rows_of(episodes: int, step: int) -> list[dict[str, Any]]:
@@ -221,7 +227,7 @@ def main() -> None:
     ]
     runs = [Run("without", (*shared, "arm=baseline")), Run("with", tuple(shared))]
     configs = [run.config for run in check(runs, compose(runs, ROOT / "recipes", "miniature/plain"))]
-    ray.init(num_cpus=16, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+    ray.init(num_cpus=16, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     try:
         setups = [Setup(config, options.workers) for config in configs]
         print(
@@ -251,10 +257,12 @@ def row(episodes: int, without: list[dict[str, Any]], with_experience: list[dict
 
     tokens = {round(one["tokens"], 6) for one in (*without, *with_experience)}
     assert len(tokens) <= len(without), f"the arms have not generated equally many tokens: {tokens}"
-    base, ours = ([value for one in found for value in one["seconds"]] for found in (without, with_experience))
+    # A mean for each batch: its episodes share the load of the machine, so that only batches are independent.
+    base, ours = ([statistics.fmean(one["seconds"]) for one in found] for found in (without, with_experience))
     before, after = with_experience[-1]["waiting"]
     cells = [f"{episodes:,}", f"{statistics.fmean(base):.2f}", f"{statistics.fmean(ours):.2f}"]
-    cells += [show(ratio_of_means(ours, base))]  # each episode generates as many tokens in both
+    # Each episode generates as many tokens in both.
+    cells += [show(ratio_of_means(ours, base)) if len(base) > 1 else f"{ours[0] / base[0]:.3f}"]
     cells += [f"{mean(with_experience, 'all') / mean(without, 'all'):.4f}"]
     cells += [f"{1000 * mean(with_experience, 'guide'):.0f} ({1000 * mean(with_experience, 'guide_longest'):.0f})"]
     cells += [f"{1000 * mean(with_experience, 'report'):.0f}"]

@@ -1,8 +1,12 @@
 """Check of the installed verl: accepted version, and the errors for any other."""
 
+import ast
 import importlib.metadata
 import inspect
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -44,6 +48,77 @@ def test_every_missing_symbol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "half_a_verl:Trainer.fit (no such name; it trains)" in message
     assert "no_such_module_here:anything (No module named 'no_such_module_here')" in message
     assert "register_adv_est" not in message and message.startswith("verl 0.9.1 lacks")
+
+
+def imported_of_verl(source: str) -> Iterator[str]:
+    """Yield what a file imports of verl, at any depth, and what it takes from the modules among that."""
+    tree = ast.parse(source)
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [(alias.name, alias.asname) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [(f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names]
+        else:
+            continue
+        for name, known_as in names:
+            module, _, last = name.rpartition(".")
+            if name.split(".")[0] != "verl" or not module:  # verl itself: its version is checked
+                continue
+            yield f"{module}:{last}"
+            try:
+                is_module = find_spec(name) is not None
+            except ModuleNotFoundError:  # the name before the last is none
+                is_module = False
+            if known_as and is_module:
+                modules[known_as] = name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield f"{modules[node.value.id]}:{node.attr}"
+
+
+def test_imports_are_found_wherever_they_are() -> None:
+    source = """
+import verl, os
+import verl.utils.fs
+import verl.utils.debug as timing
+from verl_comprl import compat
+from .verl import mine
+class A:
+    def method(self):
+        if True:
+            from verl.utils import tensordict_utils as tu, config
+        return tu.get(timing.marked_timer)
+"""
+    assert set(imported_of_verl(source)) == {
+        "verl.utils:fs",
+        "verl.utils:debug",
+        "verl.utils:tensordict_utils",
+        "verl.utils:config",
+        "verl.utils.tensordict_utils:get",
+        "verl.utils.debug:marked_timer",
+    }
+
+
+def test_everything_that_we_import_of_verl_is_checked() -> None:
+    files = sorted(Path(compat.__file__).parent.rglob("*.py"))
+    found = {
+        str(file.relative_to(files[0].parent)): set(imported_of_verl(file.read_text(encoding="utf-8")))
+        for file in files
+    }
+    assert "verl.trainer.ppo.checkpoint_callback:CheckpointCallback" in found["trainer/checkpointing.py"]
+    unlisted = {name: sorted(symbols - compat.REQUIRED_SYMBOLS.keys()) for name, symbols in found.items()}
+    assert {name: symbols for name, symbols in unlisted.items() if symbols} == {}
+
+
+def test_a_module_is_found_whether_or_not_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wsgiref
+
+    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
+    monkeypatch.delattr(wsgiref, "util", raising=False)
+    monkeypatch.setattr(compat, "REQUIRED_SYMBOLS", dict.fromkeys(["wsgiref:util", "wsgiref:nothing"], "it trains"))
+    with pytest.raises(IncompatibleVerlError, match=r"needs: wsgiref:nothing \(no such name; it trains\)$"):
+        check_symbols()
 
 
 def test_behaviour_that_we_stand_on() -> None:
