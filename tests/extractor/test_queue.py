@@ -50,6 +50,22 @@ async def test_an_empty_queue_is_idle_and_get_waits_for_the_next(
     assert (await asyncio.wait_for(waiting, 1)).id == "late"
 
 
+async def test_a_secret_that_an_environment_shows_is_kept_nowhere(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHER_TOKEN", 'tok"en-0123456789')
+    queue = make_queue(max_attempts=1)
+    turns = (Turn(observation='$ env\nOTHER_TOKEN=tok"en-0123456789', response="look"),)
+    queue.put(make_request("a", turns=turns))
+    queue.save(tmp_path / "queue.jsonl")
+    request = await queue.get()
+    assert request.turns[0].observation == "$ env\nOTHER_TOKEN=***" and request.turns[0].response == "look"
+    queue.fail(request, "no")
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {"queue.jsonl", WAITING, DEAD_LETTERS} <= {file.name for file in files}
+    assert [file.name for file in files if b"0123456789" in file.read_bytes()] == []
+
+
 # ---- overflow ----
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
-from verl_comprl.record.lines import append_lines
+from verl_comprl.record.lines import append_lines, redactor
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class DistillationQueue:
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._waiting = Path(config.folder) / WAITING
         self._log = RequestLog(self._waiting)
+        self._redact = redactor()
         self._on_disk: deque[str] = deque()  # ids of those that are in the file only; the oldest is loaded first
         self._idle = asyncio.Event()
         self._idle.set()
@@ -99,8 +100,14 @@ class DistillationQueue:
             self._recover()
         if self._has(request.id):
             return False
-        self._admit(_Pending(request))
+        self._admit(_Pending(self._without_secrets(request)))
         return True
+
+    def _without_secrets(self, request: DistillationRequest) -> DistillationRequest:
+        """Return a request as it may be kept: an environment can show the variables of the run."""
+        text = request.model_dump_json().encode()
+        kept = self._redact(text)
+        return request if kept == text else DistillationRequest.model_validate_json(kept)
 
     def _has(self, id: str) -> bool:
         return id in self._pending or id in self._log
