@@ -20,7 +20,7 @@ from pathlib import Path
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
-from verl_comprl.record.lines import append_lines, redactor
+from verl_comprl.record.lines import append_lines, encode, redactor
 
 logger = logging.getLogger(__name__)
 
@@ -105,9 +105,9 @@ class DistillationQueue:
 
     def _without_secrets(self, request: DistillationRequest) -> DistillationRequest:
         """Return a request as it may be kept: an environment can show the variables of the run."""
-        text = request.model_dump_json().encode()
-        kept = self._redact(text)
-        return request if kept == text else DistillationRequest.model_validate_json(kept)
+        line = encode(request.model_dump(mode="json"))
+        kept = self._redact(line)
+        return request if kept == line else DistillationRequest.model_validate_json(kept)
 
     def _has(self, id: str) -> bool:
         return id in self._pending or id in self._log
