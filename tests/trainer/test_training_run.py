@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from probes import read_probes
-from running import ROOT, START_SECONDS, Run, check_record, last_step, run_environment, undocumented
+from running import ROOT, START_SECONDS, Run, check_record, last_step, read_steps, run_environment, undocumented
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
@@ -113,7 +113,7 @@ def test_servers_have_the_weights_of_their_engines_after_updates(folder, interru
         assert max(moved) > 1e-4, f"{model}'s server did not change"
 
 
-def test_trainer_and_rollout_agree_and_the_method_takes_effect(interrupted, lent):
+def test_trainer_and_rollout_agree_and_the_method_takes_effect(folder, interrupted, lent):
     steps = lent["resumed"]
     metrics = steps[-1]
     assert metrics["training/rollout_probs_diff_mean"] < 1e-2
@@ -121,7 +121,8 @@ def test_trainer_and_rollout_agree_and_the_method_takes_effect(interrupted, lent
     assert metrics["comprl/free/rollouts"] > 0
     assert metrics["comprl/bank/size"] > 0
     assert metrics["comprl/operations/added"] > 0
-    assert any(step.get("comprl/extractor/grad_norm", 0) > 0 for step in steps)
+    # Of all steps, since a batch whose rewards are all equal changes nothing.
+    assert any(step.get("comprl/extractor/grad_norm", 0) > 0 for step in read_steps(folder / "run"))
     assert undocumented({name for step in steps for name in step}) == []
 
 
