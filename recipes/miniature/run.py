@@ -27,7 +27,6 @@ ROLLOUTS = 8
 ENTRIES_PER_RULE = 24
 """With 12, rules that were solved filled the bank within six steps, and others were lost (docs/miniature.md)."""
 RULES_PER_FAMILY = 8
-_SHUFFLED = "actor_rollout_ref.actor.shuffle=true"
 
 
 def set_environment(output: Path, models: Path = MODELS / "plain") -> None:
@@ -61,18 +60,21 @@ def shared_overrides(
     """
     train, held_out = make_data(data, world=seed, families=families)
     batch = prompts or PROMPTS_PER_FAMILY * families
-    # The rollouts of a mini-batch are computed at once.
-    rollouts = batch // updates * ROLLOUTS
-    # With self-distillation the copies without experience are the last outputs of a prompt, and padding the batch's.
-    mini_batches = [f"actor_rollout_ref.actor.ppo_mini_batch_size={batch // updates}", _SHUFFLED] if updates > 1 else []
+    mini_batch = batch // updates
+    several = [  # otherwise the recipe's default, which is the whole batch of a local update with any trainer
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}",
+        # With self-distillation verl pads the batch at its end: a mini-batch could consist of padding.
+        "actor_rollout_ref.actor.shuffle=true",
+    ]
     return [
-        *mini_batches,
+        *(several if updates > 1 else ()),
         f"data.train_files={train}",
         f"data.val_files={held_out}",
         f"data.seed={seed}",
         f"data.train_batch_size={batch}",
-        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={rollouts}",
-        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={rollouts}",
+        # The rollouts of a mini-batch are computed at once.
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={mini_batch * ROLLOUTS}",
+        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={mini_batch * ROLLOUTS}",
         f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
         f"trainer.total_training_steps={steps}",
         f"trainer.test_freq={every}",

@@ -1,7 +1,8 @@
 """Pauses the extractor's servers while its weights change, and lets them serve again whatever happens meanwhile.
 
 Owns the order away → abort → sleep → (update) → sync → resume → back and the limit of each of these calls. The manager
-is told first that the extractor goes away and last that it is back, so that no rollout asks a server that sleeps.
+is told first that the extractor goes away and last that it is back, so that no rollout asks a server that sleeps; where
+servers stay awake they pause only while weights are copied, and it is not told.
 
 Locks, in this order: the extractor's lock, which is held around all of this and while a checkpoint is written; then
 that of ``manager_guard``, since the manager may have to begin again for the checkpoint; then the one around telling the

@@ -1,4 +1,4 @@
-"""What a step was trained on, over all of its local updates (``parameter_sync_step`` of ``separate_async``).
+"""Metrics of the rollouts of a step, over all of its local updates (``parameter_sync_step`` of ``separate_async``).
 
 verl makes one number of those of several updates by the metric's name: with "max", "min" or "sum" in it, which may be a
 task's name, it takes that, else the mean, also of counts. So ours are computed once from the rows of all updates.

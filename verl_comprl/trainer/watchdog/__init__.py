@@ -1,1 +1,1 @@
-"""Where the processes of a run stand, which of them have died, and what waits for what."""
+"""Watchdog of a run: which of its processes have died, what waits for what, and where each stands."""

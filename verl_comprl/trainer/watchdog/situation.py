@@ -1,4 +1,4 @@
-"""Where the other processes of a run stand: episodes, servers, experience manager. Asks them, and waits briefly."""
+"""Report on the other processes of a run (episodes, servers, experience manager), each asked with a short limit."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
