@@ -160,7 +160,7 @@ def test_a_start_of_transfer_queue_that_hangs_is_said(tmp_path, monkeypatch):
     class Training(training.Training):
         def __init__(self, config):
             self.trainer = SimpleNamespace(
-                comprl=SimpleNamespace(watchdog=SimpleNamespace(after=0.2, factor=3)),
+                comprl=SimpleNamespace(watchdog=SimpleNamespace(after=0.2, factor=3, end_after=0)),
                 experience_runtime=NoExperienceRuntime(),
                 prepare=lambda: None,
                 replay_buffer=SimpleNamespace(),
@@ -179,6 +179,31 @@ def test_a_start_of_transfer_queue_that_hangs_is_said(tmp_path, monkeypatch):
     config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}, "transfer_queue": {}})
     assert train._train(config, SimpleNamespace(experience=False), SimpleNamespace(announce=announce)) == 0
     assert said and said[0].startswith("watchdog: start of TransferQueue: ")
+
+
+def test_a_start_of_transfer_queue_that_never_ends_is_an_error_with_an_exit_code(tmp_path, monkeypatch):
+    """Of a baseline, too: its runtime has no experience."""
+    failed, events = [], []
+
+    class Training(training.Training):
+        def __init__(self, config):
+            self.trainer = SimpleNamespace(
+                comprl=SimpleNamespace(watchdog=SimpleNamespace(after=0.1, factor=1, end_after=0.2)),
+                experience_runtime=NoExperienceRuntime(),
+                prepare=lambda: None,
+                replay_buffer=SimpleNamespace(),
+                **dict.fromkeys(PHASES, dict),
+            )
+
+    monkeypatch.setattr(train, "Training", Training)
+    monkeypatch.setattr("transfer_queue.init", lambda settings: threading.Event().wait(60))
+    monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: events.append("end"))
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path))
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}, "transfer_queue": {}})
+    display = SimpleNamespace(announce=lambda text: None, fail=failed.append)
+    assert train._train(config, SimpleNamespace(experience=False), display) == 1
+    assert len(failed) == 1 and failed[0].startswith("start of TransferQueue hangs: nothing has moved for ")
+    assert events == ["end"]
 
 
 @pytest.mark.parametrize("broken", ["close", "finish"])

@@ -83,6 +83,10 @@ would wait for their prompts without end; the run ends within seconds, with an e
 reason that Ray knows (``trainer/watchdog/liveness.py``). The next start resumes. So it is with a worker of the actor's
 engine, whose calls raise. The watchdog (``trainer/watchdog/watching.py``) tells of everything that takes too long.
 
+**Something hangs for which verl or TransferQueue waits without a limit**: a server, a worker. After
+``comprl.watchdog.end_after`` seconds without progress the watchdog ends the run with ``RunHung``
+(``trainer/watchdog/ending.py``): exit code 1, and one error that says what was waited for and who does not answer.
+
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.
 

@@ -174,9 +174,10 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     from verl_comprl.config.saved import save_config
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.extractor.endpoint import EndpointError
-    from verl_comprl.platform.ray_session import end_ray
+    from verl_comprl.platform.ray_session import close_transfer_queue, end_ray
     from verl_comprl.trainer.placement import PlacementError
     from verl_comprl.trainer.stopping import RunInterrupted
+    from verl_comprl.trainer.watchdog.ending import RunHung
 
     folder = Path(config.trainer.default_local_dir)
     os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
@@ -204,13 +205,17 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))
         return 2
+    except RunHung as hung:
+        print(traceback.format_exc())  # to the log: where it hung
+        display.fail(str(hung))
+        return 1
     except KeyboardInterrupt:
         display.fail(_NOT_SAVED)
         return INTERRUPTED
     finally:
         with uninterrupted():
             if own_queue:  # it ends whichever this process has joined
-                tq.close()
+                close_transfer_queue()
             end_ray()
     return 0
 

@@ -58,6 +58,16 @@ def test_variants_that_exclude_one_another(config: DictConfig, settings: dict[st
     assert re.search(line, found), found
 
 
+def test_a_watchdog_with_less_patience_than_an_episode_has_time_is_noted(config: DictConfig) -> None:
+    assert list(variant_notes(config, comprl_config(config))) == []
+    config.comprl.environments.episode_timeout = 7200
+    (note,) = variant_notes(config, comprl_config(config))
+    assert note.startswith("comprl.watchdog.end_after=3600 may end a run") and "7500 s" in note
+    for settings in ({"end_after": 7200}, {"end_after": 0}, {"end_after": 3600, "after": 0}):
+        config.comprl.watchdog.update(settings)
+        assert list(variant_notes(config, comprl_config(config))) == []
+
+
 def test_imitation_over_several_optimizer_steps_is_noted(config: DictConfig) -> None:
     config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size = 64, 32
     config.comprl.self_distillation.weight = 0.5

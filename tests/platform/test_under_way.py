@@ -7,7 +7,7 @@ import pytest
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import under_way as module
-from verl_comprl.platform.under_way import doing, under_way
+from verl_comprl.platform.under_way import doing, gets_on, under_way
 from verl_comprl.platform.waiting import call_within
 
 
@@ -119,3 +119,21 @@ def test_a_wait_with_a_limit_is_under_way_until_its_limit() -> None:
     gate.set()
     assert "checkpoint > waiting for the workers to save" in found
     assert seen() == []
+
+
+def test_a_sign_that_a_block_gets_on_is_one_of_it_alone_and_its_age_stays(clock: Clock) -> None:
+    gets_on()  # nothing is under way
+    with doing("step"), doing("rollouts"):
+        clock.now += 5
+        gets_on()
+        clock.now += 2
+        (item,) = under_way()
+        assert (item.seconds, item.stalled) == (7, 2)
+    with doing("step"):
+        clock.now += 3
+        with doing("checkpoint"):
+            pass
+        clock.now += 1
+        assert [item.stalled for item in under_way()] == [1]
+        with doing("waiting for a save", has_limit=True):
+            assert [item.stalled for item in under_way()] == [None]

@@ -44,3 +44,24 @@ def test_two_kinds_of_work_are_apart() -> None:
     assert watchdog.look({"a": 10, "b": 3}) == [Finding("a", 10, 10, ended=False)]
     assert watchdog.look({"a": 12, "b": 12}) == [Finding("b", 12, 10, ended=False)]
     assert watchdog.look({"b": 13}) == [Finding("a", 12, 10, ended=True)]
+
+
+def test_what_does_not_get_on_for_so_long_beyond_its_limit_hangs() -> None:
+    watchdog = Watchdog(after=10, factor=3, end_after=100)
+    looks(watchdog, 0, 9)
+    assert watchdog.hung({"rollouts": 500}) is None  # it has not been found to take too long
+    looks(watchdog, 200)
+    assert watchdog.hung({"rollouts": 109}) is None  # rollouts have ended meanwhile
+    assert watchdog.hung({"another": 500}) is None
+    assert watchdog.hung({"rollouts": 110}) == Finding("rollouts", 110, 10, ended=False)
+    looks(watchdog, 1)
+    assert watchdog.hung({"rollouts": 500}) is None  # it has ended, and another one has begun
+
+
+def test_what_usually_takes_long_hangs_later_and_0_is_never() -> None:
+    usual = Watchdog(after=10, factor=3, end_after=100)
+    looks(usual, 0, 20, 0, 60)
+    assert usual.hung({"rollouts": 159}) is None and usual.hung({"rollouts": 160})
+    never = Watchdog(after=10, factor=3)
+    looks(never, 10)
+    assert never.hung({"rollouts": 1e9}) is None

@@ -17,6 +17,7 @@ from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
 from verl_comprl.sweep.sweep import Sweep
 from verl_comprl.trainer.stopping import RunInterrupted
+from verl_comprl.trainer.watchdog.ending import RunHung
 
 
 class Script:
@@ -153,6 +154,15 @@ def test_engines_of_a_failed_runs_own_are_stopped_once(sweep: Callable[..., Scri
     script.failing = {"b": RuntimeError("the server died")}
     sweep(script, own="b").run()
     assert script.events[-7:] == ["start", "train b", "release b", "close", "start", "train c", "release c"]
+
+
+def test_nothing_is_asked_of_the_queue_after_a_run_that_hung(sweep: Callable[..., ScriptedSweep]) -> None:
+    script = Script()
+    script.failing = {"b": RunHung("training > rollouts hangs\n  TransferQueue: does not answer")}
+    records = sweep(script).run()
+    assert [record["status"] for record in records] == ["finished", "failed", "finished"]
+    assert records[1]["error"] == "RunHung: training > rollouts hangs"
+    assert script.events[-5:] == ["train b", "close", "start", "train c", "release c"]
 
 
 def test_engines_of_an_interrupted_runs_own_are_stopped(sweep: Callable[..., ScriptedSweep]) -> None:

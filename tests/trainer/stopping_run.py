@@ -1,6 +1,7 @@
 """Training run whose actor's server stops when step 2 begins: ``python stopping_run.py PROBE_FILE override …``.
 
-SIGSTOP, as a machine that hangs; the file gets the process's id, and whoever reads it lets the server go on.
+SIGSTOP, as a machine that hangs; the file gets the process's id, and whoever reads it may let the server go on. From
+then on the watchdog has the patience of ``COMPRL_TEST_END_AFTER`` seconds, if that is set: a start takes longer.
 """
 
 import os
@@ -11,6 +12,8 @@ from typing import Any
 
 from verl_comprl import train
 
+PATIENCE = "COMPRL_TEST_END_AFTER"
+
 
 def _pid(_: Any) -> int:
     return os.getpid()
@@ -18,7 +21,15 @@ def _pid(_: Any) -> int:
 
 def main() -> int:
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
+    from verl_comprl.trainer.watchdog import watching
 
+    class Patient(watching.Watchdog):
+        def hung(self, stalled: Any) -> Any:
+            if file.exists():
+                self._end_after = float(os.environ.get(PATIENCE, self._end_after))
+            return super().hung(stalled)
+
+    watching.Watchdog = Patient
     begin, file, overrides = ComplementaryTrainerMixin.on_step_begin, Path(sys.argv[1]), sys.argv[2:]
 
     def on_step_begin(self: Any) -> None:

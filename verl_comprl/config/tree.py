@@ -105,6 +105,12 @@ class WatchdogConfig(Settings):
     factor: PositiveFloat = 3.0
     """Report it only if it also takes more than this multiple of the median of its last sixteen durations."""
 
+    end_after: NonNegativeFloat = 3600.0
+    """End the run with an error if the phase does not get on for so many seconds more; 0 is never. That a rollout ends
+    is a sign that a phase gets on. An hour on top of `after`, since a single rollout may take
+    `environments.episode_timeout` without any other sign: set it higher where that is, or where one update of the actor
+    takes longer. Waits that have a limit of their own (`work_timeout`) do not count."""
+
 
 class ComprlConfig(Settings):
     """Everything verl-comprl adds to verl's config, except the extractor's model (the subtree ``extractor``)."""

@@ -54,6 +54,12 @@ def variant_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             "(data.train_batch_size, actor_rollout_ref.actor.ppo_mini_batch_size, ppo_epochs): from the second on a "
             "clipped policy loss stops imitating the tokens that have become more likely"
         )
+    watchdog, episode = comprl.watchdog, comprl.environments.reset_timeout + comprl.environments.episode_timeout
+    if watchdog.after and 0 < watchdog.end_after < episode - watchdog.after:
+        yield (
+            f"comprl.watchdog.end_after={watchdog.end_after:g} may end a run whose last rollouts still have time "
+            f"(comprl.environments.reset_timeout + episode_timeout: {episode:g} s)"
+        )
 
 
 def _has_no_ratio(config: DictConfig) -> bool:

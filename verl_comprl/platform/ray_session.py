@@ -1,12 +1,20 @@
 """Identity of this process's Ray job, and its end."""
 
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import ray
+import transfer_queue as tq
+
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.waiting import call_within
 
 _GRACE_SECONDS = 10.0
 """Seconds that Ray's processes may take to end after shutdown."""
+
+_QUEUE_SECONDS = 30.0
+"""Seconds that TransferQueue may take to close."""
 
 
 def ray_job() -> str:
@@ -27,6 +35,12 @@ def foreign_transfer_queue() -> bool:
     return controller._ray_actor_id.job_id.hex() != ray.get_runtime_context().get_job_id()
 
 
+def close_transfer_queue() -> None:
+    """End TransferQueue, of which this process has a client; one that hangs is left to the end of Ray."""
+    with suppress(WaitTimeout):
+        call_within(tq.close, _QUEUE_SECONDS, "TransferQueue to close")
+
+
 def end_ray() -> None:
     """Shut Ray down, and with it whatever its workers have started, if this process has started Ray.
 
@@ -37,8 +51,15 @@ def end_ray() -> None:
     started = [process for daemon in daemons for process in daemon.children(recursive=True)]
     ray.shutdown()
     _, left = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
-    for process in left:
-        try:
+    _kill(left)
+
+
+def kill_descendants() -> None:
+    """Kill every process that this one has started, and what they have started: for a process that cannot end well."""
+    _kill(psutil.Process().children(recursive=True))
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue

@@ -21,6 +21,8 @@ class UnderWay(NamedTuple):
     """Since it began, or since the last piece of work within it ended."""
     thread: int
     """Identity of the thread that began it."""
+    stalled: float | None = None
+    """Seconds since it began, or last showed that it gets on; None for a wait that a limit of its own ends."""
 
     @property
     def innermost(self) -> str:
@@ -34,6 +36,8 @@ class _Block:
     outer: "_Block | None"
     thread: int
     since: float
+    moved: float
+    has_limit: bool
     inner: int = 0
 
 
@@ -44,14 +48,16 @@ _current: ContextVar[_Block | None] = ContextVar("comprl_under_way", default=Non
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
+def doing(what: str, *, has_limit: bool = False) -> Iterator[None]:
     """Let a block be seen while it runs.
 
     Args:
         what: What it does, in a few words.
+        has_limit: Whether it ends by itself when it takes too long.
     """
-    outer = _current.get()
-    block = _Block(f"{outer.what} > {what}" if outer else what, outer, threading.get_ident(), _clock())
+    outer, now = _current.get(), _clock()
+    path = f"{outer.what} > {what}" if outer else what
+    block = _Block(path, outer, threading.get_ident(), now, now, has_limit)
     with _lock:
         _blocks[block] = None
         if outer:
@@ -65,7 +71,13 @@ def doing(what: str) -> Iterator[None]:
             del _blocks[block]
             if outer:
                 outer.inner -= 1
-                outer.since = _clock()
+                outer.since = outer.moved = _clock()
+
+
+def gets_on() -> None:
+    """Note that the block in which this is called gets on, though it may take long."""
+    if block := _current.get():
+        block.moved = _clock()
 
 
 def under_way(_: object = None) -> list[UnderWay]:
@@ -76,4 +88,8 @@ def under_way(_: object = None) -> list[UnderWay]:
     """
     with _lock:
         now = _clock()
-        return [UnderWay(block.what, now - block.since, block.thread) for block in _blocks if not block.inner]
+        return [
+            UnderWay(block.what, now - block.since, block.thread, None if block.has_limit else now - block.moved)
+            for block in _blocks
+            if not block.inner
+        ]

@@ -44,7 +44,7 @@ def wait_for(reference: Any, seconds: float, what: str) -> Any:
         ray.exceptions.RayError: What the actor raised, or that it died.
     """
     try:
-        with doing(f"waiting for {what}"):
+        with doing(f"waiting for {what}", has_limit=True):
             return ray.get(reference, timeout=seconds)
     except GetTimeoutError as error:
         raise WaitTimeout(what, seconds) from error
@@ -85,7 +85,7 @@ def result_within(future: "Future[T]", seconds: float, what: str) -> T:
         Exception: What the call raised.
     """
     try:
-        with doing(f"waiting for {what}"):
+        with doing(f"waiting for {what}", has_limit=True):
             return future.result(seconds)
     except TimeoutError as error:
         if future.done():  # the call itself raised it, or ended at the last moment
@@ -120,7 +120,7 @@ def holding(lock: Lock, seconds: float, what: str) -> Iterator[None]:
     Raises:
         WaitTimeout: If it takes longer.
     """
-    with doing(f"waiting for {what}"):
+    with doing(f"waiting for {what}", has_limit=True):
         taken = lock.acquire(timeout=seconds)
     if not taken:
         raise WaitTimeout(what, seconds)

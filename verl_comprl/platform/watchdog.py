@@ -1,4 +1,4 @@
-"""Decides which work takes too long, and when to say so again. Pure: ages come in, findings go out."""
+"""Decides which work takes too long, when to say so again, and what hangs. Pure: ages come in, findings go out."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -30,14 +30,15 @@ class _Late:
 class Watchdog:
     """Compares ages of work with limits: a fixed one, or a multiple of how long that kind of work takes otherwise."""
 
-    def __init__(self, after: float, factor: float) -> None:
+    def __init__(self, after: float, factor: float, end_after: float = 0.0) -> None:
         """Know no work yet.
 
         Args:
             after: Seconds below which nothing is too long.
             factor: Multiple of the median of earlier durations below which nothing is too long either.
+            end_after: Seconds beyond that limit after which work that does not get on hangs; 0: never.
         """
-        self._after, self._factor = after, factor
+        self._after, self._factor, self._end_after = after, factor, end_after
         self._seen: dict[str, float] = {}
         self._late: dict[str, _Late] = {}
         self._durations: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
@@ -62,6 +63,20 @@ class Watchdog:
                 findings.append(Finding(what, seconds, limit, ended=False))
         self._seen = dict(ages)
         return findings
+
+    def hung(self, stalled: Mapping[str, float]) -> Finding | None:
+        """Return work that hangs, if there is any among what has been found to take too long.
+
+        Args:
+            stalled: Seconds for which each kind of work has not got on.
+        """
+        if not self._end_after:
+            return None
+        for what, seconds in stalled.items():
+            late = self._late.get(what)
+            if late and seconds >= late.limit + self._end_after:
+                return Finding(what, seconds, late.limit, ended=False)
+        return None
 
     def _limit(self, what: str) -> float:
         durations = self._durations[what]

@@ -179,7 +179,9 @@ class Sweep:
 
     def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
         from verl_comprl.config.saved import save_config
+        from verl_comprl.trainer.watchdog.ending import RunHung
 
+        hung = False
         training, self._next = self._next or self.make_training(run), None
 
         def begun(steps: int) -> None:
@@ -192,9 +194,13 @@ class Sweep:
         try:
             with training.watched(display):
                 training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
+        except RunHung:
+            hung = True
+            raise
         finally:
             self._was_stopped = training.was_stopped
-            training.release()
+            if not hung:  # otherwise TransferQueue may be what hangs; the engines are ended anyway
+                training.release()
 
     def _prepared(self, run: CheckedRun) -> Training | None:
         """Start the processes of the next run; what goes wrong there is that run's failure, not the present one's."""
@@ -236,12 +242,10 @@ class Sweep:
 
     def close(self) -> None:
         """Stop the engines, if there are any, and with their Ray job everything that a run has started in it."""
-        import transfer_queue as tq
-
-        from verl_comprl.platform.ray_session import end_ray
+        from verl_comprl.platform.ray_session import close_transfer_queue, end_ray
 
         with uninterrupted():
             if self._engines is not None:  # otherwise it may be another run's
-                tq.close()
+                close_transfer_queue()
             self._engines = self._next = None
             end_ray()

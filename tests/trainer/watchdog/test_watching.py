@@ -29,7 +29,7 @@ class Trainer:
     """Takes rollouts in its training, and checkpoints; each waits until it may go on."""
 
     def __init__(self, after: float) -> None:
-        self.comprl = SimpleNamespace(watchdog=SimpleNamespace(after=after, factor=3))
+        self.comprl = SimpleNamespace(watchdog=SimpleNamespace(after=after, factor=3, end_after=0))
         self.experience_runtime = NoExperienceRuntime()
         self.gate = threading.Event()
         self.replay_buffer = SimpleNamespace(sample=self.gate.wait)

@@ -1,7 +1,7 @@
 """Says on the terminal and in train.log which part of a run waits for what, when that takes too long.
 
 Owns the thread that looks, and which of the trainer's methods are phases. ``platform.watchdog`` decides when,
-``situation`` asks the other processes where they stand.
+``situation`` asks the other processes where they stand, ``ending`` ends a run that hangs.
 """
 
 import sys
@@ -13,13 +13,16 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import PurePath
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.units import duration
-from verl_comprl.platform.under_way import UnderWay, doing, under_way
+from verl_comprl.platform.under_way import UnderWay, doing, gets_on, under_way
 from verl_comprl.platform.watchdog import Finding, Watchdog
+from verl_comprl.trainer.watchdog.ending import Ending
 from verl_comprl.trainer.watchdog.situation import manager_work, situation
+
+T = TypeVar("T")
 
 PHASES = {
     "init": "start",
@@ -37,6 +40,9 @@ PHASES = {
 WAITS = ("sample", "wait_for_sampleable")
 """Methods of verl's replay buffer that wait for rollouts."""
 
+_GROUPS = ("partitions", "pending_keys", "running_keys", "finished_keys", "failure_keys")
+"""Attributes of verl's replay buffer: rows and prompts, by partition, as it has last seen them."""
+
 LONGEST_PERIOD = 15.0
 """Seconds between two looks, at most."""
 
@@ -48,6 +54,7 @@ def mark_phases(trainer: Any) -> None:
     for name in WAITS:  # a user's own sampler may have others
         if hasattr(trainer.replay_buffer, name):
             _mark(trainer.replay_buffer, name, "rollouts")
+    _mark_progress(trainer.replay_buffer)
 
 
 def _mark(owner: Any, name: str, phase: str) -> None:
@@ -62,20 +69,43 @@ def _mark(owner: Any, name: str, phase: str) -> None:
     setattr(owner, name, marked)
 
 
+def _mark_progress(buffer: Any) -> None:
+    """Let rows and prompts that come and go show that rollouts which take long get on."""
+    wait: Callable[..., Any] | None = getattr(buffer, "_wait_for_next_poll", None)
+    if wait is None:
+        return
+    before: list[int] = []
+
+    @wraps(wait)
+    def marked(*arguments: Any, **options: Any) -> Any:
+        groups = [getattr(buffer, name, {}) for name in _GROUPS]  # a user's own sampler may have others
+        now = [len(keys) for group in groups for keys in group.values()]
+        if now != before:
+            gets_on()
+        before[:] = now
+        return wait(*arguments, **options)
+
+    buffer._wait_for_next_poll = marked
+
+
 @contextmanager
 def watching(trainer: Any, announce: Callable[[str], None]) -> Iterator[None]:
-    """Watch a run during the block, unless ``comprl.watchdog.after`` is 0.
+    """Watch a run during the block, unless ``comprl.watchdog.after`` is 0; to be entered by the main thread.
 
     Args:
         trainer: The run's trainer, which has not been initialised yet.
         announce: Prints on the terminal.
+
+    Raises:
+        RunHung: If a phase of the main thread hangs, and ``comprl.watchdog.end_after`` is not 0.
     """
     settings = trainer.comprl.watchdog
     if not settings.after:
         yield
         return
     mark_phases(trainer)
-    watch = Watch(trainer, Watchdog(settings.after, settings.factor), announce)
+    ending = Ending(announce)
+    watch = Watch(trainer, Watchdog(settings.after, settings.factor, settings.end_after), announce, ending.end)
     ended = threading.Event()
 
     def look() -> None:
@@ -85,37 +115,66 @@ def watching(trainer: Any, announce: Callable[[str], None]) -> Iterator[None]:
     thread = threading.Thread(target=look, name="watchdog", daemon=True)
     thread.start()
     try:
-        yield
+        with ending.allowed():
+            yield
     finally:
         ended.set()  # not joined: it may be waiting for a process that hangs
 
 
 class Watch:
-    """Looks at a run and says what takes too long."""
+    """Looks at a run, says what takes too long, and ends the run if its main thread hangs."""
 
-    def __init__(self, trainer: Any, watchdog: Watchdog, announce: Callable[[str], None]) -> None:
-        """Watch ``trainer``; the other arguments are those of :func:`watching`."""
-        self._trainer, self._watchdog, self._announce = trainer, watchdog, announce
+    def __init__(
+        self,
+        trainer: Any,
+        watchdog: Watchdog,
+        announce: Callable[[str], None],
+        end: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Watch ``trainer``; the other arguments are those of :func:`watching`, and what ends the run."""
+        self._trainer, self._watchdog, self._announce, self._end = trainer, watchdog, announce, end
         self._failed = False
 
     def look(self) -> None:
         """Look once; never raises."""
+        here = under_way()
+        work = here + [item._replace(thread=0) for item in self._guarded(lambda: manager_work(self._trainer), [])]
+        findings = self._guarded(lambda: self._watchdog.look(_oldest(work)), [])
+        # First of all, and each by itself: that other processes cannot be asked must not keep a hang from being ended.
+        if hung := self._watchdog.hung(_stalled(here)):
+            return self._end(self._guarded(lambda: self._reason(hung, here), f"{hung.what} hangs"))
+        for finding in findings:
+            self._guarded(lambda finding=finding: self._say(finding, here), None)
+
+    def _guarded(self, function: Callable[[], T], otherwise: T) -> T:
+        """Return what ``function`` returns: a watchdog that fails must not end what it watches."""
         try:
-            here = under_way()
-            work = here + [item._replace(thread=0) for item in manager_work(self._trainer)]
-            for finding in self._watchdog.look(_oldest(work)):
-                self._say(finding, here)
-        except Exception:  # a watchdog that fails must not end what it watches
+            return function()
+        except Exception:
             if not self._failed:
                 print(f"the watchdog failed; it continues:\n{traceback.format_exc()}")
             self._failed = True
+            return otherwise
+
+    def _reason(self, hung: Finding, here: Iterable[UnderWay]) -> str:
+        """Return the error with which the run ends."""
+        frame = _frame(hung, here)
+        beyond = hung.seconds - hung.limit
+        lines = [
+            f"{hung.what} hangs: nothing has moved for {duration(hung.seconds)}, {duration(beyond)} longer than the "
+            "watchdog finds too long (comprl.watchdog.end_after)"
+        ]
+        lines += [f"  this process: {place(frame)}"] if frame else []
+        lines += [f"  {line}" for line in self._guarded(lambda: list(situation(self._trainer)), [])]
+        lines.append("the next start resumes from the latest checkpoint, if there is one")
+        return "\n".join(lines)
 
     def _say(self, finding: Finding, here: Iterable[UnderWay]) -> None:
         age = duration(finding.seconds)
         if finding.ended:
             self._print(f"watchdog: {finding.what}: resumed after {age}")
             return
-        frame = sys._current_frames().get(next((item.thread for item in here if item.what == finding.what), 0))
+        frame = _frame(finding, here)
         lines = [f"watchdog: {finding.what}: {age} so far, which is more than {duration(finding.limit)}"]
         lines += [f"  this process: {place(frame)}"] if frame else []
         others = [item for item in here if item.what != finding.what]
@@ -131,6 +190,20 @@ class Watch:
         self._announce(text)
         if not is_verbose():  # to the log; indented lines belong to the one before
             print(text if text.startswith(" ") else f"{time.strftime('%H:%M:%S')} {text}")
+
+
+def _frame(finding: Finding, here: Iterable[UnderWay]) -> FrameType | None:
+    """Return where the thread stands that does the work; None if it is another process."""
+    return sys._current_frames().get(next((item.thread for item in here if item.what == finding.what), 0))
+
+
+def _stalled(here: Iterable[UnderWay]) -> dict[str, float]:
+    """Return for how long work of the main thread without a limit of its own has not got on.
+
+    The other threads train the extractor and keep the experience, of which a run can do without.
+    """
+    main = threading.main_thread().ident
+    return {item.what: item.stalled for item in here if item.thread == main and item.stalled is not None}
 
 
 def _oldest(work: Iterable[UnderWay]) -> dict[str, float]:
