@@ -1,10 +1,11 @@
-"""A long run, watched from outside: memory, threads and open files of every process, queues, and Ray's objects.
+"""A long run, watched from outside: memory, threads and open files of every process, queues, requests, Ray's objects.
 
     python -m benchmarks.soak [--steps 200] [--output outputs/soak]
     python -m benchmarks.soak --report        # tables of what has been measured
 
 The run is the miniature's arm ``complementary``. Memory is what a process would give back if it ended (USS); a process
-is flat if its mean over the last ``--window`` steps is within 5 % of its mean over those from ``--from`` on.
+is flat if its mean over the last ``--window`` steps is within 5 % of its mean over those from ``--from`` on. The exit
+code is 1 if something is not flat, not bounded or leaked (``soak_verdict``); the last lines name it.
 """
 
 import argparse
@@ -21,12 +22,20 @@ from typing import Any
 
 import psutil
 
+from benchmarks.soak_verdict import grown, leaked, not_flat
+
 ROOT = Path(__file__).parents[1]
 RAY = Path(sys.executable).with_name("ray")
 SECONDS = 10.0
 """Between two samples."""
 MEASURES = ("megabytes", "threads", "files")
-QUEUES = ("queue/depth", "buffer/samples", "buffer/records", "bank/size", "failures", "rollouts/failed")
+BOUNDED = ("comprl/queue/depth", "comprl/buffer/samples", "comprl/buffer/records")
+"""Metrics that must not grow."""
+REQUESTS = tuple(f"comprl/under_way/{kind}" for kind in ("episodes", "manager", "actor_requests", "extractor_requests"))
+"""Metrics of what must end."""
+QUEUES = ("queue/depth", "buffer/samples", "buffer/records", "bank/size", "failures", "rollouts/failed", "under_way")
+WELL = "Everything is flat and bounded, and nothing has leaked."
+RUN = "runs/complementary-3-1"
 
 
 def family(root: psutil.Process) -> Iterator[psutil.Process]:
@@ -86,7 +95,7 @@ def watch(output: Path, steps: int) -> int:
     arguments = ["--arms", "complementary", "--seeds", "1", "--steps", str(steps), "--every", "50"]
     command = [sys.executable, "-m", "recipes.miniature.run", *arguments, "--output", str(output)]
     output.mkdir(parents=True, exist_ok=True)
-    run = output / "runs" / "complementary-3-1"
+    run = output / RUN
     with (output / "samples.jsonl").open("w") as file, subprocess.Popen(command, cwd=ROOT) as running:
         root = psutil.Process(running.pid)
         count = 0
@@ -101,8 +110,8 @@ def watch(output: Path, steps: int) -> int:
     return running.returncode
 
 
-def report(output: Path, first: int, window: int) -> str:
-    """Return the tables."""
+def report(output: Path, first: int, window: int) -> tuple[str, list[str]]:
+    """Return the tables, and a line for everything that is not as it should be."""
     lines = [json.loads(line) for line in (output / "samples.jsonl").read_text().splitlines()]
     last = max(line["step"] for line in lines)
     early, late = range(first, first + window), range(last - window, last + 1)
@@ -115,29 +124,41 @@ def report(output: Path, first: int, window: int) -> str:
                         values[pid, process["name"]][f"{period} {measure}"].append(process[measure])
     text = [f"Steps {early[0]} to {early[-1]} against {late[0]} to {late[-1]}.", ""]
     text += ["| process | MB, early | late | change | threads | open files |", "|---|---|---|---|---|---|"]
+    faults: list[str] = []
     for (_, name), found in sorted(values.items(), key=lambda item: -max(item[1].get("late megabytes", [0]))):
         if not found["early megabytes"] or not found["late megabytes"]:
             continue
         mean = {key: fmean(numbers) for key, numbers in found.items()}
+        faults += not_flat(name, mean)
         before, after = mean["early megabytes"], mean["late megabytes"]
         counts = [f"{mean[f'early {what}']:.0f} → {mean[f'late {what}']:.0f}" for what in ("threads", "files")]
         change = f"{after / before - 1:+.1%}"
         text.append(f"| `{name}` | {before:.0f} | {after:.0f} | {change} | {counts[0]} | {counts[1]} |")
     objects = [(line["step"], line["objects"]) for line in lines if line.get("objects") is not None]
     text += ["", "Objects in Ray's store by step: " + ", ".join(f"{count} ({step})" for step, count in objects[::3])]
-    return "\n".join([*text, "", queues(output / "runs" / "complementary-3-1" / "metrics.jsonl")])
+    series = read_series(output / RUN / "metrics.jsonl")
+    faults += grown("objects in Ray's store", objects, first)
+    faults += [line for name in BOUNDED for line in grown(name, series.get(name, []), first)]
+    faults += [line for name in REQUESTS for line in leaked(name, series.get(name, []), first)]
+    return "\n".join([*text, "", queues(series)]), faults
 
 
-def queues(file: Path) -> str:
-    """Return the largest and the last value of what could grow."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    series: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
+def read_series(file: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return step and value of the metrics that could grow."""
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for row in map(json.loads, file.read_text().splitlines()):
         for name, value in row["data"].items():
             if name.removeprefix("comprl/").startswith(QUEUES):
-                series[name].append(value)
-    text = ["| metric | largest | last |", "|---|---|---|"]
-    return "\n".join(text + [f"| `{name}` | {max(found):.0f} | {found[-1]:.0f} |" for name, found in series.items()])
+                series[name].append((row["step"], value))
+    return dict(series)
+
+
+def queues(series: dict[str, list[tuple[int, float]]]) -> str:
+    """Return the largest and the last value of each."""
+    lines = ["| metric | largest | last |", "|---|---|---|"]
+    for name, found in series.items():
+        lines.append(f"| `{name}` | {max(value for _, value in found):.0f} | {found[-1][1]:.0f} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -150,8 +171,11 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
     code = 0 if options.report else watch(options.output.resolve(), options.steps)
-    print(report(options.output, options.first, options.window))
-    return code
+    text, faults = report(options.output, options.first, options.window)
+    print(text, "", *(f"NOT AS IT SHOULD BE: {fault}" for fault in faults), sep="\n")
+    if not faults:
+        print(WELL)
+    return code or bool(faults)
 
 
 if __name__ == "__main__":

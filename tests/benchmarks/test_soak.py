@@ -1,16 +1,40 @@
-"""The table of a long run, from samples made by hand; and a sample of this process."""
+"""The table and the verdict of a long run, from samples made by hand; and a sample of this process."""
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
-from benchmarks.soak import report, sample
+from benchmarks import soak
+from benchmarks.soak import BOUNDED, REQUESTS, RUN, report, sample
+
+
+def write(folder: Path, process: Callable[[int], dict[str, Any]], data: Callable[[int], dict[str, float]], last: int):
+    """Write a run of ``last`` steps with one process; both functions get the step."""
+    (folder / RUN).mkdir(parents=True)
+    with (folder / "samples.jsonl").open("w") as samples, (folder / RUN / "metrics.jsonl").open("w") as metrics:
+        for step in range(1, last + 1):
+            line = {"step": step, "processes": {"1": {"name": "worker"} | process(step)}, "objects": 2 + step % 3}
+            print(json.dumps(line), file=samples)
+            print(json.dumps({"step": step, "data": {"loss": 1} | data(step)}), file=metrics)
+
+
+def level(step: int) -> dict[str, Any]:
+    return {"megabytes": 100.0 + step % 2, "threads": 3, "files": 5 + step % 2}
+
+
+def quiet(step: int) -> dict[str, float]:
+    """A queue that varies, and requests of which some are under way at most steps."""
+    return dict.fromkeys(BOUNDED, 20.0 + step % 7) | dict.fromkeys(REQUESTS, float(step % 4))
 
 
 def test_report_compares_an_early_with_a_late_window(tmp_path: Path) -> None:
-    run = tmp_path / "runs/complementary-3-1"
+    run = tmp_path / RUN
     run.mkdir(parents=True)
     steps = [4, 5, 6, 7, 8, 9, 10]
     with (tmp_path / "samples.jsonl").open("w") as samples, (run / "metrics.jsonl").open("w") as metrics:
@@ -21,12 +45,56 @@ def test_report_compares_an_early_with_a_late_window(tmp_path: Path) -> None:
             line = {"step": step, "processes": {"1": grows, "2": flat, **short}, "objects": 2}
             print(json.dumps(line), file=samples)
             print(json.dumps({"step": step, "data": {"comprl/queue/depth": 20 - step, "loss": 1}}), file=metrics)
-    text = report(tmp_path, first=5, window=2)
+    text, faults = report(tmp_path, first=5, window=2)
     # 5 and 6 against 8 to 10: means 55 and 90
     assert "| `grows` | 55 | 90 | +63.6% | 3 → 3 | 6 → 9 |" in text
     assert "| `flat` | 7 | 7 | +0.0% | 1 → 1 | 1 → 1 |" in text
     assert "short" not in text  # it ended before the late window
     assert "| `comprl/queue/depth` | 16 | 10 |" in text and "loss" not in text
+    assert faults[:2] == ["grows: memory 55 → 90 MB (+63.6%)", "grows: files 6 → 9"]
+    assert set(faults[2:]) == {f"{name}: not measured" for name in (*BOUNDED[1:], *REQUESTS)}
+
+
+def test_a_run_that_is_level_has_no_faults(tmp_path: Path) -> None:
+    write(tmp_path, level, quiet, last=200)
+    assert report(tmp_path, first=50, window=10)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("process", "data", "fault"),
+    [
+        (lambda step: level(step) | {"megabytes": 100 + step / 20}, quiet, "worker: memory 103 → 110 MB (+6.8%)"),
+        (lambda step: level(step) | {"megabytes": 200 - step / 5}, quiet, "worker: memory 189 → 161 MB (-14.9%)"),
+        (lambda step: level(step) | {"threads": step // 10}, quiet, "worker: threads 5 → 19"),
+        (level, lambda step: quiet(step) | {BOUNDED[0]: float(step)}, f"{BOUNDED[0]}: mean 87.5 → 163.0"),
+        # One request in every 50 steps is left behind, while others come and go.
+        (
+            level,
+            lambda step: quiet(step) | {REQUESTS[2]: step % 4 + step // 50},
+            f"{REQUESTS[2]}: never below 1 → 2",
+        ),
+    ],
+)
+def test_what_grows_is_a_fault_and_names_itself(
+    tmp_path: Path, process: Callable[[int], dict], data: Callable[[int], dict], fault: str
+) -> None:
+    write(tmp_path, process, data, last=200)
+    assert report(tmp_path, first=50, window=10)[1] == [fault]
+
+
+@pytest.mark.parametrize(("data", "code"), [(quiet, 0), (lambda step: {}, 1)])
+def test_the_verdict_is_the_exit_code(
+    tmp_path: Path,
+    data: Callable[[int], dict],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path, level, data, last=200)
+    monkeypatch.setattr(sys, "argv", ["soak", "--report", "--output", str(tmp_path)])
+    assert soak.main() == code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == ("NOT AS IT SHOULD BE: comprl/under_way/extractor_requests: not measured" if code else soak.WELL)
 
 
 def test_sample_measures_a_process_and_its_children() -> None:

@@ -66,6 +66,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures = MagicMock(), MagicMock()
     trainer._episodes = SimpleNamespace(take=events.record, metrics=dict, close=lambda step: None)
+    trainer._under_way = SimpleNamespace(metrics=lambda trainer: {})
     trainer.end_episodes, trainer.kill_episodes = lambda free_memory=False: events.append("end_episodes"), dict
     trainer.watch_over = lambda *_: None
     trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()

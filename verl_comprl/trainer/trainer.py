@@ -56,6 +56,7 @@ from verl_comprl.trainer.step.local_updates import LocalUpdates
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.task_sampler import share_equally
+from verl_comprl.trainer.watchdog.counting import UnderWayCount
 
 _STARTING = "the extractor to start"
 
@@ -77,6 +78,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self._failures = FailureLog(self._folder)
         self._episodes = EpisodeLog(self._folder, self.comprl.record)
         self._local = LocalUpdates()
+        self._under_way = UnderWayCount()
         self._bank_before: str | None = None
         """Checksum of the bank when the latest evaluation began."""
         self._lock: FolderLock | None = None
@@ -188,7 +190,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         with marked_timer("comprl_collect", timing_raw):
             metrics.update(self.experience_runtime.collect(self.global_steps))
             self._episodes.take(self.global_steps)
-            metrics.update(self._episodes.metrics())
+            metrics.update(self._episodes.metrics() | self._under_way.metrics(self))
         if not self.stop.made:
             with marked_timer("extractor_slice", timing_raw):
                 # The actor's servers pause until the end of the step.

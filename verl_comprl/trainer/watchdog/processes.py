@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+MANAGER = "experience manager"
+
 
 def agent_loop_workers(loops: Any) -> dict[str, Any]:
     """Return the processes that play episodes.
@@ -30,6 +32,12 @@ def extractor_servers(trainer: Any) -> dict[str, Any]:
     """Return those of the extractor's servers that have not died, as far as is known."""
     extractor = getattr(trainer.experience_runtime, "extractor", None)
     return _servers("the extractor's", (getattr(extractor, "serving", None),))
+
+
+def experience_manager(trainer: Any) -> dict[str, Any]:
+    """Return the experience manager, if the run has one."""
+    found = getattr(trainer.experience_runtime, "manager", None)
+    return {} if found is None else {MANAGER: found}
 
 
 def _servers(whose: str, owners: Iterable[Any]) -> dict[str, Any]:

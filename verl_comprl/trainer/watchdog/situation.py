@@ -11,19 +11,24 @@ from verl_comprl.display.units import counted, duration
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import UnderWay, under_way
 from verl_comprl.trainer.step.keys import EVALUATION, TRAIN, Tags, list_keys
-from verl_comprl.trainer.watchdog.processes import actor_servers, agent_loop_workers, extractor_servers
+from verl_comprl.trainer.watchdog.processes import (
+    MANAGER,
+    actor_servers,
+    agent_loop_workers,
+    experience_manager,
+    extractor_servers,
+)
 
 ANSWER_SECONDS = 5.0
 """Time that a process has to say where it stands."""
 
 SILENT = "does not answer"
-MANAGER = "experience manager"
 
 
 def situation(trainer: Any) -> Iterator[str]:
     """Yield lines on prompts, episodes, servers and the experience manager of a run."""
     workers = agent_loop_workers(getattr(trainer, "agent_loop_manager", None))  # none before the first evaluation
-    manager = _manager(trainer)
+    manager = experience_manager(trainer)
     processes = workers | actor_servers(trainer) | extractor_servers(trainer) | manager
     asked = {name: process.__ray_call__.remote(under_way) for name, process in processes.items()}
     counting = {"metrics": manager[MANAGER].metrics.remote()} if manager else {}
@@ -45,7 +50,7 @@ def situation(trainer: Any) -> Iterator[str]:
 
 def manager_work(trainer: Any) -> list[UnderWay]:
     """Return what the experience manager works on in the background; nothing if it cannot say."""
-    asked = {name: process.__ray_call__.remote(under_way) for name, process in _manager(trainer).items()}
+    asked = {name: process.__ray_call__.remote(under_way) for name, process in experience_manager(trainer).items()}
     answers = [answer for answer in ask(asked).values() if isinstance(answer, list)]
     return [work._replace(what=f"{MANAGER} > {work.what}") for answer in answers for work in answer]
 
@@ -63,11 +68,6 @@ def _result(reference: Any) -> Any:
         return ray.get(reference)
     except RayError as error:
         return f"failed: {type(error).__name__}"
-
-
-def _manager(trainer: Any) -> dict[str, Any]:
-    manager = getattr(trainer.experience_runtime, "manager", None)
-    return {} if manager is None else {MANAGER: manager}
 
 
 def describe_prompts(tags: Tags) -> str:
