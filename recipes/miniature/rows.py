@@ -1,7 +1,7 @@
 """Rows of the miniature, one for each finished run, read from the folders of the runs.
 
-Owns what is read: success on held-out instances at every evaluation, what the extractor wrote and the actor read, and
-how training went.
+Owns what is read: success on held-out instances at every evaluation, what the extractor wrote and the actor read, how
+training went, and how old the weights were that generated what an asynchronous trainer trained on.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 """One run: arm, batch ("3" for three families with four prompts each, "1x12" for one with twelve, "3u4" for three with
 four optimizer steps of the actor per step), seed, ``seconds`` of the parts of a step, ``evaluations`` by step; by the
 last step of each window ``training`` (success of the two halves, under the names of evaluations) and ``journal`` (all
-other figures)."""
+other figures). Runs of an asynchronous trainer also have ``staleness``."""
 
 WINDOW = 15
 """Steps over which training is averaged."""
@@ -29,6 +29,10 @@ Windows = dict[str, dict[str, float]]
 
 _PARTS = {"rollouts": "timing_s/gen", "update": "timing_s/update_actor", "step": "timing_s/step"}
 _EVALUATION = "timing_s/testing"
+_STALENESS = {
+    "mean": "training/off_policy/trajectory_staleness/mean",
+    "largest": "training/off_policy/trajectory_staleness_worst/max",
+}
 
 
 def read_rows(runs: Path) -> list[Row]:
@@ -40,12 +44,14 @@ def read_rows(runs: Path) -> list[Row]:
         if arm == "filling" or not evaluations:
             continue
         steps = [data for _, data in _steps(finished.parent / METRICS)]
+        staleness = read_staleness(steps)
         rows.append(
             {
                 "arm": arm,
                 "batch": batch,
                 "seed": int(seed),
                 "seconds": mean_seconds(steps),
+                **({"staleness": staleness} if staleness else {}),
                 "evaluations": evaluations,
                 "training": read_training(finished.parent / METRICS),
                 "journal": merged(
@@ -175,6 +181,17 @@ def mean_seconds(steps: Sequence[dict[str, float]]) -> dict[str, float]:
     names = _PARTS | {"evaluation": _EVALUATION}
     found = {name: [data[key] for data in steps if key in data] for name, key in names.items()}
     return {name: sum(values) / len(values) for name, values in found.items() if values}
+
+
+def read_staleness(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return how many weight syncs episodes lagged behind when they were trained on; nothing if none ever did.
+
+    ``mean`` is that of the newest weights which generated an episode, over the steps; ``largest`` that of the oldest.
+    """
+    found = {name: [data[key] for data in steps if key in data] for name, key in _STALENESS.items()}
+    if not any(found["largest"]):
+        return {}
+    return {"mean": sum(found["mean"]) / len(found["mean"]), "largest": max(found["largest"])}
 
 
 def merged(one: Windows, two: Windows) -> Windows:

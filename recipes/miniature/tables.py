@@ -59,24 +59,44 @@ BySeed = dict[int, float]
 def success_table(rows: Iterable[Row], measured: str = "evaluations") -> str:
     """Return mean and standard deviation over seeds by step, as a Markdown table.
 
+    If there are runs of an asynchronous trainer, their staleness is the last column.
+
     Args:
         rows: The runs.
         measured: ``evaluations``, on held-out instances, or ``training``, by window.
     """
+    rows = list(rows)
     groups: defaultdict[tuple[str, str, str], defaultdict[int, BySeed]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         for step, values in row[measured].items():
             for mode, value in values.items():
                 groups[row["batch"], row["arm"], mode][int(step)][row["seed"]] = value
     steps = sorted({step for values in groups.values() for step in values})
-    lines = _head("batch", "arm", "experience", *(f"step {step}" for step in steps), "last step of all seeds: each")
+    stale = _staleness(rows)
+    more = ["staleness"] if stale else []
+    columns = ("batch", "arm", "experience", *(f"step {step}" for step in steps), "last step of all seeds: each")
+    lines = _head(*columns, *more)
     for (batch, arm, mode), values in sorted(groups.items()):
         seeds = max(len(found) for found in values.values())
         cells = [_cell(values.get(step, {}), seeds) for step in steps]
         last = max(step for step, found in values.items() if len(found) == seeds)
         each = " ".join(_short(value) for _, value in sorted(values[last].items()))
-        lines.append(_line(batch, arm, mode, *cells, f"{last}: {each}"))
-    return "\n".join(lines)
+        lines.append(_line(batch, arm, mode, *cells, f"{last}: {each}", *(stale.get((batch, arm), "-") for _ in more)))
+    note = ["", "Staleness: weight syncs by which trained episodes lagged behind, mean (largest)."] if stale else []
+    return "\n".join(lines + note)
+
+
+def _staleness(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
+    """Return mean and largest staleness by batch and arm, of those that have any."""
+    groups: defaultdict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for row in rows:
+        if "staleness" in row:
+            groups[row["batch"], row["arm"]].append(row["staleness"])
+    cells = {}
+    for group, found in groups.items():
+        mean, largest = statistics.mean(each["mean"] for each in found), max(each["largest"] for each in found)
+        cells[group] = f"{_short(mean)} ({largest:.0f})"
+    return cells
 
 
 def _cell(values: BySeed, seeds: int) -> str:

@@ -16,6 +16,8 @@ from recipes.miniature.rows import (
     read_evaluations,
     read_health,
     read_journal,
+    read_rows,
+    read_staleness,
     read_training,
     stored_rows,
 )
@@ -57,6 +59,35 @@ def test_tables_compare_the_same_seeds() -> None:
     assert "| 3 | baseline | 3.0 | 2.0 | 8.0 | 20.0 | 7.0 to 9.0 |" in time_table(rows).splitlines()
     trained = paired_table(rows, "training").splitlines()
     assert "| 3 | complementary (with) − baseline (without) | +.40 ± 1.27 (2 of 2) |" in trained
+
+
+def test_staleness_stands_beside_success_where_a_run_has_it() -> None:
+    rows = [row("complementary", seed, **{"with": 0.9, "without": 0.3}) for seed in (1, 2)] + [
+        row("baseline", 1, without=0.4)
+    ]
+    assert "staleness" not in success_table(rows)
+    rows[0]["staleness"], rows[1]["staleness"] = {"mean": 0.5, "largest": 3.0}, {"mean": 1.0, "largest": 2.0}
+    head, _, *lines, blank, note = success_table(rows).splitlines()
+    assert head.endswith("| last step of all seeds: each | staleness |")
+    assert "| 3 | complementary | with | .10 ± .00 | .90 ± .00 | 60: .90 .90 | .75 (3) |" in lines
+    assert "| 3 | baseline | without | .10 | .40 | 60: .40 | - |" in lines
+    assert len({line.count("|") for line in (head, *lines)}) == 1
+    assert not blank and note.startswith("Staleness: weight syncs by which trained episodes lagged behind")
+
+
+def test_staleness_is_read_from_the_metrics_of_an_asynchronous_run(tmp_path: Path) -> None:
+    mean, largest = (f"training/off_policy/trajectory_staleness{name}" for name in ("/mean", "_worst/max"))
+    steps = [{mean: 0.0, largest: 0.0}, {mean: 0.5, largest: 2.0}, {mean: 1.0, largest: 1.0}, {}]
+    assert read_staleness(steps) == {"mean": 0.5, "largest": 2.0}
+    assert read_staleness(steps[:1]) == {}  # a synchronous trainer's, which verl measures too
+    for name, data in (("complementary-3-1", steps[1]), ("baseline-3-1", steps[0])):
+        run = tmp_path / name
+        run.mkdir()
+        (run / "finished.json").write_text("{}")
+        (run / "evaluations.jsonl").write_text(json.dumps({"step": 0, "comprl/eval/success_without": 0.5}) + "\n")
+        (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": {"comprl/free/rollouts": 4} | data}) + "\n")
+    synchronous, asynchronous = read_rows(tmp_path)
+    assert "staleness" not in synchronous and asynchronous["staleness"] == {"mean": 0.5, "largest": 2.0}
 
 
 def test_what_was_learned_is_shown_by_seed() -> None:
