@@ -175,7 +175,7 @@ def main() -> int:
     print(text, "", *(f"NOT AS IT SHOULD BE: {fault}" for fault in faults), sep="\n")
     if not faults:
         print(WELL)
-    return code or bool(faults)
+    return code or int(bool(faults))
 
 
 if __name__ == "__main__":
