@@ -92,6 +92,7 @@ def test_every_wait_for_ray_has_a_limit() -> None:
     assert found == {
         "trainer/watchdog/situation.py": ["ray.get(reference)"],
         "trainer/watchdog/liveness.py": ["ray.get(reference)"],
+        "trainer/watchdog/counting.py": ["ray.get(answered)"],
     }
 
 
