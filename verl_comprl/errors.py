@@ -41,8 +41,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 
 * ``distill``: the episode is tried again, then moved to ``dead_letters.jsonl`` (``comprl/queue/retried``, ``dead``).
 * ``merge``: the entries of one chunk stay as they are. ``retire``: entries are retired a step later.
-* Episodes, calls of the extractor or events of the bank cannot be recorded: ``comprl/record/episodes_lost``,
-  ``calls_lost`` and ``events_lost``.
+* Episodes, calls of the extractor, events of the bank or ids of counted episodes cannot be recorded:
+  ``comprl/record/episodes_lost``, ``calls_lost``, ``events_lost`` and ``reports_lost``.
 * Counters or removals of the bank, or files of the queue, cannot be written: ``comprl/bank/counter_flush_failures`` and
   ``comprl/queue/disk_failures``; both are kept in memory.
 
@@ -57,8 +57,8 @@ The first traceback of each kind is in ``RUN/train.log``, with all other warning
 **The manager's process dies**. Ray starts it again, and ``trainer/manager_guard.py`` opens bank and queue in it.
 Rollouts continue without guidance meanwhile.
 
-* Kept: what the bank has acknowledged, and every distillation that waited. Counts and records of calls are those of the
-  latest checkpoint.
+* Kept: what the bank has acknowledged, every distillation that waited, and which episodes were counted. Counts and
+  records of calls are those of the latest checkpoint.
 * Lost: rewards that waited for training; the step's calls on disk; counts since the checkpoint. An entry written since
   then is used, and rewards nothing.
 * Counted in ``comprl/manager_restarts``; episodes that ended meanwhile in ``comprl/unreported``.

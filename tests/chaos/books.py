@@ -1,91 +1,217 @@
-"""Whether the files of a run agree with one another after whatever happened to it."""
+"""Whether the files of a run agree with one another after whatever happened to it.
+
+For runs of a synchronous trainer that ended with a checkpoint: by themselves, by SIGTERM, or after kills of the driver.
+(A run that was stopped in the middle of a step and continued has counted episodes of which only its bank tells.)
+"""
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from verl_comprl.experience.transfer.snapshot import read_snapshot
+from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.record import RunRecord
+
+Line = dict[str, Any]
+Tally = Counter[tuple[str, str, str]]
+"""Episodes by entry, task and counter of the entry's usage."""
 
 
 def problems(run: Path) -> list[str]:
-    """Return what is wrong with the books of a run that has ended.
+    """Return what is wrong with the books of a run.
 
-    * Every finished training episode was distilled, waits in the queue, or is a dead letter, but for as many as the
-      manager did not confirm (``unreported``) or lost the record of (the step in which it was killed).
-    * Every reward of a call belongs to one episode, which had read that call's text.
-    * Every entry of the bank was written by a call that the record has, from an episode that it has.
+    * An episode that the manager has confirmed was distilled, waits in the queue, is a dead letter, or was not drawn.
+      Of one that it has not confirmed it may have counted everything or nothing.
+    * An outcome rewards each call whose text the episode has read, and no other, once.
+    * An entry of the bank has the uses and successes of the episodes that read it, and was written by a call.
+
+    A manager that was killed may have lost rewards and uses of the last steps, but has counted nothing twice.
     """
-    record = RunRecord(run)
-    episodes = {each["id"]: each for each in record.episodes() if each["kind"] == "training"}
-    calls = {call["call"]: call for call in record.calls()}
+    books = Books(run)
     return [
-        *_undistilled(run, record, episodes, calls),
-        *_twice([each["id"] for each in record.episodes()], "episode"),
-        *_rewards(episodes, calls),
-        *_entries(record, episodes),
+        *_twice((each["id"] for each in books.record.episodes()), "episode"),
+        *_unconfirmed(books),
+        *_undistilled(books),
+        *_rewards(books),
+        *_reads(books),
+        *_entries(books),
+        *_usage(books),
     ]
 
 
-def _undistilled(run: Path, record: RunRecord, episodes: dict[str, Any], calls: dict[str, Any]) -> Iterator[str]:
-    finished = {id: each for id, each in episodes.items() if each["outcome"] is not None and not each["error"]}
-    written = {event["episode"] for event in record.events() if event["event"] == "written"}
-    read = {call["episode"] for call in calls.values() if call["kind"] == "distill"} | written
-    steps = list(record.metrics())
-    tolerated = sum(line["data"].get("comprl/unreported", 0.0) for line in steps)
-    restarts, killed_in = 0.0, set()
-    for line in steps:
-        if line["data"].get("comprl/manager_restarts", 0.0) > restarts:
-            killed_in.add(line["step"])
-        restarts = line["data"].get("comprl/manager_restarts", 0.0)
-    missing = {
-        id
-        for id, each in finished.items()
-        if id not in read | _waiting(run) | _dead(run) and not killed_in & {each["step"], each["step"] + 1}
-    }
-    if len(missing) > tolerated:
-        yield f"{len(missing)} finished episodes have vanished, {tolerated:g} were not confirmed: {sorted(missing)[:5]}"
+class Books:
+    """What a run has left, by what it is about."""
+
+    def __init__(self, run: Path) -> None:
+        self.record = RunRecord(run)
+        config = run / "config.yaml"
+        settings = yaml.safe_load(config.read_text("utf-8")) if config.exists() else {}
+        self.learning: Line = settings.get("comprl", {}).get("extractor", {})
+        self.steps = list(self.record.metrics())
+        self.episodes = {each["id"]: each for each in self.record.episodes()}
+        self.finished = {
+            id: each
+            for id, each in self.episodes.items()
+            if each["kind"] == "training" and each["outcome"] is not None and not each["error"]
+        }
+        self.events: dict[str, list[Line]] = defaultdict(list)
+        for event in self.record.events():
+            self.events[event["event"]].append(event)
+        self.writer = {event["entry"]: event["call"] for event in [*self.events["written"], *self.events["merged"]]}
+        """Call that wrote each entry."""
+        # The latest of an episode: an asynchronous trainer, or a resume, may play it again under the same id.
+        self.reads = {(event["episode"], event["entry"]): event for event in self.events["read"]}
+        latest = run / "latest_checkpointed_iteration.txt"
+        self.checkpoint = run / f"global_step_{latest.read_text().strip()}/comprl" if latest.exists() else None
+        letters = run / "queue/dead_letters.jsonl"
+        self.dead = {line["request"]["id"] for line in _lines(letters)} if letters.exists() else set()
+
+    @property
+    def waiting(self) -> set[str]:
+        """Episodes that wait in the last checkpoint."""
+        return {line["request"]["id"] for line in _lines(self.checkpoint / "queue.jsonl")} if self.checkpoint else set()
+
+    @property
+    def unpaid(self) -> set[tuple[str, str]]:
+        """Episodes and calls whose reward waits, in the last checkpoint, for the free half."""
+        if self.checkpoint is None:
+            return set()
+        state = json.loads((self.checkpoint / "manager.json").read_text("utf-8"))
+        return {(use["episode"], use["record_id"]) for use in state["credit"]["waiting"]}
+
+    def killed(self, waits: int = 0) -> set[int]:
+        """Steps of which a manager that was killed has lost something that takes ``waits`` steps.
+
+        It may have died when the step before was over, and is counted when it is back.
+        """
+        steps, before = set[int](), 0.0
+        for line in self.steps:
+            restarts = line["data"].get("comprl/manager_restarts", 0.0)
+            if restarts > before:
+                steps |= set(range(line["step"] - 1 - waits, line["step"] + 1))
+            before = restarts
+        return steps
+
+    def left(self, event: Line) -> bool:
+        """Whether an event belongs to the step in which the run was stopped, whose episodes are not on record."""
+        return event["step"] > max((line["step"] for line in self.steps), default=0)
 
 
-def _waiting(run: Path) -> set[str]:
-    """Return the episodes that wait in the last checkpoint."""
-    latest = run / "latest_checkpointed_iteration.txt"
-    if not latest.exists():
-        return set()
-    file = run / f"global_step_{latest.read_text().strip()}" / "comprl/queue.jsonl"
-    return {json.loads(line)["request"]["id"] for line in file.read_text("utf-8").split("\n") if line}
+def _lines(file: Path) -> list[Line]:
+    return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line]
 
 
-def _dead(run: Path) -> set[str]:
-    file = run / "queue/dead_letters.jsonl"
-    lines = file.read_text("utf-8").split("\n") if file.exists() else []
-    return {json.loads(line)["request"]["id"] for line in lines if line}
-
-
-def _twice(ids: list[str], what: str) -> Iterator[str]:
+def _twice(ids: Iterable[str], what: str) -> Iterator[str]:
     for id, count in Counter(ids).items():
         if count > 1:
             yield f"{what} {id} is there {count} times"
 
 
-def _rewards(episodes: dict[str, Any], calls: dict[str, Any]) -> Iterator[str]:
-    for id, call in calls.items():
-        used_by = [use["episode"] for use in call["uses"]]
-        yield from _twice(used_by, f"reward of call {id} for episode")
-        for name in used_by:
-            if name in episodes and id not in _texts_read(episodes[name]):
-                yield f"call {id} was rewarded for episode {name}, which had not read it"
+def _unconfirmed(books: Books) -> Iterator[str]:
+    for line in books.steps:
+        of_step = [each for each in books.finished.values() if each["step"] == line["step"]]
+        counted = line["data"].get("comprl/unreported", 0.0)
+        known = sum(each["reported"] is False for each in of_step if each["status"] == "trained")
+        if counted != known:
+            yield f"{counted:g} unreported episodes were counted in step {line['step']}, {known} are on record"
 
 
-def _texts_read(episode: dict[str, Any]) -> set[str | None]:
-    questions = [question for turn in episode["turns"] for question in turn["questions"]]
-    unfinished = episode["unfinished"] or {"questions": []}
+def _undistilled(books: Books) -> Iterator[str]:
+    if not books.learning.get("distill", True):
+        return
+    distilled = {event["episode"] for event in [*books.events["written"], *books.events["nothing"]]}
+    share = books.learning.get("distill_share", 1.0)
+    known = distilled | books.waiting | books.dead
+    for id, each in books.finished.items():
+        if each["reported"] and id not in known and is_drawn(id, share):
+            yield f"episode {id} of step {each['step']} has vanished"
+
+
+def _rewards(books: Books) -> Iterator[str]:
+    uses = [event for event in books.record.call_events() if event["event"] == "use"]
+    paid = {(use["episode"], use["call"]) for use in uses}
+    yield from _twice((f"{use['call']} for episode {use['episode']}" for use in uses), "reward of call")
+    left = {event["episode"] for event in books.events["read"] if books.left(event)}
+    for use in uses:
+        name, id = use["episode"], use["call"]
+        episode = books.finished.get(name)
+        if episode is None and name not in left:
+            yield f"call {id} was rewarded for episode {name}, which is not on record"
+        elif episode and id not in _texts_read(episode) | _behind_answers(books, episode):
+            yield f"call {id} was rewarded for episode {name}, which had not read it"
+        elif episode and use["success"] != episode["outcome"]["success"]:
+            yield f"call {id} was rewarded for another outcome than that of episode {name}"
+    lost = books.killed(2 if books.learning.get("utility") == "relative" else 0)
+    for name, episode in books.finished.items():
+        if episode["reported"] and episode["step"] not in lost:
+            for id in _texts_read(episode):
+                if (name, id) not in paid | books.unpaid:
+                    yield f"call {id} was not rewarded for episode {name}, which had read it"
+
+
+def _questions(episode: Line) -> list[Line]:
+    asked = [question for turn in episode["turns"] for question in turn["questions"]]
+    return [*asked, *(episode["unfinished"] or {"questions": []})["questions"]]
+
+
+def _texts_read(episode: Line) -> set[str]:
+    """Return the calls that wrote the entry and the answers that an episode has read, or judged."""
     guide = episode["guide"] or {}
-    return {guide.get("call")} | {question["call"] for question in (*questions, *unfinished["questions"])}
+    read = {guide.get("call")} if episode["guided"] or guide.get("verdict") else set()
+    return {id for id in read | {q["call"] for q in _questions(episode) if q["status"] == "answered"} if id}
 
 
-def _entries(record: RunRecord, episodes: dict[str, Any]) -> Iterator[str]:
-    for event in record.events():
-        if event["event"] == "written" and event["episode"] not in episodes:
+def _behind_answers(books: Books, episode: Line) -> set[str | None]:
+    """Return the calls that wrote the entries of the answers, which ``search_and_ask.reward_entry`` rewards too."""
+    return {books.writer.get(question["entry"]) for question in _questions(episode)}
+
+
+def _reads(books: Books) -> Iterator[str]:
+    read = defaultdict[str, set[tuple[str, bool]]](set)
+    for event in books.reads.values():
+        read[event["episode"]].add((event["entry"], event["asked"]))
+        if event["episode"] not in books.finished and not books.left(event):
+            yield f"entry {event['entry']} was read by episode {event['episode']}, which is not on record"
+    for name, episode in books.finished.items():
+        guide = episode["guide"]["entry"] if episode["guided"] else None
+        asked = {q["entry"] for q in _questions(episode) if q["status"] == "answered"} - {guide}
+        expected = {(guide, False), *((entry, True) for entry in asked)} if guide else set()
+        if read[name] != expected and (episode["reported"] or read[name]):
+            yield f"episode {name} has read other entries than its events say"
+
+
+def _entries(books: Books) -> Iterator[str]:
+    for event in books.events["written"]:
+        if event["episode"] not in books.finished and not books.left(event):
             yield f"entry {event['entry']} was written from episode {event['episode']}, which is not on record"
+    if books.checkpoint:
+        for entry in read_snapshot(books.checkpoint / "bank", None).entries:
+            merged = entry.parents and entry.created_step in books.killed()  # killed before the event was written
+            if entry.id not in books.writer and not merged:
+                yield f"entry {entry.id} is in the bank, and no event says who wrote it"
+
+
+def _usage(books: Books) -> Iterator[str]:
+    """Compare counters of the entries in the last checkpoint with the events of the episodes that read them."""
+    if books.checkpoint is None:
+        return
+    killed = books.killed()
+    known, certain = Tally(), Tally()
+    for event in books.reads.values():
+        uses, successes = ("asked", "asked_successes") if event["asked"] else ("uses", "successes")
+        names = [uses, successes] if event["success"] else [uses]
+        counts = Tally((event["entry"], event["task"], name) for name in names)
+        known += counts
+        if event["step"] not in killed and not books.left(event):
+            certain += counts
+    for entry in read_snapshot(books.checkpoint / "bank", None).entries:
+        counted = {usage.task: usage for usage in entry.usage}
+        for task in counted.keys() | {task for id, task, _ in known if id == entry.id}:
+            for name in ("uses", "successes", "asked", "asked_successes"):
+                count, key = getattr(counted.get(task), name, 0), (entry.id, task, name)
+                if not certain[key] <= count <= known[key]:
+                    yield f"entry {entry.id} has {count} {name} in {task}, its events {certain[key]} to {known[key]}"

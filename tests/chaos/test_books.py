@@ -6,18 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 from books import problems
+
+from verl_comprl.experience import Experience, TaskUsage
+from verl_comprl.experience.schema import derive_id
+from verl_comprl.experience.transfer.snapshot import write_snapshot
+
+ENTRY = derive_id("entry")
+READ = {"query": "?", "answer": "!", "status": "answered", "entry": "other", "call": "a"}
 
 
 def episode(id: str, step: int, *, call: str | None = None, kind: str = "training") -> dict[str, Any]:
     return {
         "id": id,
         "kind": kind,
+        "status": "trained" if kind == "training" else "evaluated",
         "step": step,
         "outcome": {"success": True, "score": 1.0},
         "error": None,
-        "guide": {"call": call} if call else None,
+        "reported": True if kind == "training" else None,
+        "guided": call is not None,
+        "guide": {"call": call, "entry": ENTRY, "verdict": None} if call else None,
         "turns": [{"questions": []}],
         "unfinished": None,
     }
@@ -27,20 +39,46 @@ def call(id: str, of: str, step: int) -> dict[str, Any]:
     return {"event": "call", "call": id, "kind": "distill", "episode": of, "step": step}
 
 
-def use(id: str, by: str) -> dict[str, Any]:
-    return {"event": "use", "call": id, "episode": by, "success": True, "reward": 1.0}
+def use(id: str, by: str, step: int = 2) -> dict[str, Any]:
+    return {"event": "use", "call": id, "episode": by, "success": True, "reward": 1.0, "step": step}
+
+
+def read(by: str, step: int = 2, *, entry: str = ENTRY, asked: bool = False) -> dict[str, Any]:
+    of = {"episode": by, "task": "room", "success": True, "step": step}
+    return {"event": "read", "entry": entry, "asked": asked, **of}
 
 
 class Books:
-    """Lines of a run, which is clean as it is made: one episode distilled, one guided by it that waits, one dead."""
+    """Lines of a run, which is clean as it is made.
+
+    One episode was distilled, one guided by its entry waits, one is dead, one taught nothing, and of one the manager
+    has not confirmed that it knows it.
+    """
 
     def __init__(self) -> None:
-        self.episodes = [episode("first", 1), episode("second", 2, call="c"), episode("third", 2)]
-        self.episodes.append(episode("seen", 2, kind="evaluation"))
+        self.episodes = [episode("first", 1), episode("second", 2, call="c"), episode("third", 2), episode("fourth", 2)]
+        self.episodes.append(episode("seen", 2, call="c", kind="evaluation"))
+        self.episodes.append(episode("late", 2, call="c") | {"reported": False})
         self.calls = [call("c", "first", 1), use("c", "second")]
-        self.events = [{"event": "written", "entry": "e", "episode": "first", "step": 1}]
-        self.metrics: list[dict[str, float]] = [{}, {}]
+        self.events = [{"event": "written", "entry": ENTRY, "call": "c", "episode": "first", "step": 1}]
+        self.events += [read("second"), {"event": "nothing", "episode": "fourth", "call": "n", "step": 2}]
+        self.metrics: list[dict[str, float]] = [{}, {"comprl/unreported": 1.0}, {}, {}]
         self.waiting, self.dead = ["second"], ["third"]
+        self.unpaid: list[dict[str, str]] = []
+        self.usage = {"uses": 1, "successes": 1}
+        self.entries = [ENTRY]
+        self.settings: dict[str, Any] = {}
+
+    def late_was_taken(self) -> None:
+        """Everything that a manager does with an episode that it takes too late to confirm it."""
+        self.events.append(read("late"))
+        self.calls.append(use("c", "late"))
+        self.usage = {"uses": 2, "successes": 2}
+        self.waiting.append("late")
+
+    def kill(self, step: int) -> None:
+        for data in self.metrics[step - 1 :]:
+            data["comprl/manager_restarts"] = 1.0
 
     def write(self, run: Path) -> Path:
         for name, lines in (("episodes", self.episodes), ("extractor_calls", self.calls)):
@@ -48,13 +86,19 @@ class Books:
             with gzip.open(run / name / "step_2.jsonl.gz", "wt") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
         metrics = [{"step": step, "data": data} for step, data in enumerate(self.metrics, start=1)]
-        (run / "global_step_2/comprl").mkdir(parents=True)
+        saved = run / "global_step_4/comprl"
+        saved.mkdir(parents=True)
         (run / "queue").mkdir()
-        (run / "latest_checkpointed_iteration.txt").write_text("2")
+        (run / "latest_checkpointed_iteration.txt").write_text("4")
+        (run / "config.yaml").write_text(yaml.safe_dump({"comprl": {"extractor": self.settings}}))
+        (saved / "manager.json").write_text(json.dumps({"credit": {"waiting": self.unpaid}}))
+        usage = (TaskUsage(task="room", **self.usage),)
+        entries = [Experience(id=id, title="t", content="c", created_step=1, usage=usage) for id in self.entries]
+        write_snapshot(saved / "bank", entries, np.ones((len(entries), 1), np.float32), {"dimension": 1})
         for path, lines in (
             ("experience.jsonl", self.events),
             ("metrics.jsonl", metrics),
-            ("global_step_2/comprl/queue.jsonl", [{"request": {"id": id}} for id in self.waiting]),
+            ("global_step_4/comprl/queue.jsonl", [{"request": {"id": id}} for id in self.waiting]),
             ("queue/dead_letters.jsonl", [{"request": {"id": id}} for id in self.dead]),
         ):
             (run / path).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -68,26 +112,103 @@ def test_clean_books_have_no_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda books: books.waiting.clear(), "1 finished episodes have vanished, 0 were not confirmed: ['second']"),
-        (lambda books: books.dead.clear(), "['third']"),
-        (lambda books: (books.calls.pop(0), books.events.clear()), "['first']"),
+        (lambda books: books.waiting.clear(), "episode second of step 2 has vanished"),
+        (lambda books: books.dead.clear(), "episode third of step 2 has vanished"),
+        (lambda books: books.events.pop(2), "episode fourth of step 2 has vanished"),
+        (lambda books: books.metrics[1].clear(), "0 unreported episodes were counted in step 2, 1 are on record"),
+        (
+            lambda books: books.metrics[0].update({"comprl/unreported": 2.0}),
+            "2 unreported episodes were counted in step 1",
+        ),
         (lambda books: books.episodes.append(episode("third", 2)), "episode third is there 2 times"),
         (lambda books: books.calls.append(use("c", "second")), "reward of call c for episode second is there 2 times"),
         (lambda books: books.calls.append(use("c", "third")), "call c was rewarded for episode third, which had not"),
-        (lambda books: books.events[0].update(episode="none"), "entry e was written from episode none"),
+        (lambda books: books.calls.append(use("c", "none")), "call c was rewarded for episode none, which is not on"),
+        (lambda books: books.calls.append(use("c", "seen")), "call c was rewarded for episode seen, which is not on"),
+        (lambda books: books.calls[1].update(success=False), "another outcome than that of episode second"),
+        (lambda books: books.calls.pop(1), "call c was not rewarded for episode second, which had read it"),
+        (
+            lambda books: books.events.append(
+                {"event": "written", "entry": "e", "call": "c", "episode": "x", "step": 2}
+            ),
+            "entry e was written from episode x, which is not on record",
+        ),
+        (lambda books: books.events.append(read("seen", entry="gone")), "gone was read by episode seen, which is not"),
+        (
+            lambda books: books.events.append(read("third", entry="gone")),
+            "third has read other entries than its events",
+        ),
+        (
+            lambda books: books.episodes[1]["turns"][0]["questions"].append(READ | {"call": None}),
+            "second has read other",
+        ),
+        (lambda books: books.entries.append(derive_id("x")), "is in the bank, and no event says who wrote it"),
+        (lambda books: books.usage.update(uses=2), f"entry {ENTRY} has 2 uses in room, its events 1 to 1"),
+        (lambda books: books.usage.update(successes=0), f"entry {ENTRY} has 0 successes in room, its events 1 to 1"),
+        (lambda books: books.usage.update(asked=1), f"entry {ENTRY} has 1 asked in room, its events 0 to 0"),
     ],
 )
 def test_damage_is_found(tmp_path: Path, damage: Callable[[Books], Any], words: str) -> None:
     books = Books()
     damage(books)
-    (problem,) = problems(books.write(tmp_path))
-    assert words in problem
+    found = problems(books.write(tmp_path))
+    assert found and all(words in problem or problem.startswith(f"entry {derive_id('x')} has") for problem in found), (
+        found
+    )
 
 
-def test_what_was_counted_as_lost_is_no_problem(tmp_path: Path) -> None:
+def test_what_the_manager_took_without_confirming_it_counts_once_or_not_at_all(tmp_path: Path) -> None:
     books = Books()
+    books.late_was_taken()
+    assert problems(books.write(tmp_path / "once")) == []
+    books.usage.update(uses=3, successes=3)
+    (uses, successes) = problems(books.write(tmp_path / "twice"))
+    assert "3 uses" in uses and "3 successes" in successes
+
+
+@pytest.mark.parametrize(("killed_in", "problem"), [(2, False), (3, False), (1, True), (4, True)])
+def test_a_killed_manager_may_lose_rewards_and_uses_of_its_last_steps_only(
+    tmp_path: Path, killed_in: int, problem: bool
+) -> None:
+    books = Books()
+    books.kill(killed_in)
+    books.calls.pop(1)
+    books.usage.update(uses=0, successes=0)
+    found = problems(books.write(tmp_path))
+    assert len(found) == (3 if problem else 0), found
+
+
+def test_a_killed_manager_loses_no_episode_and_counts_none_twice(tmp_path: Path) -> None:
+    books = Books()
+    books.kill(2)
     books.waiting.clear()
-    books.metrics[1]["comprl/unreported"] = 1.0
-    assert problems(books.write(tmp_path / "unreported")) == []
-    books.metrics = [{}, {"comprl/manager_restarts": 1.0}]
-    assert problems(books.write(tmp_path / "killed")) == []
+    books.usage.update(uses=2)
+    vanished, twice = problems(books.write(tmp_path))
+    assert "second of step 2 has vanished" in vanished and "has 2 uses in room, its events 0 to 1" in twice
+
+
+def test_rewards_that_wait_for_the_free_half_are_no_problem(tmp_path: Path) -> None:
+    books = Books()
+    books.settings["utility"] = "relative"
+    books.calls.pop(1)
+    books.unpaid.append({"episode": "second", "record_id": "c"})
+    assert problems(books.write(tmp_path)) == []
+
+
+def test_episodes_of_the_step_in_which_the_run_was_stopped_are_known_by_their_events(tmp_path: Path) -> None:
+    books = Books()
+    books.events.append(read("left", 5))
+    books.events.append({"event": "written", "entry": "e", "call": "d", "episode": "left", "step": 5})
+    books.calls.append(use("c", "left"))
+    assert problems(books.write(tmp_path / "not in the checkpoint")) == []
+    books.usage.update(uses=2, successes=2)
+    assert problems(books.write(tmp_path / "in the checkpoint")) == []
+
+
+@pytest.mark.parametrize("settings", [{"distill": False}, {"distill_share": 1e-9}])
+def test_what_was_not_to_be_distilled_is_not_missed(tmp_path: Path, settings: dict[str, Any]) -> None:
+    books = Books()
+    books.settings.update(settings)
+    books.waiting.clear()
+    books.dead.clear()
+    assert problems(books.write(tmp_path)) == []

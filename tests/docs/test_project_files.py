@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -48,12 +49,25 @@ def test_the_tools_of_the_site_are_pinned_alike() -> None:
     assert len(wanted) == 2 and {f"{name}=={version}" for name, version in wanted} <= set(locked)
 
 
-def test_the_lock_has_hashes_of_every_pin_and_no_other_package() -> None:
-    pinned = (ROOT / "requirements/cpu.txt").read_text().splitlines()
-    locked = [line for line in (ROOT / "requirements/cpu.lock").read_text().splitlines() if line[:1] != "#"]
+LOCKS = runpy.run_path(str(ROOT / "requirements/lock.py"))["LOCKS"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_has_hashes_of_every_pin_and_no_other_package(lock: str) -> None:
+    pinned = (ROOT / LOCKS[lock]).read_text().splitlines()
+    locked = [line for line in (ROOT / lock).read_text().splitlines() if line[:1] != "#"]
     wanted = [str(Requirement(line)) for line in pinned if line and line[:1] != "#"]
     assert [line.partition(" --hash=")[0] for line in locked] == wanted
     assert all(re.search(r"( --hash=sha256:[0-9a-f]{64})+$", line) for line in locked)
+
+
+def test_whatever_a_command_installs_from_a_file_is_in_a_lock() -> None:
+    commands = [
+        line for name in ("Makefile", "requirements/audit.sh") for line in (ROOT / name).read_text().splitlines()
+    ]
+    installs = [line for line in commands if " install " in line and " -r " in line]
+    assert len(installs) == 2 and all("--require-hashes --no-deps" in line for line in installs)
+    assert {line.split(" -r ")[1] for line in installs} == LOCKS.keys() - {"requirements/cpu.lock"}  # install.sh has it
 
 
 def test_only_files_for_a_supported_python_on_linux_are_locked() -> None:

@@ -53,7 +53,6 @@ def test_it_holds_what_a_dictionary_would(
 
 def test_it_stays_small_however_much_has_passed_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "_COMPACT_BYTES", 1000)
-    monkeypatch.setattr(request_log, "_REMEMBERED", 10)
     log = RequestLog(tmp_path / "log.jsonl")
     log.put("kept", "k" * 500)
     largest = 0
@@ -67,7 +66,6 @@ def test_it_stays_small_however_much_has_passed_through(tmp_path: Path, monkeypa
 
 def test_a_text_in_the_place_of_another_does_not_let_it_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "_COMPACT_BYTES", 1000)
-    monkeypatch.setattr(request_log, "_REMEMBERED", 10)
     log = RequestLog(tmp_path / "log.jsonl")
     for number in range(500):
         log.put("kept", "k" * 100)
@@ -75,23 +73,6 @@ def test_a_text_in_the_place_of_another_does_not_let_it_grow(tmp_path: Path, mon
         log.remove(str(number))
         assert (tmp_path / "log.jsonl").stat().st_size < 2500
     assert RequestLog(tmp_path / "log.jsonl").recover() == {"kept": "k" * 100}
-
-
-def test_it_remembers_the_latest_keys_over_compactions_and_kills(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_log, "_COMPACT_BYTES", 1000)
-    monkeypatch.setattr(request_log, "_REMEMBERED", 10)
-    log, passed = RequestLog(tmp_path / "log.jsonl"), []
-    log.put("waits", "text")
-    for number in range(100):
-        log.put(str(number), "x" * 100)
-        log.remove(str(number))
-        passed.append(str(number))
-        if number % 7 == 0:
-            log = RequestLog(tmp_path / "log.jsonl")
-            assert log.recover() == {"waits": "text"}
-        assert log.keys() == [*passed[-10:], "waits"]
 
 
 def test_a_text_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 import asyncio
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
+from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 
@@ -184,6 +187,52 @@ async def test_a_failing_store_is_a_degraded_answer(running: Setup, embedder: Fa
     assert await running.manager.search_and_ask("where?", *WHERE) == Answer("degraded", UNAVAILABLE)
     metrics = await running.manager.metrics()
     assert (metrics["guides/degraded"], metrics["answers/degraded"]) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+async def test_vectors_that_are_no_vectors_reach_no_entry_and_no_query(
+    running: Setup, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest, value: float
+) -> None:
+    """Of the embedder, for new entries and for queries: each costs its own distillation, or its own guide."""
+    await running.seed("open the door")
+    before, vector = running.bank.entries(), embedder._vector
+    embedder._vector = lambda text: np.full(64, value, np.float32) if "cursed" in text else vector(text)
+    cursed = answered({"operation": "add", "title": "cursed", "content": "words"})
+    extractor.replies["distill"] = lambda prompt: cursed if "curse" in prompt else LESSON
+    await running.manager.report(EpisodeReport(make_request("a", goal="curse"), guided=False))
+    metrics = await running.finished()
+    assert (metrics["failures/distill:StoreError"], metrics["queue/retried"], metrics["queue/dead"]) == (3, 2, 1)
+    assert running.bank.entries() == before and await running.bank.verify() == []
+    guides = [await running.manager.guide(query, *WHERE) for query in ("a cursed door", "open the door")]
+    assert [guide.status for guide in guides] == ["degraded", "found"]
+    await running.manager.report(EpisodeReport(make_request("b"), guided=False))
+    metrics = await running.finished()
+    assert (metrics["guides/degraded"], metrics["distillations/written"]) == (1, 1)
+
+
+async def test_an_embedder_that_hangs_costs_answers_and_no_step(
+    open_manager: Open, embedder: FakeEmbedder, make_request: MakeRequest
+) -> None:
+    """A guide is waited for by the rollout, with a limit of its own (``rollout/guidance.py``)."""
+    setup = await open_manager(search_and_ask=SearchAndAskConfig(timeout=0.1))
+    setup.start()
+    await setup.seed("open the door")
+    goes_on, embed = asyncio.Event(), embedder.embed_documents
+
+    async def hang(texts: Any) -> Any:
+        await goes_on.wait()
+        return await embed(texts)
+
+    embedder.embed_documents = hang
+    async with asyncio.timeout(5):
+        guide = asyncio.create_task(setup.manager.guide("where is it?", *WHERE))
+        assert (await setup.manager.search_and_ask("where is the key?", *WHERE)).status == "failed"
+        assert await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+        metrics = await setup.manager.collect(1)
+    assert metrics["answers/failed"] == metrics["failures/search_and_ask:TimeoutError"] == 1
+    assert not guide.done()
+    goes_on.set()
+    assert (await guide).status == "found"
 
 
 @pytest.mark.parametrize("fault", ["full disk", "surrogate"])

@@ -10,12 +10,12 @@ import pytest_asyncio
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import Add, BankConfig
 from verl_comprl.experience.transfer.snapshot import read_snapshot
-from verl_comprl.extractor.config import QueueConfig
+from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP
-from verl_comprl.extractor.queue import WAITING
 from verl_comprl.manager import actor
 from verl_comprl.manager.actor import Opening
 from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.manager.reported import REPORTED
 
 CALL = {"listed": (), "task": "fetch", "environment": "room", "step": 0, "weight_version": 0}
 KEPT, NOT_KEPT = Opening(keep_content=True), Opening(keep_content=False)
@@ -105,30 +105,34 @@ async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
 
 
 @pytest.mark.parametrize("saved", ["before the save", "after the save", "never"])
-@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize("distilling", ["waits", "is over", "not drawn", "off"])
 async def test_a_manager_that_was_killed_counts_no_episode_twice(
-    open_manager: OpenManager, make_request: Any, tmp_path: Path, saved: str, distilled: bool
+    open_manager: OpenManager, make_request: Any, tmp_path: Path, saved: str, distilling: str
 ) -> None:
     """Also after a resume from a checkpoint that it saves afterwards, in which its prompt is still in flight."""
-    manager = await open_manager(NOT_KEPT)
+    learning = {"distill_share": 1e-9 if distilling == "not drawn" else 1.0, "distill": distilling != "off"}
+    settings: Any = {"extractor": ExtractorConfig(batch_size=1, **learning)}
+    manager = await open_manager(NOT_KEPT, **settings)
     await write(manager, "mine")
     (entry,) = manager._bank.entries()
-    episode = EpisodeReport(make_request("a", experience_ids=(entry.id,)), guided=True)
+    episode = EpisodeReport(make_request("a", experience_ids=(entry.id,), experience_texts=(entry.text,)), guided=True)
     checkpoint = None if saved == "never" else tmp_path / "checkpoint"
     if saved == "after the save":
         await manager.save(str(checkpoint))
     await manager.report(episode)
-    if distilled:
+    assert len(manager._queue) == (distilling in ("waits", "is over"))
+    if distilling == "is over":
         manager._queue.acknowledge(await manager._queue.get())
     if saved == "before the save":
         await manager.save(str(checkpoint))
-        (tmp_path / "queue" / WAITING).unlink()  # as large a file as had to be compacted
+        (tmp_path / "queue" / REPORTED).unlink()  # what the checkpoint has is known without it
 
-    manager = await open_manager(Opening(keep_content=True, killed_in=3, checkpoint=checkpoint))
+    manager = await open_manager(Opening(keep_content=True, killed_in=3, checkpoint=checkpoint), **settings)
     assert await manager.report(episode)
     await manager.save(str(tmp_path / "later"))
-    manager = await open_manager(KEPT)
+    manager = await open_manager(KEPT, **settings)
     await manager.restore(str(tmp_path / "later"))
     assert await manager.report(episode)
     (entry,) = manager._bank.entries()
-    assert entry.uses == 1 and len(manager._queue) == (not distilled and saved != "before the save")
+    events = (tmp_path / "experience.jsonl").read_text().count('"event":"read"')
+    assert (entry.uses, events, len(manager._queue)) == (1, 1, distilling == "waits")

@@ -1,10 +1,12 @@
 """Snapshots of a running manager."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, answered, merged, until
+import pytest
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged, until
 
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.extractor.config import MergeConfig
@@ -138,9 +140,9 @@ async def test_a_repeated_merge_trains_the_tokens_that_wrote_its_entries(
 
 
 async def test_a_repeated_distillation_keeps_no_record_of_what_it_did_not_write(
-    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    """The manager was killed after the first answer was written to the bank and before the queue knew."""
+    """The manager was killed after the first answer was written to the bank and before queue and journal knew."""
     setup = await open_manager()
     setup.start()
     await setup.seed("first answer", call_id=derive_id("distill", "a"))
@@ -150,6 +152,23 @@ async def test_a_repeated_distillation_keeps_no_record_of_what_it_did_not_write(
     assert [entry.title for entry in setup.bank.entries()] == ["first answer"]
     await setup.manager.report(EpisodeReport(make_request("b"), guided=False))
     assert (await setup.finished())["buffer/records"] == 1
+    events = [json.loads(line) for line in (tmp_path / "bank.jsonl").read_text().splitlines()]
+    assert {event["episode"]: (event["event"], event["entry"]) for event in events} == {
+        entry.source_trajectory or "a": ("written", entry.id) for entry in setup.bank.entries()
+    }
+
+
+@pytest.mark.parametrize("answer", [RETURN, "unreadable", answered({"operation": "add", "title": "", "content": ""})])
+async def test_the_journal_knows_an_episode_that_was_distilled_to_nothing(
+    running: Setup, extractor: Extractor, make_request: MakeRequest, tmp_path: Path, answer: str
+) -> None:
+    """The records of calls are lost if the manager is killed; the episode must not look lost then."""
+    extractor.replies["distill"] = answer
+    await running.manager.report(EpisodeReport(make_request("a", step=3), guided=False))
+    await running.finished()
+    (event,) = map(json.loads, (tmp_path / "bank.jsonl").read_text().splitlines())
+    assert (event["event"], event["episode"], event["step"]) == ("nothing", "a", 3)
+    assert event["call"] == derive_id("distill", "a")
 
 
 async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extractor: Extractor, tmp_path: Path) -> None:

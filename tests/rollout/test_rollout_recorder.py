@@ -24,7 +24,7 @@ from verl_comprl.rollout.episode import UNREAD
 
 KEYS = {
     "id prompt session kind submitted task environment options seed goal instructions slot_guided guided guide "
-    "turns unfinished final_observation input output loss_spans score outcome gts advantage invalid_actions "
+    "turns unfinished final_observation input output loss_spans score outcome reported gts advantage invalid_actions "
     "tool_calls cut_turns error seconds tokens weight_versions ended_at"
 }
 """Those of docs/run_folder.md without what the trainer adds."""
@@ -56,7 +56,7 @@ async def test_a_guided_episode_with_a_question(make_loop: Any, tokenizer: Any, 
     assert (record["environment"], record["options"], record["seed"]) == (extra["environment"], options, extra["seed"])
     assert (record["goal"], record["task"]) == (info["goal"], row(0)["data_source"])
     assert (record["prompt"], record["session"], record["submitted"]) == ("u", 0, 5)
-    assert (record["kind"], record["error"], record["advantage"]) == ("training", None, None)
+    assert (record["kind"], record["error"], record["advantage"], record["reported"]) == ("training", None, None, True)
     assert (record["invalid_actions"], record["tool_calls"], record["cut_turns"]) == (1, 1, 0)
 
     assert [len(turn["questions"]) for turn in record["turns"]] == [1, 0, 0]

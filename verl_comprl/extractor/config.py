@@ -19,7 +19,8 @@ class QueueConfig(Settings):
     """Finished episodes that wait for distillation (``comprl.queue``)."""
 
     folder: FilePath = interpolated(..., "${trainer.default_local_dir}/queue", min_length=1)
-    """Folder of the episodes that wait (`waiting.jsonl`) and of those given up (`dead_letters.jsonl`)."""
+    """Folder of the episodes that wait (`waiting.jsonl`), of those given up (`dead_letters.jsonl`), and of the ids of
+    those that were counted (`reported.jsonl`)."""
 
     capacity: PositiveInt = 4096
     """Episodes in memory."""

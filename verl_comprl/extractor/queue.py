@@ -80,11 +80,6 @@ class DistillationQueue:
         return len(self._pending) + len(self._on_disk)
 
     @property
-    def taken(self) -> list[str]:
-        """Ids of the requests put into it, before a recovery too: the pending ones and the latest of the others."""
-        return self._log.keys()
-
-    @property
     def on_disk(self) -> int:
         """Number of requests that wait on disk and not in memory."""
         return len(self._on_disk)

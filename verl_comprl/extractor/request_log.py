@@ -19,8 +19,6 @@ from verl_comprl.record.lines import append_lines
 
 _COMPACT_BYTES = 16 * 2**20
 """The file is written again when more than this, and more than what waits, belongs to requests that wait no more."""
-_REMEMBERED = 10_000
-"""Latest keys of texts that wait no more; what the file holds of them is small, and written again with it."""
 
 
 class RequestLog:
@@ -38,7 +36,6 @@ class RequestLog:
         self._path = path
         self._file: BinaryIO | None = None
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each line whose text waits
-        self._done: deque[str] = deque(maxlen=_REMEMBERED)
         self._owed: deque[str] = deque()  # keys of which the file does not say yet that they wait no more
         self._damage = b""  # lines of the file that are not among the damaged ones next to it yet
         self._end = 0
@@ -51,10 +48,6 @@ class RequestLog:
     def __contains__(self, key: str) -> bool:
         """Return whether the text of ``key`` waits."""
         return key in self._places
-
-    def keys(self) -> list[str]:
-        """Return the keys of all texts that wait, and of the latest that wait no more."""
-        return [*self._done, *self._places]
 
     def recover(self) -> dict[str, str]:
         """Take over the file of a process that was killed; returns the texts that wait by id, oldest first.
@@ -86,7 +79,6 @@ class RequestLog:
             if fields is None:
                 damage.append(line)
             elif "done" in fields:
-                self._done.append(fields["done"])
                 texts.pop(fields["done"], None)
                 self._places.pop(fields["done"], None)
             else:
@@ -135,7 +127,6 @@ class RequestLog:
         if place is None:
             return
         self._live -= place[1]
-        self._done.append(key)
         self._owed.append(key)
         self._settle()
         if self._end - self._live > max(_COMPACT_BYTES, self._live):
@@ -185,7 +176,7 @@ class RequestLog:
         old, aside, places = self._open(), self._path.with_suffix(".new"), dict[str, tuple[int, int]]()
         new = aside.open("w+b")  # and not opened again later: that could fail when it has taken the place
         try:
-            end = new.write(b"".join(_line({"done": key}) for key in self._done))
+            end = 0
             for key, (offset, length) in self._places.items():
                 new.write(os.pread(old.fileno(), length, offset))
                 places[key] = (end, length)

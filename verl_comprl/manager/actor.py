@@ -109,15 +109,13 @@ class _ManagerActor(BankInspection, ExperienceManager):
         """Go on after a kill: counts and records of calls as the latest checkpoint has them, the rest is lost.
 
         The rest is rewards that waited for training, and records of calls since then, whose entries are used but earn
-        nothing. Rewards of the checkpoint are not taken, since they may have been trained on. An episode stays
-        reported: after a resume an asynchronous trainer may play its prompt again under the same id.
+        nothing. Rewards of the checkpoint are not taken, since they may have been trained on.
         """
         self._enter(step)
-        self._reported = dict.fromkeys(self._queue.taken, step)  # those since the checkpoint that were to be distilled
         if checkpoint is None:
             return
         state = json.loads((checkpoint / "manager.json").read_text(encoding="utf-8"))
-        self._reported |= state["reported"]
+        self._reported.restore(state["reported"] | self._reported.state())
         self._restore_counts(state)
         if self._config.extractor.train:
             self._buffer.restore(checkpoint / "buffer", rewards=False)

@@ -84,14 +84,16 @@ class Distilling:
         answer: ParsedAnswer,
         record: GenerationRecord,
     ) -> None:
-        report = None
+        report, written = None, []
         listed = [*request.experience_ids, *(entry.id for entry in similar)]
         if answer.format_ok:
             # The bank first, the record after it: if the write fails the episode is distilled again, and only the
             # record of the text that is really in the bank may be trained on.
             report = await apply_answer(self.bank, request, listed, answer, record)
-            if not report.repeated:
-                written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
-                self.journal.wrote(request, written)
-                self.journal.removed(report, written, step=request.step, call=record.id, listed=listed)
+            written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
+            # Also those of a call that was applied before: the process may have been killed before it noted them.
+            self.journal.wrote(request, written)
+            self.journal.removed(report, written, step=request.step, call=record.id, listed=listed)
+        if not written:
+            self.journal.nothing(request, record.id)
         self.note(answer, record, report, listed=listed, episode=request.id)

@@ -33,6 +33,10 @@ class Journal:
         """Note the entries that the extractor wrote about an episode."""
         self._append({**_episode(request, "written"), **_text(entry)} for entry in entries)
 
+    def nothing(self, request: DistillationRequest, call: str) -> None:
+        """Note that an episode has been distilled by ``call``, which wrote no entry about it."""
+        self._append([{**_episode(request, "nothing"), "call": call}])
+
     def merged(self, entries: Iterable[Experience]) -> None:
         """Note the entries that a merge wrote; they have several tasks and no episode."""
         self._append({"step": entry.created_step, "event": "merged", **_text(entry)} for entry in entries)

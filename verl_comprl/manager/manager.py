@@ -34,12 +34,10 @@ from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.merging import MergePass
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.manager.metrics import Totals, manager_metrics
+from verl_comprl.manager.reported import REPORTED, ReportedEpisodes
 from verl_comprl.platform.pauses import episode_clock
 
 logger = logging.getLogger(__name__)
-
-REMEMBERED_STEPS = 100
-"""Steps for which a reported episode is remembered, so that a second report of it is ignored."""
 
 
 class ExperienceManager:
@@ -65,7 +63,8 @@ class ExperienceManager:
             journal: File of the journal; None keeps none.
             call_log: Records the extractor's calls.
             settling: How long relative rewards wait for the free half of a prompt.
-            recover: Take over the distillations that waited when the process before was killed.
+            recover: Take over the distillations that waited when the process before was killed, and the episodes that
+                it had counted.
         """
         self._config = config
         self._bank = bank
@@ -94,7 +93,7 @@ class ExperienceManager:
         self._totals = Totals()
         self._format_watch = FormatWatch()
         self._guides = Guides(bank, exploration=config.exploration, per=config.guide_per)
-        self._reported: dict[str, int] = {}
+        self._reported = ReportedEpisodes(Path(config.queue.folder) / REPORTED, recover=recover)
         self._free_half = FreeHalf()
         self._tasks: set[asyncio.Task[None]] = set()
         # Keeps snapshots consistent. Whatever changes bank, queue and buffer together holds the *read* side, so that
@@ -189,7 +188,7 @@ class ExperienceManager:
         async with self._commit.read():
             if request.id in self._reported:
                 return True
-            self._reported[request.id] = request.step
+            self._reported.add(request.id, request.step)
             judged = episode.judgement
             if judged:
                 self._totals.verdicts[judged.verdict] += 1
@@ -291,7 +290,7 @@ class ExperienceManager:
         except StoreError as error:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
-        self._reported = {key: at for key, at in self._reported.items() if at >= step - REMEMBERED_STEPS}
+        self._reported.forget(step)
         self._call_log.flush(step)
         return {"extractor/samples": float(samples), **await self.metrics()}
 
@@ -313,8 +312,9 @@ class ExperienceManager:
     async def metrics(self) -> dict[str, float]:
         """Return all counters of the run (retrievals: since the bank was opened)."""
         metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
-        lost = {"calls_lost": self._call_log.lost, "events_lost": self._journal.lost}
-        return metrics | self.availability.metrics() | {f"record/{name}": float(count) for name, count in lost.items()}
+        logs = {"calls": self._call_log, "events": self._journal, "reports": self._reported}
+        lost = {f"record/{name}_lost": float(log.lost) for name, log in logs.items()}
+        return metrics | self.availability.metrics() | lost
 
     async def drain(self, timeout: float) -> bool:
         """Wait until the queue is empty; ``False`` if that takes over ``timeout`` seconds or the extractor has died."""
@@ -339,7 +339,7 @@ class ExperienceManager:
                 "merging": self._merging,
                 "totals": totals,
                 "queue": self._queue.counts,
-                "reported": self._reported,
+                "reported": self._reported.state(),
                 "credit": self._credit.state(),
                 "free_half": self._free_half.state(),
             }
@@ -355,7 +355,7 @@ class ExperienceManager:
                 self._buffer.restore(path / "buffer")
             self._enter(state["step"])
             self._merging = state["merging"]
-            self._reported = state["reported"]
+            self._reported.restore(state["reported"])
             self._credit.restore(state["credit"])
             self._restore_counts(state)
             self._queue.restore(path / "queue.jsonl")

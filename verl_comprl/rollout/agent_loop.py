@@ -149,7 +149,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             outputs.append(await self._without_experience(episode, conversation))
         if self._settings.experience and not episode.evaluation:
             with _part(episode, "report"):
-                episode.unreported = not await guidance(self._run).report(episode.report())
+                episode.reported = await guidance(self._run).report(episode.report())
         episode.tokens.update(prompt=len(conversation.prompt_ids), generated=sum(conversation.mask))
         # The episode comes last: verl takes outcome and metrics from the last output and gives them to the others.
         outputs.append(_output(conversation, OutputKind.EPISODE, episode, reward=episode.reward))

@@ -95,8 +95,8 @@ class Episode:
     """Turns, calls of a tool included, that reached their limit of tokens before they ended."""
     cut_prompt: bool = False
     """Whether the prompt was too long: its entry was cut or, where that did not help, its beginning."""
-    unreported: bool = False
-    """Whether the experience manager did not confirm that it took the finished episode."""
+    reported: bool | None = None
+    """Whether the experience manager has confirmed that it took the finished episode; None if it was not asked to."""
     reward: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
     """The environment's latest info."""
@@ -205,7 +205,7 @@ class Episode:
             "cut_off": float(self.unfinished is not None),
             "tool_calls": float(self.tool_calls),
             "degraded": float(self.guide.status == "degraded"),
-            "unreported": float(self.unreported),
+            "unreported": float(self.reported is False),
             **{f"seconds_{part}": self.timing.get(timer, 0.0) for part, timer in TIMERS.items()},
             **{f"tokens_{part}": float(self.tokens[part]) for part in TOKENS},
         }

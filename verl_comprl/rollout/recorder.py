@@ -130,6 +130,7 @@ def _what_happened(episode: Episode, tokenizer: Any) -> dict[str, Any]:
         **_tokens_as_text(conversation, tokenizer),
         "score": episode.reward,
         "outcome": {"success": bool(info["success"]), "score": float(info["score"])} if "success" in info else None,
+        "reported": episode.reported,
         "invalid_actions": episode.invalid_actions,
         "tool_calls": episode.tool_calls,
         "cut_turns": episode.cut_turns,

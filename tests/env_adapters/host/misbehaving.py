@@ -23,6 +23,8 @@ class Misbehaving(TextEnvironment):
     def close(self) -> None:
         if self._fails == "close":
             time.sleep(1000)
+        if self._fails == "closing":
+            raise OSError("cannot be closed")
 
     def _start(self, seed: int, options: dict[str, Any]) -> str:
         if self._fails == "reset":

@@ -258,6 +258,16 @@ async def test_an_environment_that_cannot_start_fails_cleanly(
     assert host.counts["failed"] == 1
 
 
+@BOTH
+async def test_an_environment_that_raises_in_close_costs_nothing(make_host: MakeHost, name: str) -> None:
+    host = make_host(max_idle=0)  # so that each is closed when its episode is over
+    for _ in range(2):
+        assert await play(host, name, "fine", fails="closing") == ["seed 1", "fine"]
+    assert host.counts["failed"] == 0
+    async with asyncio.timeout(10):
+        await host.close()
+
+
 async def test_closing_does_not_wait_for_an_environment_that_hangs_in_close(
     make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from qdrant_double import QdrantDouble
+from test_server_lease import lease_of
 
 from verl_comprl.experience import BankConfig, Experience, StoreError, derive_id
+from verl_comprl.experience.store import server_lease
 from verl_comprl.experience.store.server import ServerStore
 
 STORE = "verl_comprl.experience.store"
@@ -40,6 +42,73 @@ async def writer(config: BankConfig, monkeypatch: pytest.MonkeyPatch) -> ServerS
     monkeypatch.setattr(f"{STORE}.server_lease.LEASE_SECONDS", 0.0)  # others find its lease expired
     monkeypatch.setattr(f"{STORE}.server_lease._SILENCE", 0.0)
     return store
+
+
+@pytest.mark.parametrize(
+    ("boot", "wall"),
+    [(60.0, 60.0), (60.0, 0.0), (0.0, 60.0), (60.0, -3600.0)],
+    ids=["slept", "slept, and its wall clock not set yet", "paused by its host", "slept, and its clock set back"],
+)
+async def test_a_machine_that_slept_is_no_writer_any_more(
+    config: BankConfig, writer: ServerStore, monkeypatch: pytest.MonkeyPatch, boot: float, wall: float
+) -> None:
+    """Its monotonic clock stood still: by it, the lease was renewed a moment ago."""
+    successor = await opened(config)
+    now = server_lease._clocks
+    monkeypatch.setattr(server_lease, "_clocks", lambda: (now()[0] + boot, now()[1] + wall))
+    with pytest.raises(StoreError, match="this process is no longer its writer"):
+        await writer.upsert(entries("too late"), VECTORS)
+    assert await contents(config) == ["old0", "old1"]
+    await successor.close()
+    await writer.close()
+
+
+async def test_a_machine_that_slept_stays_the_writer_if_no_other_came(
+    config: BankConfig, writer: ServerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = server_lease._clocks
+    monkeypatch.setattr(server_lease, "_clocks", lambda: (now()[0] + 3600, now()[1] + 3600))
+    await writer.upsert(entries("after"), VECTORS)
+    assert await contents(config) == ["after0", "after1", "old0", "old1"]
+    await writer.close()
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+async def test_a_clock_that_is_set_keeps_no_writer_from_renewing(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    store = await opened(config)
+    now, turns, offset = server_lease._clocks, [], [0.0]
+    monkeypatch.setattr(server_lease, "_clocks", lambda: (now()[0] + offset[0], now()[1] + step + offset[0]))
+    for offset[0] in (0.0, 4.0, 11.0, 22.0):
+        await store.flush()
+        turns.append(lease_of(double, config)["turn"])
+    first = turns[0]
+    assert turns == [first, first, first + 1, first + 2]
+    await store.close()
+
+
+async def test_a_renewal_that_got_no_answer_is_no_reason_to_skip_the_next(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for the lease to expire looks at its turn: each renewal must change it."""
+    store = await opened(config)
+    lease = store._lease
+    read = lease._read
+
+    async def away() -> None:
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(lease, "_read", away)
+    with pytest.raises(StoreError, match="no answer"):
+        await lease.confirm()
+    before = lease_of(double, config)["turn"]
+    monkeypatch.setattr(lease, "_read", read)
+    await lease.confirm()
+    assert lease_of(double, config)["turn"] == before + 1
+    await lease.confirm()
+    assert lease_of(double, config)["turn"] == before + 2
+    await store.close()
 
 
 class Suspension:

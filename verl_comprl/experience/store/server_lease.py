@@ -29,6 +29,8 @@ _SILENCE = 2.2
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at the lease of a writer that may be dead."""
 _POINT = 1
+# Linux's monotonic clock stands still while the machine sleeps; macOS has no such name, and its clock does not.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Lease:
@@ -40,7 +42,7 @@ class Lease:
         self._collection = f"{name}.lease"
         self._id = uuid.uuid4().hex
         self._turn = 0
-        self._renewed_at = 0.0
+        self._renewed_at = (0.0, 0.0)
         self._lost = ""
 
     async def take(self) -> None:
@@ -55,12 +57,13 @@ class Lease:
             writer = await self._read() or {}
         writer = await self._expired(writer)
         self._turn = _whole(writer.get("turn"))
+        now = _clocks()
         await self._write(self._id)
         writer = await self._read() or {}
         if writer.get("owner") != self._id:
             self._check_free(writer)
             raise StoreError(f"{self._client.name} is being opened by another process; try again")
-        self._turn, self._renewed_at = _whole(writer.get("turn")), time.monotonic()
+        self._turn, self._renewed_at = _whole(writer.get("turn")), now
 
     async def check(self) -> None:
         """Check that no other writer counts as alive.
@@ -78,7 +81,7 @@ class Lease:
         """
         if self._lost:
             raise StoreError(self._lost)
-        if time.monotonic() - self._renewed_at < RENEW_SECONDS:
+        if _passed(self._renewed_at) < RENEW_SECONDS:
             return
         await self.confirm()
 
@@ -90,16 +93,20 @@ class Lease:
         """
         if self._lost:
             raise StoreError(self._lost)
-        now = time.monotonic()
-        await self._write(self._id)
-        writer = await self._read() or {}
-        if writer.get("owner") != self._id:
-            self._lost = (
-                f"{self._client.name}: this process is no longer its writer, {_described(writer)} is; "
-                "nothing more can be written, open the bank again"
-            )
-            raise StoreError(self._lost)
-        self._turn, self._renewed_at = _whole(writer.get("turn")), now
+        for _ in range(2):  # the first may only learn the turn of a renewal that got no answer, and change nothing
+            now = _clocks()
+            mark = await self._write(self._id)
+            writer = await self._read() or {}
+            if writer.get("owner") != self._id:
+                self._lost = (
+                    f"{self._client.name}: this process is no longer its writer, {_described(writer)} is; "
+                    "nothing more can be written, open the bank again"
+                )
+                raise StoreError(self._lost)
+            self._turn = _whole(writer.get("turn"))
+            if writer.get("mark") == mark:
+                self._renewed_at = now
+                return
 
     async def release(self) -> None:
         """Stop being the writer, so that another process can open the bank at once."""
@@ -126,6 +133,7 @@ class Lease:
         age, turn = _age(writer), writer.get("turn")
         left = LEASE_SECONDS - age if abs(age) < LEASE_SECONDS else 0.0
         seconds = max(_SILENCE * RENEW_SECONDS, min(left, LEASE_SECONDS))
+        # By the clock that stands still while this machine sleeps: so do writers in other containers of it.
         deadline, said = time.monotonic() + seconds, False
         while writer.get("owner") and not _is_dead(writer):
             if writer.get("turn") != turn:
@@ -170,14 +178,16 @@ class Lease:
             raise
         return (found[0].payload or {}) if found else None
 
-    async def _write(self, owner: str) -> None:
-        payload = {
+    async def _write(self, owner: str) -> str:
+        """Write the lease if its turn is still ours; returns the mark by which to recognise what was written."""
+        payload: dict[str, Any] = {
             "owner": owner,
             "turn": self._turn + 1,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "processes": _processes(),
             "seen_at": time.time(),
+            "mark": uuid.uuid4().hex,  # a time would not do: a server may return another last digit
         }
         point = models.PointStruct(id=_POINT, vector=[1.0], payload=payload)
         same = models.Filter(must=[models.FieldCondition(key="turn", match=models.MatchValue(value=self._turn))])
@@ -194,6 +204,17 @@ class Lease:
                 update_filter=same,
             )
         )
+        return payload["mark"]
+
+
+def _clocks() -> tuple[float, float]:
+    """Read two clocks: one that nobody sets, and one that also knows of pauses of a virtual machine."""
+    return time.clock_gettime(_CLOCK), time.time()
+
+
+def _passed(since: tuple[float, float]) -> float:
+    """Return the seconds since a reading by the clock that says more: too many only cost a look at the lease."""
+    return max(now - then for now, then in zip(_clocks(), since, strict=True))
 
 
 def _age(writer: dict[str, Any]) -> float:
