@@ -76,7 +76,10 @@ def test_imitation_over_several_optimizer_steps_is_noted(config: DictConfig) -> 
     assert "comprl.self_distillation.weight=0.5 with 2 optimizer steps on a batch" in note
     no_ratio = {"loss_mode": "bypass_mode", "rollout_correction": {"loss_type": "reinforce", "rollout_is": None}}
     OmegaConf.update(config, "actor_rollout_ref.actor.policy_loss", no_ratio, force_add=True)
-    assert list(variant_notes(config, comprl)) == []  # nothing is clipped
+    (note,) = variant_notes(config, comprl)  # nothing is clipped, which is worse
+    assert "loss_type=reinforce has no clip, with 2 optimizer steps on a batch" in note
+    config.comprl.self_distillation.weight = 0
+    assert list(variant_notes(config, comprl_config(config))) == [note]  # whatever else is on
     config.actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"
     assert len(list(variant_notes(config, comprl))) == 1
     config.actor_rollout_ref.actor.ppo_mini_batch_size = 64

@@ -48,11 +48,19 @@ def variant_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     """Yield a line for each combination that works, but perhaps not as expected."""
     actor, weight = config.actor_rollout_ref.actor, comprl.self_distillation.weight
     updates = math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
-    if weight > 0 and updates > 1 and not _has_no_ratio(config):
+    steps = (
+        f"{updates} optimizer steps on a batch (data.train_batch_size, actor_rollout_ref.actor.ppo_mini_batch_size, "
+        "ppo_epochs): from the second on"
+    )
+    if updates > 1 and _has_no_ratio(config):
         yield (
-            f"comprl.self_distillation.weight={weight} with {updates} optimizer steps on a batch "
-            "(data.train_batch_size, actor_rollout_ref.actor.ppo_mini_batch_size, ppo_epochs): from the second on a "
-            "clipped policy loss stops imitating the tokens that have become more likely"
+            "actor_rollout_ref.actor.policy_loss.rollout_correction.loss_type=reinforce has no clip, with "
+            f"{steps} nothing limits how far failed actions are pushed down, and the actor may collapse"
+        )
+    elif updates > 1 and weight > 0:
+        yield (
+            f"comprl.self_distillation.weight={weight} with {steps} a clipped policy loss stops imitating the tokens "
+            "that have become more likely"
         )
     watchdog, episode = comprl.watchdog, comprl.environments.reset_timeout + comprl.environments.episode_timeout
     if watchdog.after and 0 < watchdog.end_after < episode - watchdog.after:
