@@ -1,11 +1,13 @@
 """A run whose driver is killed at random moments goes on from its last checkpoint, again and again.
 
+While it trains and saves, while it starts (which restores the last checkpoint), and while it stops after a signal.
 ``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times, in about 40 minutes.
 """
 
 import json
 import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 
@@ -16,8 +18,8 @@ from running import Run, comprl_bank, last_step, read_steps
 from verl_comprl.record import RunRecord
 
 KILLS = int(os.environ.get("COMPRL_KILLS", "3"))
-MOST_SECONDS = 25.0
-"""A step and its checkpoint take less, so that a kill can meet each part of them."""
+MOST_SECONDS = {"step": 25.0, "start": 60.0, "stop": 20.0}
+"""Each takes less, so that a kill can meet each part of it."""
 
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(300 * (KILLS + 2))]
 
@@ -29,17 +31,21 @@ def test_a_run_whose_driver_is_killed_again_and_again_loses_no_entry_and_counts_
     def finished() -> int:
         return len(steps.read_text().splitlines()) if steps.exists() else 0
 
-    for _ in range(KILLS):
+    for number in range(KILLS):
         run = Run(folder, "trainer.total_training_steps=1000", "trainer.save_freq=1")
+        part = [*MOST_SECONDS][number % len(MOST_SECONDS)]
         started = finished()
         try:
-            run.wait_until(lambda begun=started: finished() > begun + 1)
-            run.process.wait(timeout=moments.uniform(0, MOST_SECONDS))
+            if part != "start":
+                run.wait_until(lambda begun=started: finished() > begun + 1)
+            if part == "stop":
+                run.process.send_signal(signal.SIGTERM)
+            run.process.wait(timeout=moments.uniform(0, MOST_SECONDS[part]))
         except subprocess.TimeoutExpired:
             pass
         finally:
             run.process.kill()
-        run.process.wait()
+        assert run.process.wait() in (-signal.SIGKILL, 130), run.text()  # 130: it had stopped before the kill
         assert run.processes() == [], "what the driver has started outlives it"
 
     last = last_step(folder / "run") + 2

@@ -93,7 +93,7 @@ def run_environment(folder: Path) -> dict[str, str]:
         "COMPRL_TASKS": str(folder / "data"),
         "COMPRL_RUN": str(folder / "run"),
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/trainer")]),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in (".", "tests/trainer", "tests/chaos")),
     }
 
 

@@ -1,0 +1,51 @@
+"""A run whose actor loses its server ends within a minute and says so; the next start continues from a checkpoint."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from books import problems
+from running import Run, last_step, read_steps
+
+pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1800)]
+
+MOST_SECONDS = 60.0
+
+
+def engine(server: psutil.Process) -> psutil.Process:
+    (found,) = [child for child in server.children(recursive=True) if "EngineCore" in " ".join(child.cmdline())]
+    return found
+
+
+def test_a_server_of_the_actor_that_dies_ends_the_run_within_a_minute_and_the_next_start_resumes(folder: Path) -> None:
+    lose(folder, lambda server: server)
+    lose(folder, engine)
+    last = last_step(folder / "run") + 1
+    run = Run(folder, f"trainer.total_training_steps={last}", "trainer.save_freq=1")
+    assert run.process.wait(timeout=600) == 0, run.text()
+    assert [step["step"] for step in read_steps(folder / "run")] == list(range(1, last + 1))
+    assert problems(folder / "run") == []
+
+
+def lose(folder: Path, victim: Callable[[psutil.Process], psutil.Process]) -> None:
+    """Run until a step has been saved, then kill the victim that belongs to a server; checks how the run ends."""
+    (folder / "named_run.jsonl").unlink(missing_ok=True)  # of the run before
+    run = Run(folder, "trainer.total_training_steps=1000", "trainer.save_freq=1", script="named_run.py")
+    steps = folder / "run/metrics.jsonl"
+    before = len(steps.read_text().splitlines()) if steps.exists() else 0
+    try:
+        run.wait_until(lambda: steps.exists() and len(steps.read_text().splitlines()) > before)
+        server = psutil.Process(json.loads(run.probe.read_text())["the actor's server 0"])
+        victim(server).kill()
+        killed = time.monotonic()
+        code = run.process.wait(timeout=300)
+        took = time.monotonic() - killed
+    finally:
+        run.process.kill()
+    assert code not in (0, 130), run.text()
+    assert took < MOST_SECONDS
+    assert "the actor's server 0 has died" in run.text()
+    assert run.processes() == []
