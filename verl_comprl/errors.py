@@ -16,9 +16,9 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 
 * Raised: :class:`RolloutError`, caught in ``rollout/agent_loop.py: run``.
 * Cost: this rollout. The others of its prompt are compared among themselves. If every rollout of a batch fails, verl
-  stops the run; its traceback ends with what failed. An asynchronous trainer replaces prompts without any rollout
-  (``trainer/step/groups.py``), and those that verl itself gives up (a reward function raises, say), and stops when all
-  of four batches in a row were such ones.
+  stops the run; its traceback ends with what failed, or with the process that has died. An asynchronous trainer
+  replaces prompts without any rollout (``trainer/step/groups.py``), and those that verl itself gives up (a reward
+  function raises, say), and stops when all of four batches in a row were such ones.
 * Counted: ``comprl/rollouts/failed/<boundary>`` of the step, rollouts of an evaluation included.
 * Seen: a line in ``RUN/failures.jsonl`` for each failed rollout. The first traceback of each kind, which is a boundary
   and an exception type, is in ``RUN/train.log``. ``rollout/failures.py`` sends them, ``trainer/run_folder/failures.py``

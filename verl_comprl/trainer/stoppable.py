@@ -18,7 +18,7 @@ from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.servers.serving import SERVER_SECONDS
 from verl_comprl.trainer.step.groups import episodes_are_running
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
-from verl_comprl.trainer.watchdog.liveness import VitalActors
+from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
 from verl_comprl.trainer.watchdog.processes import actor_servers, agent_loop_workers, reward_workers
 
 
@@ -51,6 +51,7 @@ class StoppableTrainer(CheckpointingTrainer):
 
         Raises:
             RunInterrupted: If the run was asked to stop.
+            ProcessLost: If a process that rollouts need has died, whatever has failed because of it.
         """
         settings = self.config.trainer
         with open_dict(settings):
@@ -58,7 +59,14 @@ class StoppableTrainer(CheckpointingTrainer):
             settings.total_epochs = max(settings.total_epochs, self.total_training_steps)
             if self._lacks_last_evaluation():
                 settings.val_before_train = True
-        super().fit(agent_loop_manager)
+        try:
+            super().fit(agent_loop_manager)
+        except (RunInterrupted, ProcessLost):
+            raise
+        except Exception as error:
+            # A batch whose rollouts have all failed, say, or an order to a server: the death behind it comes first.
+            self._vital.blame(error)
+            raise
         if not settings.val_only:
             self.stop_between_steps()
 

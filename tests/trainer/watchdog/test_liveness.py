@@ -63,6 +63,18 @@ def test_a_death_is_an_error_within_seconds_that_names_the_actor(players: dict[s
         checked(vital, 20)
 
 
+def test_what_fails_because_of_a_death_is_blamed_on_it_and_nothing_else_is(players: dict[str, Any]) -> None:
+    vital, error = VitalActors(), RuntimeError("no rollouts")
+    vital.watch(players)
+    vital.blame(error)
+    vital.check()
+    time.sleep(1)  # all have answered, and nobody has read it
+    ray.kill(players["player 0"])
+    with pytest.raises(ProcessLost, match="player 0 has died") as lost:
+        vital.blame(error)
+    assert lost.value.__cause__ is error
+
+
 def test_actors_of_the_run_before_are_forgotten(players: dict[str, Any]) -> None:
     vital = VitalActors()
     vital.watch(players)

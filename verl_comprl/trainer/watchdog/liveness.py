@@ -16,6 +16,9 @@ from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 LOOK_SECONDS = 2.0
 """Seconds between two liveness checks."""
 
+ANSWER_SECONDS = 10.0
+"""Seconds for an answer, once something has failed."""
+
 
 class ProcessLost(RuntimeError):
     """A process that the rollouts need has died; the message says which and, as far as Ray knows, why."""
@@ -47,9 +50,27 @@ class VitalActors:
             ProcessLost: If one has died.
         """
         now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + LOOK_SECONDS
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._look(0)
+
+    def blame(self, error: Exception) -> None:
+        """Look at once, and wait for the answers: what has failed may have, because a process has died.
+
+        Args:
+            error: What was raised.
+
+        Raises:
+            ProcessLost: If one has died; ``error`` is its cause.
+        """
+        self._asked = {}  # an answer that waits to be read may be from before the death
+        try:
+            self._look(ANSWER_SECONDS)
+        except ProcessLost as lost:
+            raise lost from error
+
+    def _look(self, seconds: float) -> None:
+        """Ask those that are not being asked yet, and read the answers that come within ``seconds``."""
         waiting = set(self._asked.values())
         for name, actor in self._actors.items():
             if name not in waiting:
@@ -59,7 +80,7 @@ class VitalActors:
                 self._asked[server.__ray_call__.remote(raise_if_dead)] = name
         if not self._asked:
             return
-        answered, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        answered, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=seconds)
         for reference in answered:
             name = self._asked.pop(reference)
             try:
