@@ -1,4 +1,4 @@
-"""What is not as it should be in a long run: measures that grow, as lines that name them.
+"""Judges a long run: a line for each measure that grows.
 
 Growth is judged between two halves of the steps after the start. A queue may vary, so its means are compared; what was
 left behind never ends, so the smallest count of a half, when most else has ended, has all of it.

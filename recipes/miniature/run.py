@@ -65,8 +65,8 @@ def shared_overrides(
         f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}",
         # With self-distillation verl pads the batch at its end: a mini-batch could consist of padding.
         "actor_rollout_ref.actor.shuffle=true",
-        # From the second step on the ratio of Eq. 4 is not 1, and without its clip failed actions that the actor would
-        # no longer choose are pushed down until it does not end its turns.
+        # From the second step on the ratio of Eq. 4 is not 1: without its clip failed actions are pushed down without a
+        # bound, and actors collapsed (docs/results.md).
         "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
         "algorithm.rollout_correction.bypass_mode=false",
     ]

@@ -37,8 +37,11 @@ Fault = Callable[[], AbstractContextManager[None]]
 class World:
     """A run with all that it depends on, and the ways to break them."""
 
-    def __init__(self, run: Run, mood: Path, store: QdrantDouble, embedder: EmbeddingEndpoint) -> None:
-        self._run, self._mood, self._store, self._embedder = run, mood, store, embedder
+    def __init__(
+        self, run: Run, finished: Callable[[], int], mood: Path, store: QdrantDouble, embedder: EmbeddingEndpoint
+    ) -> None:
+        self._run, self._finished, self._mood = run, finished, mood
+        self._store, self._embedder = store, embedder
         self.kinds: dict[str, Fault] = {
             "environment killed": lambda: self._dead(environments),
             "environment hung": lambda: stopped(self._one(environments)),
@@ -68,8 +71,10 @@ class World:
 
     @contextmanager
     def _moody(self, mood: str) -> Iterator[None]:
+        begun = self._finished()
         self._mood.write_text(mood)
         yield
+        self._run.wait_until(lambda: self._finished() > begun + 1)  # so that it meets all rollouts of a step
         self._mood.write_text("")
 
     @contextmanager
@@ -139,7 +144,7 @@ def test_a_run_survives_whatever_breaks_and_its_books_agree(
     def finished() -> int:
         return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
-    world, made = World(run, mood, store, embedder), list[str]()
+    world, made = World(run, finished, mood, store, embedder), list[str]()
     try:
         run.wait_until(lambda: finished() >= 1)
         for kind in in_order([*world.kinds], chance):

@@ -87,8 +87,8 @@ class ManagerGuard:
                     self.check(seconds)
                 except WaitTimeout:
                     raise
-                except Exception:
-                    continue  # check has counted and told it, and waits before the next attempt
+                except Exception:  # check has counted and told it, and waits before the next attempt
+                    continue
         self._raise_if_lost()
         return wait_for(call(), seconds, what)
 

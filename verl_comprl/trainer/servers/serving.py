@@ -121,7 +121,7 @@ class Serving:
             result_within(self._copying, seconds, what)
             self._quiet, self.version = False, version
             self._order("resume_generation_replicas")
-        except Exception:
+        except Exception:  # whatever it was, the servers may be paused or hold weights of two versions
             self._enter(State.DOWN)
             raise
         self._enter(State.SERVING)
