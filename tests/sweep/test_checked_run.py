@@ -9,6 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.config.saved import FILE, save_config
 from verl_comprl.sweep.checked_run import FINISHED, UNFINISHED, CheckedRun
 from verl_comprl.sweep.runs import Run
 
@@ -128,3 +129,19 @@ def test_a_torn_record_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"name": "ru')
     with pytest.raises(ConfigError, match=rf"^{tmp_path / name} cannot be read: .*; remove it$"):
         _ = wanted(tmp_path).mistake
+
+
+def test_changed_settings_are_named_where_something_of_the_folder_counts(tmp_path: Path) -> None:
+    before = wanted(tmp_path, a=1, b={"c": [1], "gone": 1}, d=1, e=1, f=1, test_freq=5)
+    save_config(before.config, tmp_path, steps=60)
+    now = wanted(tmp_path, a=2, b={"c": [1, 2]}, d=1, e=2, f=2, g=2, test_freq=9)
+    assert now.changes == ""  # nothing to continue from: the run begins again
+    save(tmp_path, 30)
+    named = "trainer.a=1 (now 2), trainer.b.c=[1] (now [1, 2]), trainer.e=1 (now 2), trainer.f=1 (now 2)"
+    assert (now.changes, now.mistake, before.changes) == (named, None, "")
+    now.config.trainer.d = 2
+    assert now.changes.endswith("trainer.e=1 (now 2) and 1 more")
+    (tmp_path / FILE).write_text("[")
+    assert now.changes.startswith(f"settings that cannot be read: {tmp_path / FILE} is not YAML")
+    (tmp_path / FILE).unlink()
+    assert now.changes == ""

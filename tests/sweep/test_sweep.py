@@ -273,6 +273,19 @@ def test_a_longer_run_stands_for_a_shorter_one(
     assert capsys.readouterr().out.splitlines()[3] == "run 3/3 c: finished before"
 
 
+def test_a_run_that_counts_but_was_made_with_other_settings_is_said_to_be(
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep(Script()).run()
+    (tmp_path / "b" / FILE).write_text("trainer: {default_local_dir: elsewhere}")
+    capsys.readouterr()
+    sweep(Script()).run()
+    _, first, note, second, _ = capsys.readouterr().out.splitlines()
+    changed = f"trainer.default_local_dir=elsewhere (now {tmp_path / 'b'})"
+    assert note == f"b: what its folder has was made with {changed}"
+    assert [first, second] == ["run 1/3 a: finished before", "run 2/3 b: finished before"]
+
+
 @pytest.fixture
 def ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every part of a run take ten seconds."""

@@ -27,6 +27,7 @@ from verl_comprl.trainer.trainer import (
     ComplementarySync,
     ComplementaryTrainerMixin,
 )
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 
 STEPS = 3
 
@@ -71,7 +72,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.watch_over = lambda *_: None
     trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()
     trainer.stop, trainer._saved_step, trainer._saves_failed, trainer._in_order = StopRequest(), -1, 0, False
-    trainer._first_step, trainer._resumed_from = 0, None
+    trainer._first_step, trainer._resumed_from, trainer._vital = 0, None, VitalActors()
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
 

@@ -1,7 +1,7 @@
 """The resolved configuration kept in a run's folder, from which ``comprl evaluate`` starts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_comprl.files import write_atomically
 from verl_comprl.record.settings_file import SETTINGS as FILE
+from verl_comprl.record.settings_file import read_settings
 
 _SECRET = re.compile(r"oc\.env:\s*\w*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
 
@@ -23,12 +24,44 @@ def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> N
         steps: Steps of the run if they are known: its config may leave them to the epochs.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    resolved = OmegaConf.to_container(config, resolve=True)
-    plain = _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
+    plain = _plain(config)
     if steps is not None:
         plain["trainer"]["total_training_steps"] = steps
     # A start that is killed meanwhile must not leave half of it: it says which checkpoints a run may continue.
     write_atomically(folder / FILE, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
+
+
+def changed_settings(config: DictConfig, folder: Path) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which ``config`` differs from the one in ``folder``, with the value there and here.
+
+    Args:
+        config: The config of a run that is to continue in the folder.
+        folder: The run's folder.
+
+    Returns:
+        Of the settings that both have, so that a version with more of them changes nothing; empty without a file.
+
+    Raises:
+        ValueError: If the file is not YAML.
+    """
+    if not (folder / FILE).is_file():
+        return {}
+    before, now = (dict(_settings(each)) for each in (read_settings(folder / FILE), _plain(config)))
+    return {key: (before[key], now[key]) for key in before.keys() & now.keys() if before[key] != now[key]}
+
+
+def _settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each setting; a list is one value."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _plain(config: DictConfig) -> Any:
+    resolved = OmegaConf.to_container(config, resolve=True)
+    return _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
 
 
 def _without_secrets(resolved: Any, given: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.config.saved import changed_settings
 from verl_comprl.files import write_atomically
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
@@ -21,6 +22,8 @@ UNFINISHED = "unfinished.json"
 _STEPS = "trainer.total_training_steps"
 _FREE = {_STEPS, "trainer.test_freq", "trainer.save_freq"}
 """Settings in which a run may differ from what it was before: of these only the number of steps matters."""
+_NAMED = 4
+"""Changed settings that are named."""
 
 Record = dict[str, Any]
 """Record of a run: name, overrides, folder, status, seconds, error and last metrics."""
@@ -79,6 +82,19 @@ class CheckedRun:
     def record(self) -> Record | None:
         """The record of a run that has finished before, with as many steps as are wanted now or more."""
         return self.stored if self.surplus is not None and self.surplus >= 0 else None
+
+    @property
+    def changes(self) -> str:
+        """Settings that the run in the folder had otherwise, if it counts or is continued; empty if there are none."""
+        if not (self.record or self.checkpoint):
+            return ""
+        try:
+            changed = changed_settings(self.config, self.folder)
+        except ValueError as error:
+            return f"settings that cannot be read: {error}"
+        texts = [f"{key}={before} (now {now})" for key, (before, now) in sorted(changed.items()) if key not in _FREE]
+        more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+        return ", ".join(texts[:_NAMED]) + more
 
     @property
     def checkpoint(self) -> int:

@@ -89,7 +89,9 @@ class Sweep:
         self._display.note(f"{self._plan()}; results: {self._results}")
         records: list[Record] = []
         for number, run in enumerate(self._runs, start=1):
-            record = run.record
+            record, changes = run.record, run.changes
+            if changes:
+                self._display.note(f"{run.run.name}: what its folder has was made with {changes}")
             if record:
                 more = f"with {run.stored_steps} steps" if run.surplus else ""
                 self._display.ended(number, run.run.name, "finished before", 0.0, more)
