@@ -14,14 +14,14 @@ def test_a_request_takes_as_long_as_its_new_tokens_and_those_generated() -> None
 
 
 async def test_only_tokens_that_a_conversation_has_not_seen_are_prefilled() -> None:
-    server = TimedServer([[7]], 0, Speed(prefill=0.01, decode=0.0), seed="a", lengths=(5, 5))
+    server = TimedServer([[7]], 0, Speed(prefill=0.05, decode=0.0), seed="a", lengths=(5, 5))
     first = await server.generate("one", prompt_ids=[1] * 20, sampling_params=PARAMETERS)
     started = time.perf_counter()
     await server.generate("one", prompt_ids=[1] * 20 + first.token_ids, sampling_params=PARAMETERS)
-    assert time.perf_counter() - started < 0.1
+    assert time.perf_counter() - started < 0.7
     started = time.perf_counter()
     await server.generate("two", prompt_ids=[1] * 20, sampling_params=PARAMETERS)
-    assert time.perf_counter() - started >= 0.2
+    assert time.perf_counter() - started >= 1
 
 
 async def test_lengths_follow_from_seed_conversation_and_turn_whatever_else_is_asked() -> None:

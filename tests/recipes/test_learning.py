@@ -21,7 +21,7 @@ PUBLISHED = ROOT / "docs/results/miniature/rows.jsonl"
 GAINS = {"extractor_reward": 0.08, "right": 0.1, "kind_family": 0.12}
 """Least gain from the first to the second 15 steps. Published: at least .26, .23 and .25; without learning at most .02
 and .06 of the last two."""
-OVER_START, OVER_FREE = 0.15, 0.12
+OVER_START, OVER_FREE = 0.2, 0.2
 """Least lead of success with experience over that before training and over that without; published: at least .43 and
 .31, in the world of this test .34 and .32 in one run, without learning at most .18 and .19."""
 
@@ -51,7 +51,7 @@ def test_published_runs_whose_extractor_learns_are_above_every_margin() -> None:
 def test_published_runs_whose_extractor_does_not_learn_are_not() -> None:
     runs = published("static_online")
     assert len(runs) >= 5
-    assert all(gains(run)[name] < 0 for run in runs for name in ("right", "kind_family"))
+    assert all(max(gains(run).values()) < 0 for run in runs)
 
 
 @pytest.mark.run
