@@ -71,17 +71,24 @@ class World:
 
     @contextmanager
     def _moody(self, mood: str) -> Iterator[None]:
-        begun = self._finished()
-        self._mood.write_text(mood)
-        yield
-        self._run.wait_until(lambda: self._finished() > begun + 1)  # so that it meets all rollouts of a step
+        with self._whole_step():
+            self._mood.write_text(mood)
+            yield
         self._mood.write_text("")
 
     @contextmanager
     def _away(self, server: Any) -> Iterator[None]:
-        server.stop()
-        yield
+        with self._whole_step():
+            server.stop()
+            yield
         server.start()
+
+    @contextmanager
+    def _whole_step(self) -> Iterator[None]:
+        """Let what is broken inside meet all rollouts of a step."""
+        begun = self._finished()
+        yield
+        self._run.wait_until(lambda: self._finished() > begun + 1)
 
     @contextmanager
     def _slow(self) -> Iterator[None]:
