@@ -31,9 +31,7 @@ def worth(run: Path) -> str:
     best = best_entry(run / EVENTS)
     if best:
         title, content, reads, successes = best
-        lines.append(
-            f'The entry that helped most often: "{title} / {content}", {successes} of {reads} episodes succeeded'
-        )
+        lines.append(f'The entry with most successes: "{title} / {content}", {successes} of {reads} episodes succeeded')
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """Runs are grouped by arm; what should not be averaged is named."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,13 @@ def test_other_settings_can_tell_groups_apart(tmp_path: Path) -> None:
         group_runs(runs, ["comprl.size"])
     with pytest.raises(ValueError, match=r"no setting 'comprl\.bank\.capcity'; did you mean comprl\.bank\.capacity\?$"):
         group_runs(runs, ["comprl.bank.capcity"])
+
+
+def test_a_section_makes_no_groups(tmp_path: Path) -> None:
+    nested = {"capacity": 8, "scope": "task", "more": {"x": 1}, "empty": {}}
+    run = open_run(write_run(tmp_path / "run", {}, bank=nested))
+    message = "comprl.bank is a section, not a setting; its settings: comprl.bank.capacity, comprl.bank.scope"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        group_runs([run], ["comprl.arm", "comprl.bank"])
+    with pytest.raises(ValueError, match=r"is a section, not a setting$"):
+        group_runs([run], ["comprl.bank.empty"])

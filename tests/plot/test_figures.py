@@ -1,5 +1,6 @@
 """The figures of runs: which are drawn, from which metrics, and that they are the same every time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,17 +50,33 @@ def texts(drawing: Drawing, name: str) -> list[list[str]]:
 def test_arms_are_compared_and_the_baseline_is_in_both_halves(groups: list[Group]) -> None:
     drawing = Drawing(groups, window=1)
     assert texts(drawing, "success") == [
-        ["complementary  40 %", "baseline  30 % (step 7)"],
-        ["complementary  10 %", "baseline  30 % (step 7)"],
+        ["complementary: 40 %", "baseline: 30 % (step 7)"],
+        ["complementary: 10 %", "baseline: 30 % (step 7)"],
     ]
-    assert texts(drawing, "evaluation")[0] == ["complementary  40 %", "baseline  25 % (step 0)"]
-    assert texts(drawing, "bank") == [["complementary  9.00"]]  # the other panel has no metric
-    assert texts(drawing, "extractor_reward") == [["complementary  -0.50"]]
+    assert texts(drawing, "evaluation")[0] == ["complementary: 40 %", "baseline: 25 % (step 0)"]
+    assert texts(drawing, "bank") == [["complementary: 9.00"]]  # the other panel has no metric
+    assert texts(drawing, "extractor_reward") == [["complementary: -0.50"]]
+
+
+def test_captions_say_how_many_runs_a_group_has(groups: list[Group]) -> None:
+    figure = Drawing(groups, window=1)._compare(FIGURES["success"])
+    assert figure is not None
+    assert figure.get_supxlabel().startswith("complementary (3 runs); baseline (1 run). Shaded: 95 %")
+
+
+def test_long_titles_of_panels_do_not_meet(groups: list[Group]) -> None:
+    settings = ", ".join(f"setting {number}" for number in range(12))
+    drawing = Drawing([replace(groups[0], name=settings), replace(groups[0], name=f"{settings}, another")])
+    figure = drawing._halves()
+    assert figure is not None
+    figure.draw_without_rendering()
+    first, second = (panel.title.get_window_extent() for panel in figure.axes)
+    assert first.x1 < second.x0
 
 
 def test_a_baseline_alone_has_no_guided_half(groups: list[Group], tmp_path: Path) -> None:
     drawing = Drawing(groups[1:])
-    assert texts(drawing, "success") == [["baseline  30 %"]]
+    assert texts(drawing, "success") == [["baseline: 30 %"]]
     drawn = dict(drawing.save(tmp_path))
     assert not drawn[GUIDED_FREE] and not drawn["bank"] and drawn["actions"]
 

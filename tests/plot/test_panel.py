@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from verl_comprl.curves.bands import Band
 from verl_comprl.plot.panel import Line, draw_lines, spread
@@ -34,16 +35,37 @@ def line(name: str, steps: list[int], means: list[float]) -> Line:
 def test_a_name_says_the_last_value_and_where_a_line_ends_early() -> None:
     panel = Figure().subplots()
     draw_lines(panel, [line("a", [0, 9], [0.1, 0.876]), line("b", [0, 4], [0.1, 0.5]), line("c", [], [])], share=True)
-    assert [text.get_text() for text in panel.texts] == ["a  88 %", "b  50 % (step 4)"]
+    assert [text.get_text() for text in panel.texts] == ["a: 88 %", "b: 50 % (step 4)"]
     panel = Figure().subplots()
     draw_lines(panel, [line("bank", [1], [288.0])])
-    assert [text.get_text() for text in panel.texts] == ["bank  288"] and panel.get_ylim()[0] == 0
+    assert [text.get_text() for text in panel.texts] == ["bank: 288"] and panel.get_ylim()[0] == 0
+
+
+def test_a_long_name_leaves_the_axes_their_width() -> None:
+    names = ["complementary, capacity 576", "no search and ask", "path " + 12 * "/folder"]
+    figure = Figure(figsize=(4.3, 3), layout="constrained")
+    panel = figure.subplots()
+    draw_lines(panel, [line(name, [0, 9], [0.1, 0.5]) for name in names[:2]] + [line(names[2], [0, 4], [0.1, 0.5])])
+    labels = [text.get_text().replace("\N{NO-BREAK SPACE}", " ") for text in panel.texts]
+    assert labels[:2] == ["complementary,\ncapacity 576: 0.50", "no search and ask: 0.50"]
+    assert labels[2].replace("\n", "").endswith("folder: 0.50 (step 4)")
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in panel.texts]  # without the arrows
+    assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(boxes)), "labels overlap"
+    assert panel.get_window_extent().width > figure.bbox.width * 0.4
+
+
+def test_a_share_and_its_unit_stay_together() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [line("total training steps 30", [0, 9], [0.1, 0.5])], share=True)
+    (label,) = panel.texts
+    assert label.get_text() == "total training steps 30:\n50\N{NO-BREAK SPACE}%"
 
 
 def test_a_panel_with_a_given_end_says_where_its_lines_end() -> None:
     panel = Figure().subplots()
     draw_lines(panel, [line("guided", [1, 6], [0.1, 0.5])], share=True, last=12)
-    assert [text.get_text() for text in panel.texts] == ["guided  50 % (step 6)"] and panel.get_xlim()[1] >= 12
+    assert [text.get_text() for text in panel.texts] == ["guided: 50 % (step 6)"] and panel.get_xlim()[1] >= 12
 
 
 def test_the_interval_of_a_single_evaluation_is_a_stroke() -> None:

@@ -38,7 +38,7 @@ def test_the_last_evaluation_is_compared_with_the_first(tmp_path: Path) -> None:
     assert lines[1].split() == ["before", "training", "12", "%", "(7", "to", "18)"]
     assert lines[2].endswith("without it   20 %  (15 to 26)")
     assert lines[3].endswith("with it      50 %  (45 to 56)  +30 points")
-    assert lines[4].endswith('"iron vault / worked: first up", 2 of 2 episodes succeeded')
+    assert lines[4] == 'The entry with most successes: "iron vault / worked: first up", 2 of 2 episodes succeeded'
 
 
 def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:

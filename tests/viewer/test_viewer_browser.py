@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def test_an_entry_shows_its_origin_and_the_rewards_of_its_call(
         f"#0/extractor/{call}"
     )
     browser.wait("document.querySelectorAll('.detail .reward').length > 0")
+    hint = browser.evaluate("document.querySelector('.worth div:nth-child(2)').title")
+    assert "their mean" in hint, "why success of the free half need not be that of the episodes next to it"
     click(browser, f".detail .lineage a[href$='{call}']")
     browser.wait("document.querySelector('.detail .operation')")
 
@@ -136,6 +139,11 @@ def test_an_episode_shows_experience_questions_and_what_carries_loss(
     marked = browser.evaluate("[...document.querySelectorAll('.raw .loss')].map(item => item.textContent)")
     assert marked == [guided["output"][start:end] for start, end in guided["loss_spans"]]
     assert browser.evaluate("document.querySelector('.raw .inserted').textContent") == guided["guide"]["text"]
+    padding, bar = browser.evaluate(
+        "(({paddingLeft, boxShadow}) => [parseFloat(paddingLeft), parseFloat(boxShadow.match(/([\\d.]+)px/)[1])])"
+        "(getComputedStyle(document.querySelector('.raw .inserted')))"
+    )
+    assert padding > bar, "the bar stands on the first letter"
 
 
 def test_spans_count_characters_as_python_does(browser: Tab, page: Path) -> None:
@@ -187,6 +195,27 @@ def test_the_list_of_entries_shows_the_ends_by_which_gains_are_sorted(browser: T
         shown = [text.replace("−", "-").split(" to ")[end] for text in texts(browser, ".list .row .bounded small")]
         ends = [int(text) for text in shown]
         assert len(ends) > 3 and ends == sorted(ends, reverse=way == "down")
+
+
+def test_rankings_tell_entries_of_one_title_apart(browser: Tab, page: Path, made: Path) -> None:
+    events = [json.loads(line) for line in (made / "experience.jsonl").read_text().splitlines()]
+    entries = {event["entry"]: event for event in events if event["event"] in ("written", "merged")}
+    show(browser, page, "#0/overview", ".ranking li")
+    browser.wait("[...document.querySelectorAll('.ranking .content')].every(item => item.innerText !== '…')")
+    shown = browser.evaluate(
+        "[...document.querySelectorAll('.ranking li')].map("
+        "item => [item.querySelector('a').hash.split('/').pop(), item.querySelector('.content').textContent])"
+    )
+    assert shown and all(text == entries[id]["content"] for id, text in shown)
+    heights = browser.evaluate("[...document.querySelectorAll('.ranking .content')].map(item => item.clientHeight)")
+    assert max(heights) < 30, "one line each"
+
+
+def test_a_narrow_list_cuts_the_tasks_and_not_how_often_an_entry_was_used(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank", ".list .row small")
+    used = [text for text in texts(browser, ".list .row .main small") if "%" in text]
+    form = re.compile(r"(added|updated|merged)( in step \d+)?( · \w+)? · \d+ % of \d+ · \S+")
+    assert used and all(map(form.fullmatch, used)), used[:3]
 
 
 def test_a_step_of_the_timeline_shows_the_bank_as_it_was(browser: Tab, page: Path, made: Path) -> None:

@@ -53,7 +53,7 @@ def group_runs(runs: Sequence[Run], keys: Sequence[str] = (ARM,)) -> list[Group]
     """Return the groups of runs with the same values of settings, in the order of their first runs.
 
     Raises:
-        ValueError: If a run does not have one of these settings.
+        ValueError: If a run does not have one of these settings, or one is a section of them.
     """
     unique = {run.folder.resolve(): run for run in runs}
     groups: dict[str, list[Run]] = {}
@@ -63,6 +63,10 @@ def group_runs(runs: Sequence[Run], keys: Sequence[str] = (ARM,)) -> list[Group]
 
 
 def _label(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        settings = [f"{key}.{name}" for name, item in value.items() if not isinstance(item, dict)]
+        hint = f"; its settings: {', '.join(settings[:8])}" + (" …" if len(settings) > 8 else "") if settings else ""
+        raise ValueError(f"{key} is a section, not a setting{hint}")
     return str(value).replace("_", " ") if key == ARM else f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
 
 

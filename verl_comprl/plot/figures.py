@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from verl_comprl.curves.bands import ENOUGH, Band, by_step, mean_band, moving_mean
 from verl_comprl.curves.groups import Group
 from verl_comprl.curves.run import Series
+from verl_comprl.display.units import counted
 from verl_comprl.plot.panel import Line, draw_lines
 from verl_comprl.plot.style import COLOURS, GREY, colours, save, styled
 
@@ -90,6 +91,8 @@ METRICS = sorted(
 
 _CAPTION_CHARACTERS = 18
 """Per inch of a figure's width."""
+_TITLE_CHARACTERS = 52
+"""Of a line of a panel's title; a longer one would run into the next panel's."""
 
 Curves = Mapping[str, Series]
 """Metric → its values, of one run."""
@@ -161,7 +164,7 @@ class Drawing:
         figure, axes = self._figure(len(panels), "Success in training, guided against free", sharey=True)
         longest = max(step for _, lines in panels for line in lines for step in line.band.steps)
         for place, (group, lines) in zip(axes, panels, strict=True):
-            place.set_title(group.name)
+            place.set_title(textwrap.fill(group.name, _TITLE_CHARACTERS))
             draw_lines(place, lines, share=True, last=longest)
         self._caption(figure, [group for group, _ in panels])
         return figure
@@ -198,8 +201,9 @@ class Drawing:
     def _caption(
         self, figure: Figure, groups: Sequence[Group], *, evaluated: bool = False, smooth: bool = True
     ) -> None:
-        counts = ", ".join(f"{group.name} {len(group.runs)}" for group in groups)
-        parts = [f"Runs: {counts}."]
+        # A semicolon: a name may have commas.
+        counts = "; ".join(f"{group.name} ({counted(len(group.runs), 'run', 'runs')})" for group in groups)
+        parts = [f"{counts}."]
         if any(len(group.runs) >= ENOUGH for group in groups):
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
         if any(len(group.runs) == 2 for group in groups):

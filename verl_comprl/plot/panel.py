@@ -1,6 +1,7 @@
 """Draws a panel of a figure: lines with their bands, each named at its end instead of in a legend."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from verl_comprl.curves.bands import Band
 from verl_comprl.curves.run import Series
 
 _LABEL_POINTS = 8.5
+_LABEL_CHARACTERS = 28
+"""Of a line of a label; a longer one would take the panel's width from its axes."""
 _LINE_HEIGHT = 1.3
 _RIGHT = 1.03
 """Where the names begin, in widths of the panel."""
@@ -83,18 +86,20 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
     height = 72 * figure.get_figheight() / rows * 0.7
     bottom, top = panel.get_ylim()
     ends = [(line.band.means[-1] - bottom) / (top - bottom) for line in lines]
-    places = spread(ends, _LABEL_POINTS * _LINE_HEIGHT / height)
-    for line, place in zip(lines, places, strict=True):
-        step, value = line.band.steps[-1], line.band.means[-1]
-        early = step < last
+    labels = [_label(line, _shown(line.band.means[-1], top, share), last) for line in lines]
+    rows_of_text = max((label.count("\n") + 1 for label in labels), default=1)
+    places = spread(ends, rows_of_text * _LABEL_POINTS * _LINE_HEIGHT / height)
+    for line, label, place in zip(lines, labels, places, strict=True):
+        early = line.band.steps[-1] < last
         panel.annotate(
-            f"{line.name}  {_shown(value, top, share)}" + (f" (step {step})" if early else ""),
-            xy=(step, value),
+            label,
+            xy=(line.band.steps[-1], line.band.means[-1]),
             xytext=(_RIGHT, place),
             textcoords=panel.transAxes,
             annotation_clip=False,
             color=line.colour,
             fontsize=_LABEL_POINTS,
+            linespacing=1.1,
             verticalalignment="center",
             # Dotted where it crosses the panel: it must not be taken for a curve.
             arrowprops={
@@ -107,6 +112,16 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
                 "relpos": (0, 0.5),  # from the middle of the name's left edge, so that it crosses no other name
             },
         )
+
+
+def _label(line: Line, value: str, last: int) -> str:
+    """Return the name of a line and its last value, a long one in several rows."""
+    step = line.band.steps[-1]
+    label = f"{line.name}: {value}" + (f" (step {step})" if step < last else "")
+    if len(label) <= _LABEL_CHARACTERS:
+        return label
+    settings = label.replace(" %", "\N{NO-BREAK SPACE}%").replace(", ", ",\n").split("\n")
+    return "\n".join(textwrap.fill(setting, _LABEL_CHARACTERS) for setting in settings)
 
 
 def _shown(value: float, top: float, share: bool) -> str:

@@ -17,6 +17,8 @@ from verl_comprl.watch.watched_run import RECENT, WatchedRun, recent_mean
 
 _WIDE, _NARROW = 96, 56
 """Columns from which there is room for remarks, and below which there is none for recent means."""
+_BESIDE_REMARKS = 50
+"""Columns of name, numbers and curve, which remarks leave free; one that is longer than the rest has more lines."""
 _MODES = {"with": "with experience", "without": "without"}
 
 
@@ -156,8 +158,10 @@ class Page:
         shares = ", ".join(
             f"{name} {100 * value / total:.0f} %" for name, value in spent.items() if value / total > 0.005
         )
+        # The seconds are those of a step alone: evaluations and checkpoints are between steps.
+        remark = f"of the run: {shares}" if shares else ""
         now, mean = _seconds(seconds[-1]), _seconds(recent_mean(seconds))
-        yield Row("time per step", now, mean, Sparkline(seconds, 0), shares, style="bold")
+        yield Row("time per step", now, mean, Sparkline(seconds, 0), remark, style="bold")
         device = watched.values("actor/perf/max_memory_allocated_gb")
         if any(map(math.isfinite, device)):
             others = {
@@ -193,7 +197,7 @@ def _table(rows: Sequence[Row], width: int) -> Table:
         table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=True, style="cyan")
     if width >= _WIDE:
-        table.add_column(no_wrap=True, style="dim", max_width=width // 2, overflow="ellipsis")
+        table.add_column(style="dim", max_width=width - _BESIDE_REMARKS)
     for row in rows:
         cells: list[RenderableType] = [Text(row.name, style=row.style), row.now]
         if width >= _NARROW:

@@ -66,22 +66,65 @@ def test_list_json_has_every_field(comprl_bank: Run, folder: Path) -> None:
     assert done.err == "4 of 6 entries shown; --limit 0 shows all\n"
 
 
-def test_list_prints_a_table(comprl_bank: Run, folder: Path) -> None:
+def test_list_prints_a_table(comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = comprl_bank("list", "--path", folder, "--where", "created_step=99")
     assert (done.code, done.out, done.err) == (0, "", "no entries meet the condition\n")
+    monkeypatch.setenv("COLUMNS", "120")
     done = comprl_bank("list", "--path", folder, "--where", "created_step=4")
     (entry,) = [entry for entry in contents(folder) if entry.created_step == 4]
     header, line = done.out.splitlines()
-    assert header.split() == ["id", "tasks", "step", "uses", "success", "title"]
-    assert line.split() == [entry.id[:8], "minihack", "4", "0", "-", "quarantined", "lesson", "4"]
+    assert header.split() == ["id", "tasks", "step", "uses", "success", "title", "/", "content"]
+    text = ["lesson", "4", "/", "open", "the", "door", "4"]
+    assert line.split() == [entry.id[:8], "minihack", "4", "0", "-", "quarantined", *text]
     assert done.err == ""
 
 
-def test_the_table_has_room_for_titles_next_to_several_tasks(comprl_bank: Run, folder: Path) -> None:
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_list_shows_the_field_that_it_is_sorted_by(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    def shown(field: str) -> tuple[str, list[str]]:
+        done = comprl_bank("list", "--path", folder, "--sort", field, "--reverse", "--where", "uses>=1")
+        *header, first, second, third = done.out.splitlines()
+        return " ".join(" ".join(header).split()), [first, second, third]
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    header, rows = shown("posterior_success")
+    assert header == f"posterior id {'tasks step ' if width > 99 else ''}uses success success title / content"
+    values = [line.partition(" lesson")[0].split()[-1] for line in rows]
+    assert values == ["0.857", "0.333", "0.167"]  # (5 + 1) / (5 + 2), (0 + 1) / (1 + 2), (1 + 1) / (10 + 2)
+    assert {shown(field)[0] for field in ("uses", "success_rate", "title")} == {
+        header.removeprefix("posterior ").replace("success success", "success")
+    }
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S* +lesson", shown("created_at")[1][0])
+
+
+def test_a_long_text_is_cut_at_the_width_of_the_terminal(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (entry,) = [entry for entry in contents(folder) if entry.title == "lesson 2"]
+    long = entry.model_copy(update={"content": "one\ntwo " + 60 * "more "})
+
+    async def lengthen() -> None:
+        store = await EmbeddedStore.open(folder, embedding=None)
+        await store.upsert([long], await FakeEmbedder().embed_documents(["x"]))
+        await store.close()
+
+    asyncio.run(lengthen())
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        (_, line) = comprl_bank("list", "--path", folder, "--where", "title=lesson 2").out.splitlines()
+        assert "lesson 2 / one two more" in line and line.rstrip().endswith("…") and len(line) <= width
+
+
+def test_the_table_has_room_for_texts_next_to_several_tasks(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     (entry,) = [entry for entry in contents(folder) if len(entry.tasks) == 2]
     lines = comprl_bank("list", "--path", folder).out.splitlines()
     (line,) = [line for line in lines if line.startswith(entry.id[:8])]
-    assert f"{entry.tasks[0]} +1 " in line and line.rstrip().endswith(entry.title)
+    assert f"{entry.tasks[0]} +1 " in line and line.rstrip().endswith(f"{entry.title} / {entry.content}")
 
 
 def test_show_prints_text_counters_and_lineage(comprl_bank: Run, folder: Path) -> None:

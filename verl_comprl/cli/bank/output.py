@@ -16,6 +16,13 @@ from rich.text import Text
 from verl_comprl.display.printable import printable
 from verl_comprl.experience import Experience
 
+_COLUMNS = {"id": "id", "tasks": "tasks", "step": "created_step", "uses": "uses", "success": "success_rate"}
+"""Heading of each column of a list → field of the entry."""
+_WIDE, _ROOM_NEEDED = 100, ("tasks", "step")
+"""Columns of a terminal from which on a list shows these as well: on a narrower one they would leave texts no room."""
+_LONGEST = 25
+"""Characters of any column but the text: a date and time."""
+
 
 def entry_fields(entry: Experience) -> dict[str, Any]:
     """Return an entry's fields and the totals of its usage, JSON-compatible."""
@@ -35,27 +42,44 @@ def print_fields(fields: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping):
             value = " · ".join(f"{key} {_formatted(item)}" for key, item in value.items())
         table.add_row(name.replace("_", " "), _cell(value))
-    _print(table)
+    _console().print(table)
 
 
-def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None = None) -> None:
-    """Print one row per entry, cut at the width of the terminal, with its score in front if there are ``scores``."""
+def print_entries(entries: Sequence[Experience], scores: Sequence[float] | None = None, sorted_by: str = "") -> None:
+    """Print one line per entry, cut at the width of the terminal.
+
+    Args:
+        entries: In this order.
+        scores: Printed in front of them.
+        sorted_by: Field whose values are printed too.
+    """
+    console = _console()
+    columns = {name: field for name, field in _COLUMNS.items() if console.width >= _WIDE or name not in _ROOM_NEEDED}
+    if sorted_by and sorted_by not in (*columns.values(), "title", "content", "text"):
+        columns[sorted_by.replace("_", "\n")] = sorted_by  # in several lines: it may be longer than its values
+    shown = {name: [_brief(entry, field) for entry in entries] for name, field in columns.items()}
+    if scores is not None:
+        shown = {"score": [f"{score:.3f}" for score in scores], **shown}
+    if any(entry.quarantined for entry in entries):
+        shown[""] = ["quarantined" if entry.quarantined else "" for entry in entries]
     table = Table(box=None, pad_edge=False)
-    columns = ("id", "tasks", "step", "uses", "success", "", "title")
-    for name in columns if scores is None else ("score", *columns):
-        table.add_column(name, no_wrap=name != "title")  # only the title is shortened on a narrow terminal
-    for row, entry in enumerate(entries):
-        state = "quarantined" if entry.quarantined else ""
-        title = entry.title or entry.content
-        values = (entry.id[:8], _brief(entry.tasks), entry.created_step, entry.uses, entry.success_rate, state)
-        cells = map(_cell, values if scores is None else (f"{scores[row]:.3f}", *values))
-        table.add_row(*cells, _cell(title, no_wrap=True, overflow="ellipsis"))
-    _print(table)
+    for name in shown:
+        table.add_column(name, no_wrap=True, max_width=_LONGEST)
+    table.add_column("title / content")  # only this one is shortened on a narrow terminal
+    for entry, *values in zip(entries, *shown.values(), strict=True):
+        text = " / ".join(filter(None, (entry.title, entry.content)))
+        table.add_row(*map(_cell, values), _cell(text, no_wrap=True, overflow="ellipsis"))
+    console.print(table)
 
 
-def _brief(tasks: Sequence[str]) -> str:
-    """Return the first task and how many others there are: with all of them an entry would have no room for a title."""
-    return " ".join([*tasks[:1], *([f"+{len(tasks) - 1}"] if len(tasks) > 1 else [])])
+def _brief(entry: Experience, field: str) -> Any:
+    """Return a field as it fits into a column: of several tasks the first one and how many others there are."""
+    value = getattr(entry, field)
+    if isinstance(value, tuple):
+        return " ".join([*value[:1], *([f"+{len(value) - 1}"] if len(value) > 1 else [])])
+    if field.endswith("_at"):
+        return format_time(value)
+    return value[:8] if field == "id" else value
 
 
 def _formatted(value: Any) -> str:
@@ -68,5 +92,5 @@ def _cell(value: Any, **style: Any) -> Text:
     return Text(" ".join(printable(_formatted(value)).split()), **style)
 
 
-def _print(table: Table) -> None:
-    Console(file=sys.stdout, highlight=False).print(table)
+def _console() -> Console:
+    return Console(file=sys.stdout, highlight=False)

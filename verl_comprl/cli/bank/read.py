@@ -89,7 +89,7 @@ async def _list(source: BankSource, options: argparse.Namespace) -> int:
         for entry in shown:
             print(json.dumps(entry_fields(entry)))
     elif shown:
-        print_entries(shown)
+        print_entries(shown, sorted_by=options.sort or "")
     else:
         print("no entries" + (" meet the condition" if options.where else ""), file=sys.stderr)
     if len(shown) < len(entries):

@@ -64,8 +64,9 @@ export function Bank() {
     names=${(row) => `${columns.title[row]} ${columns.id[row]}`}
     main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${columns.title[row] || "(no title)"}</span>
       <small>${columns.kind[row]}${columns.step[row] == null ? "" : ` in step ${columns.step[row]}`}${
-        columns.fate[row] === "present" ? "" : ` · ${columns.fate[row]}`} · ${columns.tasks[row].join(", ")}${
-        columns.rate[row] == null ? "" : ` · ${percent(columns.rate[row])} of ${number(columns.uses[row])}`}</small>`}
+        columns.fate[row] === "present" ? "" : ` · ${columns.fate[row]}`}${
+        columns.rate[row] == null ? "" : ` · ${percent(columns.rate[row])} of ${number(columns.uses[row])}`} · ${
+        columns.tasks[row].join(", ")}</small>`}
     top=${curve && html`<div class="timeline"><${Chart} curve=${curve} steps=${steps} height=${96}
       pick=${(step) => replace((now) => ({ ...now, query: { ...now.query, at: String(step) } }))} /></div>`}
     detail=${(row) => html`<${Entry} row=${row} />`} />`;

@@ -5,6 +5,8 @@ import { Rewards } from "viewer/call";
 import { usePane } from "viewer/route";
 
 const DEPTH = 6;
+const FREE = "For each episode that it guided, the success of the free half of its prompt; shown is their mean. "
+  + "A prompt counts as often as such episodes had it, so the mean may differ from the success of the free episodes taken together.";
 
 // Ancestors (or descendants) as an indented list, each entry once.
 function Kin({ row, next, seen = new Set([row]), depth = 0 }) {
@@ -39,7 +41,7 @@ export function Entry({ row }) {
     ${detail && html`
     <section class="worth">
       <div><span class="label">with it</span><b class="accent">${percent(value("rate"))}</b><small>${number(value("uses"))} episodes</small></div>
-      <div><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${number(detail.free_count)} episodes</small></div>
+      <div title=${FREE}><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${number(detail.free_count)} episodes</small></div>
       <div><span class="label">gain in points</span><b><${Gain} of=${entries} row=${row} /></b><small>${
         value("gain_low") == null ? "" : `95 %: ${points(value("gain_low"))} to ${points(value("gain_high"))}`}</small></div>
       <${Compared} rate=${value("rate")} free=${value("free")} interval=${detail.interval} freeInterval=${detail.free_interval} width=${220} />

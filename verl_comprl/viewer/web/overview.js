@@ -40,7 +40,8 @@ function Ranked({ row }) {
   const { value } = useAsync(() => entries.detail(row), [entries, row]);
   return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · ${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}`}</small></div>
     <${Compared} rate=${rate[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
-    <${Gain} of=${entries} row=${row} /></li>`;
+    <${Gain} of=${entries} row=${row} />
+    <p class="content">${value?.content ?? "…"}</p></li>`;
 }
 
 export function Overview() {
