@@ -32,7 +32,9 @@ def test_an_unknown_choice_of_a_group_names_the_choices_and_not_where_hydra_look
         compose(None, None, ["actor@extractor.actor=megatron_actr"])
     line = str(raised.value)
     assert line.startswith("actor=megatron_actr is unknown; did you mean megatron_actor? allowed: actor, dp_actor, ")
-    with pytest.raises(ConfigError, match="^arm=complementry is unknown; did you mean complementary[?] allowed: all_g"):
+    with pytest.raises(
+        ConfigError, match=r"^arm=complementry is unknown; did you mean complementary[?] allowed: all_g"
+    ):
         compose(None, None, ["arm=complementry"])
 
 

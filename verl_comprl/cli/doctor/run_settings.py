@@ -39,7 +39,7 @@ def check_settings(setup: Setup) -> str:
     if absent := _absent_models(config, comprl):
         shown = " and ".join(f"{key}={model}" for key, model in absent.items())
         raise Problem(
-            f"allowed, with data and environments, but not on this machine, so that the run loads it from the hub: {shown}",
+            f"allowed, with data and environments; not on this machine, so that the run loads it from the hub: {shown}",
             "; ".join(f"hf download {model}" for model in dict.fromkeys(absent.values())) + ", or name a model folder",
             warning=True,
         )
