@@ -49,7 +49,7 @@ class FolderLock:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise FolderInUse(
-                f"{what} {folder} is already open in process {owner}; close that run or choose another {setting}"
+                f"{what} {folder} is already open in process {owner}; end that first, or choose another {setting}"
             ) from error
         except OSError as error:  # ENOLCK, for example, on a network's disk without locks
             os.close(descriptor)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.config.arm_check import unknown_arms
+from verl_comprl.config.composing import composing_mistake, one_line, unknown_options
 from verl_comprl.config.reading import ConfigError, unknown_overrides
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.errors import INTERRUPTED
@@ -137,7 +138,6 @@ def _checked(config: Any, display: Any) -> Any | None:
     from verl_comprl import plugin
     from verl_comprl.compat import check_symbols
     from verl_comprl.config.asynchrony import asynchrony_notes
-    from verl_comprl.config.composing import one_line
     from verl_comprl.config.validation import check_cluster_slots
     from verl_comprl.config.variants import variant_notes
     from verl_comprl.experience import StoreError
@@ -226,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     if {"-h", "--help"} & set(given):
         print(_HELP, end="")
         return 0
-    if mistakes := unknown_arms(given) + unknown_overrides(given):
+    if mistakes := unknown_options(_options_first(given)) + unknown_arms(given) + unknown_overrides(given):
         print("\n".join(f"error: {mistake}" for mistake in mistakes))
         return 2
     if (nodes := node_count(os.environ)) > 1:
@@ -254,8 +254,6 @@ def _compose_and_run(given: list[str]) -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
-
-    from verl_comprl.config.composing import composing_mistake
 
     code = 0
 

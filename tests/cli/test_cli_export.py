@@ -79,7 +79,9 @@ def test_models_and_bank_of_the_latest_checkpoint(
     import torch
 
     assert exported(run_folder, "--output", tmp_path / "out") == 0
-    report = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    assert "note" not in shown.err
     assert report["checkpoint"].endswith("global_step_8")
     assert report["written"] == [str(tmp_path / "out" / name) for name in ("actor", "extractor", "bank")]
     assert (tmp_path / "out/bank/manifest.json").read_text() == "8"
@@ -89,6 +91,7 @@ def test_models_and_bank_of_the_latest_checkpoint(
         for name, weights in base.items():
             torch.testing.assert_close(found[name].float(), (weights + 0.25).bfloat16().float())
         assert not list((tmp_path / "out" / role).glob("*.pt"))
+        assert len({file.stat().st_mode for file in (tmp_path / "out" / role).iterdir()}) == 1, "as the umask gives"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
@@ -109,6 +112,24 @@ def test_one_part_of_another_step(run_folder: Path, tmp_path: Path) -> None:
     assert exported(run_folder, "--step", 4, "--only", "bank", "--output", tmp_path / "out") == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["bank"]
     assert (tmp_path / "out/bank/manifest.json").read_text() == "4"
+
+
+def test_models_that_a_checkpoint_has_no_more_are_noted(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exported(run_folder, "--step", 4, "--output", tmp_path / "out") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["written"] == [str(tmp_path / "out/bank")]
+    assert shown.err.startswith(
+        "note: global_step_4 has no actor and no extractor any more: a run keeps the models of "
+    )
+    baseline = tmp_path / "baseline"
+    (baseline / "global_step_4/comprl/bank").mkdir(parents=True)
+    (baseline / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"comprl": {"experience": False}}))
+    exported(baseline, "--step", 4, "--output", tmp_path / "other")
+    assert capsys.readouterr().err.startswith("note: global_step_4 has no actor any more: ")
+    exported(baseline, "--step", 4, "--only", "bank", "--output", tmp_path / "bank")
+    assert capsys.readouterr().err == ""
 
 
 def test_an_adapter_is_exported_apart_from_its_base(tmp_path: Path) -> None:

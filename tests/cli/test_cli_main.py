@@ -1,5 +1,6 @@
 """The entry point: exit codes and messages."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -63,6 +64,36 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr(data, "run", lambda _: signal.raise_signal(signal.SIGINT))
     assert main.main(["data", "minihack", "--split", "train", "--output", "x.parquet"]) == 130
     assert capsys.readouterr().err == "comprl data: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["completion", "bash"], 1),
+        (["env", "list"], 1),
+        (["train", "--help"], 1),
+        (["train", "--info", "defaults-tree"], 0),  # logged line by line, and nobody asks whether it arrived
+    ],
+    ids=str,
+)
+def test_an_output_that_nobody_reads_ends_the_command_without_a_word(arguments: list[str], code: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "verl_comprl.cli.main", *arguments]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert (done.stderr, done.returncode) == ("", code)
+
+
+def test_a_connection_that_breaks_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Any) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(data, "run", fail)
+    assert main.main(["data", "minihack", "--split", "train", "--output", "x.parquet"]) == 2
+    assert capfd.readouterr().err == "comprl data: [Errno 32] Broken pipe\n"
 
 
 def test_train_gets_the_rest_of_the_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ def test_nothing_to_draw_and_wrong_usage(tmp_path: Path, capsys: pytest.CaptureF
         "the run writes it when its models have started"
     )
     assert main.main(["plot", run, "--output", str(tmp_path / "out")]) == 1
+    file = starting / "train.log"
+    assert main.main(["plot", run, "--output", str(file)]) == 2
+    assert capsys.readouterr().err.endswith(f"--output {file} is a file; name the folder of the figures\n")
     assert main.main(["plot", run, "--output", str(tmp_path / "out"), "--window", "0"]) == 2
     assert main.main(["plot", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     shown = capsys.readouterr().err

@@ -50,10 +50,19 @@ def test_a_mistyped_folder_and_a_folder_as_output_leave_nothing_behind(
     before = sorted(tmp_path.rglob("*"))
     assert main.main(["view", "rum"]) == 2
     assert capsys.readouterr().err == "comprl view: rum is not a folder of a run: it does not exist\n"
-    for output in ("run", "/"):
+    assert main.main(["view", "run/metrics.jsonl"]) == 2
+    assert capsys.readouterr().err == "comprl view: run/metrics.jsonl is not a folder of a run: it is a file\n"
+    for output in ("run", "/", "new/"):
         assert main.main(["view", "run", "--output", output]) == 2
         assert f"--output {output} is a folder; name a file, such as " in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_that_cannot_be_written_is_called_what_the_user_calls_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["view", str(folder), "--output", "/proc/x.html"]) == 2
+    assert capsys.readouterr().err.endswith(": '/proc/x.html'\n")
 
 
 def test_the_viewer_imports_neither_verl_nor_torch() -> None:

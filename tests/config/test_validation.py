@@ -79,6 +79,11 @@ def test_a_good_config_passes(config: DictConfig) -> None:
         ("comprl.warmup_steps", -1, "comprl.warmup_steps=-1 .*of at least 0"),
         ("comprl.merge.every", -5, "comprl.merge.every=-5 .*of at least 0"),
         ("comprl.bank.scope", "tasks", "comprl.bank.scope='tasks' .*one of all, environment, task"),
+        ("actor_rollout_ref.actor.optim.lr", "fast", "actor.optim.lr='fast' is not allowed; it must be a number$"),
+        ("actor_rollout_ref.actor.optim.lr", None, "actor_rollout_ref.actor.optim.lr=None is not allowed"),
+        ("actor_rollout_ref.actor.optim.weight_decay", True, "optim.weight_decay=True is not allowed; it must be a n"),
+        ("extractor.actor.optim.lr_warmup_steps", "1e1o", "extractor.actor.optim.lr_warmup_steps='1e1o' is not"),
+        ("extractor.actor.optim.betas", [0.9, "x"], r"extractor.actor.optim.betas=\[0.9, 'x'\] is not allowed"),
         ("extractor.actor.checkpoint.async_save", True, "extractor.actor.checkpoint.async_save=true is not allowed"),
         ("actor_rollout_ref.model.path", None, "actor_rollout_ref.model.path is missing; give a folder or the name"),
         ("extractor.model.path", "", "extractor.model.path is missing; give a folder or the name"),
@@ -111,6 +116,10 @@ def test_each_mistake_is_one_line_with_value_and_remedy(config: DictConfig, key:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("actor_rollout_ref.actor.optim.lr", 0),
+        ("actor_rollout_ref.actor.optim.min_lr_ratio", None),
+        ("actor_rollout_ref.actor.optim.optimizer", "Adam"),
+        ("critic.optim.lr", "fast"),  # which is not used
         ("comprl.guided_fraction", 0.25),
         ("comprl.guided_fraction", 1),
         ("comprl.initial_bank", "hf://datasets/user/name"),
@@ -126,6 +135,11 @@ def test_each_mistake_is_one_line_with_value_and_remedy(config: DictConfig, key:
 def test_what_is_allowed_passes(config: DictConfig, key: str, value: Any) -> None:
     OmegaConf.update(config, key, value)
     validate(config)
+
+
+def test_a_critic_s_optimizer_counts_if_there_is_a_critic(config: DictConfig) -> None:
+    config.critic.enable, config.critic.optim.lr = True, "fast"
+    assert mistakes(config) == ["critic.optim.lr='fast' is not allowed; it must be a number"]
 
 
 @pytest.mark.parametrize("key", ["actor.ppo_micro_batch_size_per_gpu", "rollout.log_prob_micro_batch_size_per_gpu"])

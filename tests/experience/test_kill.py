@@ -75,7 +75,9 @@ async def test_second_process_is_refused_and_the_first_unharmed(tmp_path: Path) 
     try:
         assert writer.stdout is not None
         added = acknowledged([writer.stdout.readline()])[0]["added"]
-        with pytest.raises(StoreError, match=f"already open in process {writer.pid}; close that run or choose another"):
+        with pytest.raises(
+            StoreError, match=f"already open in process {writer.pid}; end that first, or choose another"
+        ):
             await ExperienceBank.open(BankConfig(path=str(tmp_path)), FakeEmbedder())
         steps = acknowledged([writer.stdout.readline() for _ in range(100)])  # it still writes
     finally:

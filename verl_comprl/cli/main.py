@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import select
 import sys
 
 from verl_comprl import __version__
@@ -36,8 +37,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a sub-command and return its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
+    """Run a sub-command and return its exit code; 1 if nobody reads its output any more, as after ``| head``."""
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()  # not left to the interpreter, which would complain
+    except BrokenPipeError:
+        # What is still in its buffer goes nowhere when the interpreter flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(given: list[str]) -> int:
     quiet_libraries()
     if given[:1] == ["train"]:  # everything after it is for Hydra
         return train.run(given[1:])
@@ -48,12 +60,21 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return options.run(options)
     except (ValueError, ImportError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _output_is_unread():
+            raise
         # It may quote a bank of somebody else.
         print(printable(f"comprl {options.command}: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # also how a server is ended
         print(f"comprl {options.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _output_is_unread() -> bool:
+    """Return whether it is standard output that has lost its reader, and not a connection of the command."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 if __name__ == "__main__":

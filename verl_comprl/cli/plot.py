@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.window is not None and options.window < 1:
         raise ValueError(f"--window {options.window} must be at least 1")
+    if options.output.exists() and not options.output.is_dir():
+        raise ValueError(f"--output {options.output} is a file; name the folder of the figures")
     groups = group_runs([open_run(folder) for folder in options.runs], options.by)
     try:
         from verl_comprl.plot.figures import Drawing

@@ -16,9 +16,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "guided, and the extractor's calls. It needs neither a server nor a network, and can be passed on.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or still running")
-    parser.add_argument(
-        "--output", type=Path, help=f"file to write (default: RUN/{FILE}; of several runs, {FILE} in this folder)"
-    )
+    parser.add_argument("--output", help=f"file to write (default: RUN/{FILE}; of several runs, {FILE} in this folder)")
     parser.add_argument(
         "--episodes",
         type=int,
@@ -39,9 +37,10 @@ def run(options: argparse.Namespace) -> int:
     """
     from verl_comprl.viewer.view import write_view
 
-    file = options.output or (options.runs[0] / FILE if len(options.runs) == 1 else Path(FILE))
-    if file.is_dir():
-        raise ValueError(f"--output {file} is a folder; name a file, such as {file / FILE}")
+    default = options.runs[0] / FILE if len(options.runs) == 1 else FILE
+    file = Path(options.output or default)
+    if file.is_dir() or str(options.output).endswith("/"):  # which a Path leaves out
+        raise ValueError(f"--output {options.output or file} is a folder; name a file, such as {file / FILE}")
     write_view(options.runs, file, options.episodes)
     print(f"{file} ({file.stat().st_size / 2**20:.1f} MB)")
     if options.open:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import OverrideParseException
+from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
@@ -48,10 +48,27 @@ def composing_mistake(error: BaseException) -> str:
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         near = did_you_mean(str(cause.key), map(str, cause.parent_node))
         return f"{cause.full_key} is unknown; {near}a new key is set with +{cause.full_key}="
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"{group}={name} is unknown; {did_you_mean(name, error.options)}allowed: {', '.join(error.options)}"
     text = one_line(error)
     if isinstance(error, OverrideParseException):
         return f"{error.override} cannot be read: {text.partition(' See https')[0]}"
     return text.partition(" Config search path:")[0]
+
+
+def unknown_options(arguments: Sequence[str]) -> list[str]:
+    """Return one line for each option that Hydra does not know; it would answer with its usage and no nearest name.
+
+    Args:
+        arguments: Those of the launcher, options first.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    _, left = parser.parse_known_args(arguments)
+    names = [argument.partition("=")[0] for argument in left if argument.startswith("-")]
+    return [f"{name} is unknown; {did_you_mean(name, parser._option_string_actions)}see --help" for name in names]
 
 
 def one_line(error: BaseException) -> str:

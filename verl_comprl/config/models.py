@@ -9,18 +9,27 @@ from omegaconf import DictConfig
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
-def read_model_file(model: str, name: str) -> dict[str, Any]:
-    """Return a JSON file of a model folder, or of a model in the hub's cache; empty if it is not on this machine."""
+def find_model_file(model: str, name: str) -> Path | None:
+    """Return a file of a model folder, or of a model in the hub's cache; ``None`` if it is not on this machine."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    file: Any = Path(model) / name
+    if (file := Path(model) / name).exists():
+        return file
     try:
-        if not file.exists():
-            file = try_to_load_from_cache(model, name)
-        fields = json.loads(Path(file).read_text(encoding="utf-8")) if isinstance(file, str | Path) else {}
-    except (HFValidationError, OSError, ValueError):
-        return {}  # neither a folder nor a name on the hub, or no JSON
+        cached = try_to_load_from_cache(model, name)
+    except HFValidationError:
+        return None  # no name that the hub could have
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def read_model_file(model: str, name: str) -> dict[str, Any]:
+    """Return a JSON file of a model; empty if it is not on this machine, or no JSON object."""
+    try:
+        file = find_model_file(model, name)
+        fields = json.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):
+        return {}
     return fields if isinstance(fields, dict) else {}
 
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -50,6 +50,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *asynchrony_mistakes(config, comprl),
         *_loggers(config),
         *_models(config, comprl.has_extractor_engine),
+        *_optimizers(config, comprl.has_extractor_engine),
         *_weight_sync(config, comprl.has_extractor_engine),
         *undividable(config, comprl),
         *_micro_batches(config),
@@ -168,6 +169,23 @@ def _models(config: DictConfig, extractor: bool) -> Iterator[str]:
             yield f"{subtree}.model.path is missing; give a folder or the name of a model on the hub"
         elif _looks_local(path) and not (Path(path) / "config.json").exists():
             yield f"{subtree}.model.path={path} has no config.json; give a model folder or the name of one on the hub"
+
+
+def _optimizers(config: DictConfig, extractor: bool) -> Iterator[str]:
+    """Check that numbers of the optimizers are numbers; verl takes any text, and a worker fails when it has started."""
+    from hydra.utils import get_class
+
+    has_critic = config.critic.enable or config.algorithm.adv_estimator == "gae"
+    used = {"actor_rollout_ref.actor": True, "extractor.actor": extractor, "critic": has_critic}
+    for name in (name for name, is_used in used.items() if is_used):
+        settings: Any = OmegaConf.to_container(OmegaConf.select(config, f"{name}.optim"), resolve=True)
+        for key, kind in get_type_hints(get_class(settings["_target_"])).items():
+            kinds = get_args(kind) or (kind,)  # of an optional number, or of a pair of them
+            given = settings.get(key)
+            if not {int, float} & {*kinds} or key not in settings or (given is None and type(None) in kinds):
+                continue
+            if not all(type(number) in (int, float) for number in (given if isinstance(given, list) else [given])):
+                yield f"{name}.optim.{key}={given!r} is not allowed; it must be a number"
 
 
 def _weight_sync(config: DictConfig, extractor: bool) -> Iterator[str]:

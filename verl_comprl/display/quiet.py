@@ -1,5 +1,6 @@
 """Keeps logs, warnings and progress bars of other libraries off the terminal."""
 
+import logging
 import os
 import warnings
 
@@ -30,3 +31,4 @@ def quiet_libraries() -> None:
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore")  # for this process; the variable is for its workers
+    logging.raiseExceptions = False  # otherwise each record for a pipe that nobody reads prints a traceback

@@ -25,7 +25,8 @@ class RunRecord:
         """
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise FileNotFoundError(f"{self.folder} is not a folder of a run: it does not exist")
+            wrong = "it is a file" if self.folder.exists() else "it does not exist"
+            raise FileNotFoundError(f"{self.folder} is not a folder of a run: {wrong}")
         self._episodes = StepFiles(self.folder / EPISODES)
         self._calls = StepFiles(self.folder / CALLS)
 

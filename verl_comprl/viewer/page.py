@@ -32,6 +32,9 @@ def write_page(file: Path, title: str, blocks: Iterable[Block]) -> None:
         file: HTML file; its folder is created.
         title: Title of the browser's window.
         blocks: Written in this order; the page is painted as soon as the first ones have been read.
+
+    Raises:
+        OSError: If the file cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     building = file.with_name(f".{file.name}.building")
@@ -42,6 +45,10 @@ def write_page(file: Path, title: str, blocks: Iterable[Block]) -> None:
                 out.write(f'<script type="text/plain" id="{html.escape(block.name)}">{block.text}</script>\n')
             out.write("</body>\n</html>\n")
         building.replace(file)
+    except OSError as error:
+        if error.filename == str(building):
+            error.filename = str(file)  # the user knows no other name
+        raise
     finally:
         building.unlink(missing_ok=True)
 

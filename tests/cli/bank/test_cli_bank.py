@@ -289,6 +289,24 @@ async def test_search_fetches_more_hits_until_enough_meet_the_conditions() -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        (["--task", "minihak"], "nothing found: no entry has the task minihak; did you mean minihack?\n"),
+        (["--where", "uses>100"], "nothing found\n"),
+    ],
+)
+def test_a_search_that_can_find_nothing_loads_no_embedder(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, condition: list[str], message: str
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise ValueError("the embedder was loaded")
+
+    monkeypatch.setattr(read, "load_embedder", refuse)
+    assert comprl_bank("search", "key", "--path", folder, *condition) == (0, "", message)
+    assert comprl_bank("search", "key", "--path", folder).err == "comprl bank: the embedder was loaded\n"
+
+
 @pytest.mark.slow
 def test_search_with_the_embedder_the_bank_was_built_with(comprl_bank: Run, folder: Path) -> None:
     assert comprl_bank("reembed", "--path", folder, "--embedder", "builtin").code == 0

@@ -20,6 +20,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from verl_comprl import __version__
 from verl_comprl.cli.bank.serve import _is_loopback
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank
 
@@ -96,6 +97,7 @@ async def test_an_agent_searches_and_asks_over_stdio(
 ) -> None:
     server = StdioServerParameters(command=sys.executable, args=asking, env=variables())
     async with asyncio.timeout(120), Client(server) as client:
+        assert client.server_info and client.server_info.version == __version__
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search", "search_and_ask"}
         assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())

@@ -81,6 +81,17 @@ def test_dry_run_changes_nothing(comprl_bank: Run, folder: Path) -> None:
     assert done.code == 0 and done.out.endswith("would delete 3 of 6 entries\n") and len(steps(folder)) == 6
 
 
+def test_how_many_of_the_entries_are_shown_is_said(
+    comprl_bank: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_shown = comprl_bank("delete", "--path", folder, "--where", "uses>=1", "--dry-run").out
+    monkeypatch.setattr(write, "_SHOWN", 2)
+    done = comprl_bank("delete", "--path", folder, "--where", "uses>=1", "--dry-run")
+    *_, note, would = done.out.splitlines()
+    assert note == "the first 2 of these 3 entries are shown" and would == "would delete 3 of 6 entries"
+    assert "shown" not in all_shown and len(all_shown.splitlines()) == len(done.out.splitlines())
+
+
 @pytest.mark.parametrize("verb", ["delete", "quarantine", "release"])
 def test_a_selection_of_entries_is_required(comprl_bank: Run, folder: Path, verb: str) -> None:
     done = comprl_bank(verb, "--path", folder, "--yes")
@@ -179,7 +190,7 @@ def test_import_with_another_embedder_is_refused_or_embedded_again(
 
 @pytest.mark.parametrize(
     ("snapshot", "message"),
-    [("nowhere", "incomplete or damaged"), ("hf://datasets/one", "hf://datasets/<user>/<name>, got")],
+    [("nowhere", "there is no snapshot /"), ("hf://datasets/one", "hf://datasets/<user>/<name>, got")],
 )
 def test_importing_something_else_than_a_snapshot_is_refused(
     comprl_bank: Run, tmp_path: Path, snapshot: str, message: str

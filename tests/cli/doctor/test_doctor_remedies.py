@@ -1,5 +1,6 @@
 """Ways in which an installation, a machine or a run's arguments are wrong, and what the doctor says to each."""
 
+import json
 import shutil
 import socket
 from collections.abc import Iterator
@@ -178,16 +179,53 @@ def test_bad_model_path(doctor: Any) -> None:
     assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in finding["message"]
 
 
-def test_what_verl_refuses_is_said_with_its_reason(
-    doctor: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def tasks_and_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Arguments of a run that lack the sizes of micro-batches."""
     tasks, models = tmp_path / "tasks.parquet", RECIPES / "miniature/models/plain"
     assert main(["data", "vaults", "--split", "train", "--count", "16", "--output", str(tasks)]) == 0
     capsys.readouterr()
-    files = (f"data.train_files={tasks}", f"data.val_files={tasks}", "data.train_batch_size=16")
-    paths = (f"actor_rollout_ref.model.path={models}/actor", f"extractor.model.path={models}/extractor")
-    finding = doctor("settings", *files, *paths)
+    files = [f"data.train_files={tasks}", f"data.val_files={tasks}", "data.train_batch_size=16"]
+    return [*files, f"actor_rollout_ref.model.path={models}/actor", f"extractor.model.path={models}/extractor"]
+
+
+def test_what_verl_refuses_is_said_with_its_reason(doctor: Any, tasks_and_models: list[str]) -> None:
+    finding = doctor("settings", *tasks_and_models)
     assert finding["status"] == "failed" and finding["remedy"] and "micro_batch_size_per_gpu" in finding["message"]
+
+
+@pytest.fixture
+def good_run(tasks_and_models: list[str]) -> list[str]:
+    sizes = [f"{model}.actor.use_dynamic_bsz=true" for model in ("actor_rollout_ref", "extractor")]
+    return [*tasks_and_models, *sizes, "trainer.n_gpus_per_node=2"]
+
+
+def test_what_verl_prints_is_not_in_the_output(
+    doctor: Any, good_run: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor("settings", *good_run)["message"] == "allowed, with models, data and environments"
+    assert main(["doctor", *good_run]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ok    settings: allowed, with models, data and environments",
+        "All checks passed.",
+    ]
+    monkeypatch.setenv("COMPRL_VERBOSE", "1")
+    assert main(["doctor", "--json", *good_run]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["ok"] and "validate_config" in printed.err
+
+
+def test_a_model_that_is_not_on_this_machine_is_a_warning(doctor: Any, good_run: list[str]) -> None:
+    finding = doctor("settings", *good_run, "actor_rollout_ref.model.path=nowhere")
+    assert finding["status"] == "warning" and finding["remedy"].startswith("hf download nowhere")
+    assert finding["message"].endswith("the run loads it from the hub: actor_rollout_ref.model.path=nowhere")
+    unused = doctor("settings", *good_run, "extractor.model.path=nowhere", "arm=baseline")
+    assert unused["status"] == "ok"
+
+
+def test_a_learning_rate_that_is_no_number_is_refused(doctor: Any, good_run: list[str]) -> None:
+    finding = doctor("settings", *good_run, "actor_rollout_ref.actor.optim.lr=fast")
+    assert finding["status"] == "failed" and "actor_rollout_ref.actor.optim.lr='fast' is not" in finding["message"]
 
 
 def test_a_recipe_whose_folders_are_not_named(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,9 +90,9 @@ async def test_an_empty_bank_and_saving_twice(bank: Any, apply: Any, tmp_path: P
         ),
         ("manifest.json", lambda data: data[:20], "incomplete or damaged"),
         ("manifest.json", lambda data: b"[]", "incomplete or damaged"),
-        ("manifest.json", None, "incomplete or damaged"),
-        ("data/entries.parquet", None, "incomplete or damaged"),
-        ("vectors.safetensors", None, "incomplete or damaged"),
+        ("manifest.json", None, "incomplete or damaged: it has no manifest.json"),
+        ("data/entries.parquet", None, "incomplete or damaged: it has no data/entries.parquet"),
+        ("vectors.safetensors", None, "incomplete or damaged: it has no vectors.safetensors"),
     ],
 )
 async def test_damage_is_found_and_the_bank_left_alone(

@@ -41,7 +41,7 @@ def test_a_second_start_ends_before_it_touches_anything(tmp_path: Path) -> None:
     try:
         assert other.stdout and other.stdout.readline() == "locked\n"
         trainer = baseline(tmp_path)
-        with pytest.raises(FolderInUse, match=rf"already open in process {other.pid}; close that run .*local_dir"):
+        with pytest.raises(FolderInUse, match=rf"already open in process {other.pid}; end that first, .*local_dir"):
             trainer._setup()
         trainer.close()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.lock"]

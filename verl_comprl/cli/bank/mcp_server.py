@@ -10,6 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field
 
+from verl_comprl import __version__
 from verl_comprl.cli.bank.read import matching_hits
 from verl_comprl.cli.bank.source import BankSource
 from verl_comprl.experience import Experience, sanitize
@@ -64,7 +65,7 @@ def make_server(source: BankSource, calls: ExtractorCalls | None) -> MCPServer:
         source: The bank.
         calls: The extractor that answers questions; without one there is no ``search_and_ask``.
     """
-    server = MCPServer("experience-bank", instructions=_INSTRUCTIONS, log_level="ERROR")
+    server = MCPServer("experience-bank", version=__version__, instructions=_INSTRUCTIONS, log_level="ERROR")
 
     @server.tool(annotations=_READ_ONLY)
     async def search(query: Query, limit: Annotated[int, Field(ge=1, le=50)] = 5, task: Task = "") -> Found:

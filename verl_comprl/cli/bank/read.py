@@ -134,8 +134,9 @@ def _usage(usage: TaskUsage) -> str:
 
 
 async def _search(source: BankSource, options: argparse.Namespace) -> int:
-    task = [] if options.task is None else [f"tasks={options.task}"]
-    hits = await matching_hits(source, options.query, options.limit, parse_where(options.where + task))
+    meets = _searched(options)
+    there = any(map(meets, await source.entries()))  # otherwise ``reading`` has loaded no embedder
+    hits = await matching_hits(source, options.query, options.limit, meets) if there else []
     if not hits:
         print(f"nothing found{await _unknown_task(source, options.task)}", file=sys.stderr)
     elif options.json:
@@ -144,6 +145,10 @@ async def _search(source: BankSource, options: argparse.Namespace) -> int:
     else:
         print_entries([entry for entry, _ in hits], [score for _, score in hits])
     return 0
+
+
+def _searched(options: argparse.Namespace) -> Condition:
+    return parse_where(options.where + ([] if options.task is None else [f"tasks={options.task}"]))
 
 
 async def _unknown_task(source: BankSource, task: str | None) -> str:
@@ -193,8 +198,10 @@ async def _verify(source: BankSource, _: argparse.Namespace) -> int:
 
 
 async def _read(command: ReadCommand, options: argparse.Namespace) -> int:
-    embedder = partial(load_embedder, options) if command is _search else None
-    async with reading(bank_config(options), embedder) as source:
+    embedder, wanted = None, None
+    if command is _search:
+        embedder, wanted = partial(load_embedder, options), _searched(options)
+    async with reading(bank_config(options), embedder, wanted) as source:
         return await command(source, options)
 
 

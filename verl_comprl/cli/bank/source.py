@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from verl_comprl.experience import BankConfig, Embedder, Experience, ExperienceBank, StoreError
+from verl_comprl.experience.transfer.query_language import Condition
 from verl_comprl.folder_lock import FolderInUse
 from verl_comprl.settings import mistakes
 
@@ -88,20 +89,24 @@ async def stored_embedding(config: BankConfig) -> dict[str, Any] | None:
 
 @asynccontextmanager
 async def reading(
-    config: BankConfig, load_embedder: Callable[[dict[str, Any]], Awaitable[Embedder]] | None = None
+    config: BankConfig,
+    load_embedder: Callable[[dict[str, Any]], Awaitable[Embedder]] | None = None,
+    wanted: Condition | None = None,
 ) -> AsyncIterator[BankSource]:
     """Open a bank for reading; if a run has its folder open, read through that run's manager.
 
     Args:
         config: Configuration of the bank.
         load_embedder: Returns the embedder for an identity; only needed for ``search``.
+        wanted: What is searched for; the embedder, which takes seconds, is not loaded where no entry meets it.
 
     Raises:
         StoreError: If the bank cannot be read.
     """
     try:
         bank = await ExperienceBank.open(config, None, read_only=True)
-        if load_embedder is not None:  # only an open bank says which one it needs
+        if load_embedder is not None and (wanted is None or any(map(wanted, bank.entries()))):
+            # Opened again, since only an open bank says which embedder it needs.
             await bank.close()
             bank = await ExperienceBank.open(config, await load_embedder(bank.embedding), read_only=True)
     except StoreError as error:

@@ -102,6 +102,8 @@ async def _change(
         named = [find_entry(entries, prefix) for prefix in options.id] if options.id else entries
         chosen = [entry for entry in dict.fromkeys(named) if meets(entry) and applies(entry)]
         print_entries(chosen[:_SHOWN])
+        if len(chosen) > _SHOWN:
+            print(f"the first {_SHOWN} of these {len(chosen)} entries are shown")
         what = f"{verb} {len(chosen)} of {len(entries)} entries"
         if options.dry_run or not chosen:
             print(f"would {what}")

@@ -1,8 +1,11 @@
 """All checks, in their order, and how they are run."""
 
+import io
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 
 from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
 from verl_comprl.cli.doctor.finding import Finding, Problem, Skipped, Status
@@ -45,7 +48,7 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
     """Yield what each check finds; one that fails stops no other."""
     for name, check in checks.items():
         try:
-            yield Finding(name, Status.OK, check(setup))
+            yield Finding(name, Status.OK, _message(check, setup))
         except Skipped as reason:
             yield Finding(name, Status.SKIPPED, str(reason))
         except Problem as problem:
@@ -58,6 +61,12 @@ def run_checks(checks: Mapping[str, Check], setup: Setup) -> Iterator[Finding]:
             message = str(error).split("\n")[0] or repr(error)
             variable = _MISSING_VARIABLE.search(message)
             yield Finding(name, Status.FAILED, message, f"export {variable[1]}=…" if variable else _SEE_TRACEBACK)
+
+
+def _message(check: Check, setup: Setup) -> str:
+    """Return what a check says; what verl and other libraries print in it would be in the middle of our output."""
+    with redirect_stdout(sys.stderr if is_verbose() else io.StringIO()):
+        return check(setup)
 
 
 def _wrong_settings(name: str, error: ConfigError) -> Finding:

@@ -1,9 +1,11 @@
 """Checks of a run's settings and of the device slots that it needs."""
 
 import copy
+from typing import Any
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.config.tree import ComprlConfig
 
 REMEDY = "change what the message names, and run comprl doctor again"
 
@@ -26,7 +28,7 @@ def check_settings(setup: Setup) -> str:
 
     config = copy.deepcopy(setup.config)
     try:
-        check_config(config)
+        comprl = check_config(config)
     except OmegaConfBaseException:
         raise  # a variable that is not set: the remedy is in the message
     except (ConfigError, AssertionError, ValueError) as error:
@@ -34,7 +36,23 @@ def check_settings(setup: Setup) -> str:
     except HydraException as error:  # what verl's own checks refuse; the reason is on its second line
         raise Problem(one_line(error), REMEDY) from error
     setup.checked = config
+    if absent := _absent_models(config, comprl):
+        shown = " and ".join(f"{key}={model}" for key, model in absent.items())
+        raise Problem(
+            f"allowed, with data and environments; not on this machine, so that the run loads it from the hub: {shown}",
+            "; ".join(f"hf download {model}" for model in dict.fromkeys(absent.values())) + ", or name a model folder",
+            warning=True,
+        )
     return "allowed, with models, data and environments"
+
+
+def _absent_models(config: Any, comprl: ComprlConfig) -> dict[str, str]:
+    """Return those models of the run, by setting, of which neither a folder nor the hub's cache has the config."""
+    from verl_comprl.config.models import find_model_file
+
+    subtrees = ("actor_rollout_ref", *(["extractor"] if comprl.has_extractor_engine else []))
+    models = {f"{subtree}.model.path": config[subtree].model.path for subtree in subtrees}
+    return {key: model for key, model in models.items() if find_model_file(model, "config.json") is None}
 
 
 def check_slots(setup: Setup) -> str:

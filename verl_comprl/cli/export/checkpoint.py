@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.config.reading import read_settings
 from verl_comprl.record import RunRecord
 from verl_comprl.trainer.checkpoint.folders import flaw
 
@@ -40,6 +41,14 @@ class Checkpoint:
         """The run's first evaluation at this step: metrics by name, empty if there was none."""
         evaluations = RunRecord(self.folder.parent).evaluations()
         return next((found for found in evaluations if found["step"] == self.step), {})
+
+    @property
+    def pruned(self) -> tuple[str, ...]:
+        """The models that this checkpoint had until the run removed them; every checkpoint has an actor at first."""
+        if (self.folder / _FOLDERS["actor"]).is_dir():
+            return ()
+        has_extractor = self.config is not None and read_settings(self.config)[0].has_extractor_engine
+        return ("actor", "extractor") if has_extractor else ("actor",)
 
     def parts(self, names: Sequence[str]) -> dict[str, Path]:
         """Return the folders of those parts that the checkpoint has.

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -38,4 +39,6 @@ def export_model(source: Path, target: Path) -> bool:
         merger = FSDPModelMerger(config)
         merger.merge_and_save()
         merger.cleanup()
+    for weights in target.rglob("*.safetensors"):  # safetensors makes them readable by their owner alone
+        shutil.copymode(target / "config.json", weights)
     return (target / "lora_adapter").is_dir()

@@ -104,6 +104,8 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
     """
     folder = folder.resolve()
     place = folder if folder.exists() else _set_aside(folder) or folder  # a crash in `_replace` can leave it there
+    if not place.exists():
+        raise SnapshotError(f"there is no snapshot {folder}; `comprl bank export` writes one")
     try:
         manifest = json.loads((place / _MANIFEST).read_bytes())
         if manifest["schema_version"] not in READABLE_VERSIONS:
@@ -128,6 +130,9 @@ def read_snapshot(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
         count, shape = manifest["count"], (manifest["count"], stored["dimension"])
     except SnapshotError:
         raise
+    except FileNotFoundError as error:
+        missing = Path(error.filename).relative_to(place)
+        raise SnapshotError(f"snapshot {folder} is incomplete or damaged: it has no {missing}") from error
     except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise SnapshotError(f"snapshot {folder} is incomplete or damaged: {error!r}") from error
     if not len(entries) == len({entry.id for entry in entries}) == len(vectors) == count:
