@@ -5,6 +5,8 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from fake_embedder import FakeEmbedder
 
@@ -14,11 +16,28 @@ FLUSH_SECONDS = 0.1
 CALL = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
 
 
+def count_flushed(bank: ExperienceBank, id: str) -> Callable[[], int]:
+    """Return what says how many uses of an entry the periodic flushes have written."""
+    ledger: Any = bank._ledger
+    write_counters, flushed = ledger.write_counters, 0
+
+    async def write() -> None:
+        nonlocal flushed
+        entry = bank.get(id)
+        uses = entry.uses if entry else 0
+        await write_counters()
+        flushed = uses
+
+    ledger.write_counters = write
+    return lambda: flushed
+
+
 async def main() -> None:
     bank = await ExperienceBank.open(BankConfig(path=sys.argv[1], flush_seconds=FLUSH_SECONDS), FakeEmbedder())
     start = time.time_ns()  # calls of an earlier process have other ids
     (anchor,) = (await bank.apply([Add(title="anchor", content="x")], call_id=f"{start}", listed=[], **CALL)).new_ids
-    print(json.dumps({"added": [anchor], "anchor": anchor}), flush=True)
+    flushed = count_flushed(bank, anchor)
+    print(json.dumps({"added": [anchor], "anchor": anchor, "flushed": 0}), flush=True)
     last: list[str] = []
     for number in itertools.count():
         title = f"lesson {number}"
@@ -28,8 +47,7 @@ async def main() -> None:
         listed = last if len(operations) > 2 else []
         report = await bank.apply(operations, call_id=f"{start}-{number}", listed=listed, **CALL)
         bank.record_outcome([anchor], success=True)
-        uses = {"uses": number + 1, "at": time.monotonic()}
-        print(json.dumps({"added": report.new_ids, "removed": listed, **uses}), flush=True)
+        print(json.dumps({"added": report.new_ids, "removed": listed, "flushed": flushed()}), flush=True)
         last = list(report.new_ids[:2])
 
 
