@@ -19,13 +19,15 @@ _QUEUE_SECONDS = 10.0
 
 
 def complete_config(config: Any) -> None:
-    """Fill in what depends on the device: the CPU where there is no accelerator."""
+    """Fill in what depends on the device, the CPU where there is no accelerator, and on the extractor's model."""
     from verl.utils.device import auto_set_device
 
+    from verl_comprl.config.models import bound_server
     from verl_comprl.config.slots import needed_slots
     from verl_comprl.platform import detection
 
     detection.complete_config(config, needed_slots(config))
+    bound_server(config.extractor)
     auto_set_device(config)
 
 

@@ -1,11 +1,13 @@
 """Reading of a model's files before it is started."""
 
+import json
 from pathlib import Path
 
+import pytest
 from foreign import CHATML, WITH_TOOLS, make_tokenizer, save_model
 from omegaconf import OmegaConf
 
-from verl_comprl.config.models import load_tokenizer, local_tokenizer, read_model_file, stop_tokens
+from verl_comprl.config.models import bound_server, load_tokenizer, local_tokenizer, read_model_file, stop_tokens
 
 
 def test_a_file_of_a_model_that_is_missing_or_no_object_is_empty(tmp_path: Path) -> None:
@@ -15,6 +17,19 @@ def test_a_file_of_a_model_that_is_missing_or_no_object_is_empty(tmp_path: Path)
     assert read_model_file(str(tmp_path), "generation_config.json") == {}
     for path in (str(tmp_path / "nowhere"), "nobody/has-this-model", "hdfs://somewhere/model"):
         assert read_model_file(path, "config.json") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "longest", "length"), [(None, 262144, 150), (None, 128, 128), (None, None, 150), (900, 262144, 900)]
+)
+def test_a_server_holds_a_prompt_and_an_answer_and_no_more_unless_asked_to(
+    tmp_path: Path, given: int | None, longest: int | None, length: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": longest}))
+    rollout = {"prompt_length": 100, "response_length": 50, "max_model_len": given}
+    model = OmegaConf.create({"model": {"path": str(tmp_path)}, "rollout": rollout})
+    bound_server(model)
+    assert model.rollout.max_model_len == length
 
 
 def test_generation_stops_at_the_tokens_of_all_files(tmp_path: Path) -> None:

@@ -276,11 +276,13 @@ def test_no_devices_at_all(config: DictConfig) -> None:
 
 def test_too_few_cpu_slots(config: DictConfig) -> None:
     config.trainer.n_gpus_per_node = 1
-    check_cluster_slots(config, {"GPU": 2.0, "CPU": 10.0})  # 3 · (1 + 1) + 4
+    check_cluster_slots(config, {"GPU": 2.0, "CPU": 17.0})  # 3 · (1 + 1) + 8 + 3
     with pytest.raises(
-        ConfigError, match=r"Ray has 9 CPU slots, but at least 10 are needed; set ray_kwargs.ray_init.num_cpus"
+        ConfigError, match=r"Ray has 16 CPU slots, but at least 17 are needed; set ray_kwargs.ray_init.num_cpus"
     ):
-        check_cluster_slots(config, {"GPU": 2.0, "CPU": 9.0})
+        check_cluster_slots(config, {"GPU": 2.0, "CPU": 16.0})
+    config.transfer_queue.backend.SimpleStorage.num_data_storage_units = 1
+    check_cluster_slots(config, {"GPU": 2.0, "CPU": 10.0})
 
 
 def test_a_running_cluster_needs_more_nodes_not_other_settings(
@@ -353,6 +355,8 @@ def test_with_an_accelerator_any_bucket_will_do(config: DictConfig, monkeypatch:
     (Path(config.extractor.model.path) / "config.json").write_text(json.dumps(SMOLLM2))
     config.extractor.rollout.checkpoint_engine.update_weights_bucket_megabytes = 1
     validate(config)
+    config.extractor.rollout.checkpoint_engine.backend = "comprl_gloo"
+    assert any("update_weights_bucket_megabytes=1 is too small" in line for line in mistakes(config))
 
 
 def test_a_model_that_is_not_on_this_machine_is_not_measured(

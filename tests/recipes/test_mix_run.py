@@ -11,7 +11,7 @@ import pytest
 from verl_comprl.record.reader import EVENTS, METRICS
 
 ROOT = Path(__file__).parents[2]
-TASKS = {"minihack/room-ultimate", "webshop", "alfworld"}
+TASKS = {"minihack/room-ultimate", "webshop-synthetic", "alfworld-generated"}
 STEPS = 12
 PER_TASK = ("guided/rollouts", "guided/success", "guided/actions", "free/rollouts", "free/success", "gap")
 

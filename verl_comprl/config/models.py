@@ -23,6 +23,21 @@ def find_model_file(model: str, name: str) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+def bound_server(model: DictConfig) -> None:
+    """Let a model's server hold a prompt and an answer; verl would take the longest text that the model can read.
+
+    For one of 262,144 tokens a single request needs 36 GiB of cache, which a shared GPU does not have.
+
+    Args:
+        model: Settings of an engine and its server; ``rollout.max_model_len`` is filled in if it is null.
+    """
+    rollout = model.rollout
+    if rollout.get("max_model_len") is None:
+        longest = read_model_file(model.model.get("path") or "", "config.json").get("max_position_embeddings")
+        needed = rollout.prompt_length + rollout.response_length
+        rollout.max_model_len = min(needed, longest or needed)
+
+
 def read_model_file(model: str, name: str) -> dict[str, Any]:
     """Return a JSON file of a model; empty if it is not on this machine, or no JSON object."""
     try:

@@ -60,8 +60,8 @@ def _split(config: DictConfig) -> Iterator[str]:
     if engine.backend == "nccl" and not _nccl(engine).get("rebuild_group"):
         yield (
             "extractor.rollout.checkpoint_engine.engine_kwargs.nccl.rebuild_group must be true with "
-            "comprl.extractor.placement=split: in a group that is kept, no weights can be sent any more after a sync "
-            "that failed or without a server that has died (on the command line with + before the name)"
+            "comprl.extractor.placement=split: in a group that is kept, no weights can be sent any more once a "
+            "server has died (on the command line with + before the name)"
         )
     if engine.backend == actor.backend == "nccl" and is_separate(config) and _group(engine) == _group(actor):
         yield (

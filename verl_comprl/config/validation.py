@@ -99,8 +99,10 @@ def check_cluster_slots(config: DictConfig, resources: Mapping[str, float]) -> N
             + (f", and {others} for servers and models of their own. " if others else ". ")
             + more_gpus
         )
-    # One CPU per device slot and process that may share it; the servers and the manager take their own.
-    needed = sum(group.slots * group.processes for group in groups) + 4
+    # One CPU per device slot and process that may share it, one for each storage of the TransferQueue, for its
+    # controller and for the manager, and a free one: Ray places an actor only where one is, even if it keeps none.
+    storages = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    needed = sum(group.slots * group.processes for group in groups) + storages + 3
     if resources.get("CPU", 0) < needed:
         raise ConfigError(
             f"Ray has {int(resources.get('CPU', 0))} CPU slots, but at least {needed} are needed; "
@@ -191,14 +193,15 @@ def _optimizers(config: DictConfig, extractor: bool) -> Iterator[str]:
 def _weight_sync(config: DictConfig, extractor: bool) -> Iterator[str]:
     """Check that a bucket of the weight sync holds a model's largest tensor; verl says so only when both have started.
 
-    Only on the CPU, where buckets are shared memory: on other devices verl sends a larger tensor by itself.
+    Only where a weight passes through host memory, on the CPU and with ``comprl_gloo``: otherwise verl sends a larger
+    tensor by itself.
     """
-    if not uses_cpu():
-        return
     from verl.utils.torch_dtypes import PrecisionType
 
     for subtree in ("actor_rollout_ref", *(["extractor"] if extractor else [])):
         model, rollout = config[subtree].model, config[subtree].rollout
+        if not uses_cpu() and rollout.checkpoint_engine.backend != "comprl_gloo":
+            continue
         # Sent as the engine holds them, whatever the server's dtype.
         dtype = PrecisionType.to_dtype(config[subtree].actor.fsdp_config.get("model_dtype") or "fp32")
         bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes
