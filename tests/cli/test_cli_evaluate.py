@@ -45,8 +45,14 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
         "trainer": {"device": "cpu", "v1": {"trainer_mode": "comprl_separate_async"}},
         "actor_rollout_ref": {
             "hybrid_engine": False,
-            "rollout": {"checkpoint_engine": {"backend": "comprl_gloo"}, "val_kwargs": {"n": 2}},
+            "actor": {"checkpoint": {"load_contents": ["model", "optimizer", "extra"]}},
+            "rollout": {
+                "checkpoint_engine": {"backend": "comprl_gloo"},
+                "gpu_memory_utilization": 0.85,
+                "val_kwargs": {"n": 2},
+            },
         },
+        "extractor": {"actor": {"checkpoint": {"load_contents": ["model", "optimizer", "extra"]}}},
     }
     made: Any = OmegaConf.create(config)
     save_config(made, tmp_path)
@@ -61,6 +67,8 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     # The engine then has servers of its own, which get their weights directly.
     model = evaluated.actor_rollout_ref
     assert (model.hybrid_engine, model.rollout.checkpoint_engine.backend) == (True, "naive")
+    assert model.rollout.gpu_memory_utilization == 0.6
+    assert model.actor.checkpoint.load_contents == evaluated.extractor.actor.checkpoint.load_contents == ["model"]
 
 
 @pytest.mark.parametrize("given", ["", "/another/bank"])
@@ -80,8 +88,14 @@ def test_an_evaluation_reads_a_bank_of_its_own_and_trains_nothing(
         "trainer": {"device": "cpu", "v1": {"trainer_mode": "comprl_sync"}},
         "actor_rollout_ref": {
             "hybrid_engine": True,
-            "rollout": {"checkpoint_engine": {"backend": "naive"}, "val_kwargs": {"n": 2, "temperature": 1.0}},
+            "actor": {"checkpoint": {}},
+            "rollout": {
+                "checkpoint_engine": {"backend": "naive"},
+                "gpu_memory_utilization": 0.5,
+                "val_kwargs": {"n": 2, "temperature": 1.0},
+            },
         },
+        "extractor": {"actor": {"checkpoint": {}}},
     }
     made: Any = OmegaConf.create(config)
     save_config(made, tmp_path)

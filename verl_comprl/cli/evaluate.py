@@ -15,6 +15,9 @@ from typing import Any
 
 from verl_comprl.errors import INTERRUPTED
 
+_SHARE = 0.6
+"""Share of a device's memory that the servers take at most: the engine, which is not trained, needs the rest."""
+
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
@@ -95,7 +98,12 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
         # Nothing is trained: no servers of their own are needed, and no state of rollouts that were running.
         config.trainer.v1.trainer_mode = "comprl_sync"
         config.actor_rollout_ref.hybrid_engine = True
-        config.actor_rollout_ref.rollout.checkpoint_engine.backend = "naive"
+        server = config.actor_rollout_ref.rollout
+        server.checkpoint_engine.backend = "naive"
+        # One that had devices of its own gets room beside the engine, without whose optimizer there is enough.
+        server.gpu_memory_utilization = min(server.gpu_memory_utilization, _SHARE)
+        for model in (config.actor_rollout_ref, config.extractor):
+            model.actor.checkpoint.load_contents = ["model"]
         config.trainer.update(
             resume_mode="resume_path",
             resume_from_path=str(checkpoint),
