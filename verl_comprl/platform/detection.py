@@ -1,4 +1,4 @@
-"""Chooses the CPU where there is no accelerator or no vLLM for it, and fills in what verl, vLLM and Ray need for that.
+"""Chooses the CPU where vLLM is the CPU's or there is no accelerator, and fills in what verl, vLLM and Ray need for it.
 
 Settings of the user are never changed. With ``RAY_ADDRESS`` set nothing is chosen: this machine may have no accelerator
 while the cluster's workers have one; to use the CPUs of a cluster, set ``VERL_PLATFORM=cpu``.
