@@ -1,13 +1,14 @@
 """The resolved configuration kept in a run's folder, from which ``comprl evaluate`` starts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_comprl.config.reading import leaves
 from verl_comprl.files import write_atomically
 from verl_comprl.record.settings_file import SETTINGS as FILE
 from verl_comprl.record.settings_file import read_settings
@@ -46,17 +47,11 @@ def changed_settings(config: DictConfig, folder: Path) -> dict[str, tuple[Any, A
     """
     if not (folder / FILE).is_file():
         return {}
-    before, now = (dict(_settings(each)) for each in (read_settings(folder / FILE), _plain(config)))
+    before, now = (
+        dict(leaf for group, settings in each.items() for leaf in leaves(group, settings))
+        for each in (read_settings(folder / FILE), _plain(config))
+    )
     return {key: (before[key], now[key]) for key in before.keys() & now.keys() if before[key] != now[key]}
-
-
-def _settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each setting; a list is one value."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _plain(config: DictConfig) -> Any:

@@ -1,4 +1,6 @@
-"""Chooses the CPU where vLLM is the CPU's or there is no accelerator, and fills in what verl, vLLM and Ray need for it.
+"""Chooses the CPU if vLLM is the CPU's build, or if there is neither an accelerator nor the build for one.
+
+For a CPU run it also fills in the settings and variables that verl, vLLM and Ray need.
 
 Settings of the user are never changed. With ``RAY_ADDRESS`` set nothing is chosen: this machine may have no accelerator
 while the cluster's workers have one; to use the CPUs of a cluster, set ``VERL_PLATFORM=cpu``.
@@ -19,7 +21,7 @@ _VLLM_DEFAULTS = {
 }
 
 VARIABLES = ("VERL_PLATFORM", *_VLLM_DEFAULTS)
-"""What :func:`select_platform` sets for this process and its workers."""
+"""Variables that :func:`select_platform` sets for this process and its workers."""
 
 _CPUS_PER_SLOT = 16
 """Ray's CPUs are only counted: they may exceed the cores, and too few of them make verl wait forever."""

@@ -16,7 +16,7 @@ _LABEL_CHARACTERS = 28
 """Of a line of a label; a longer one would take the panel's width from its axes."""
 _LINE_HEIGHT = 1.3
 _RIGHT = 1.03
-"""Where the names begin, in widths of the panel."""
+"""Left end of the names, in widths of the panel."""
 
 
 @dataclass(frozen=True)

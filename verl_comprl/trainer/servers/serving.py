@@ -139,7 +139,7 @@ class Serving:
             return
         try:
             result_within(late, seconds, "an earlier transfer of the extractor's weights to end")
-        except Exception:
+        except Exception:  # its own, which nobody needs any more, or that the time is up
             if not late.done():
                 raise
 

@@ -147,10 +147,10 @@ class Watch:
             self._guarded(lambda finding=finding: self._say(finding, here), None)
 
     def _guarded(self, function: Callable[[], T], otherwise: T) -> T:
-        """Return what ``function`` returns: a watchdog that fails must not end what it watches."""
+        """Return what ``function`` returns, or ``otherwise`` if it fails, which is printed the first time."""
         try:
             return function()
-        except Exception:
+        except Exception:  # whatever it is: a watchdog that fails must not end what it watches
             if not self._failed:
                 print(f"the watchdog failed; it continues:\n{traceback.format_exc()}")
             self._failed = True
