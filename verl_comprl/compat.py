@@ -109,6 +109,8 @@ REQUIRED_SYMBOLS = {
     "verl.utils.rollout_trace:_trace_enabled": "traces of episodes",
     "verl.utils.rollout_trace:rollout_trace_attr": "traces of episodes",
     "verl.utils.rollout_trace:rollout_trace_op": "traces of episodes",
+    "verl.utils.seqlen_balancing:calculate_workload": "equal work for the extractor's ranks",
+    "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": "equal work for the extractor's ranks",
     "verl.utils.tensordict_utils:assign_non_tensor": "batches",
     "verl.utils.tensordict_utils:assign_non_tensor_data": "batches",
     "verl.utils.tensordict_utils:assign_non_tensor_stack": "batches",

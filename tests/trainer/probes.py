@@ -28,7 +28,7 @@ def _engine_log_probs(workers: Any, tokens: list[int]) -> list[float]:
 
     from verl_comprl.extractor.buffer import TrainingBatch
     from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
-    from verl_comprl.trainer.extractor.runtime import to_tensordict
+    from verl_comprl.trainer.extractor.batch import to_tensordict
 
     record = GenerationRecord(
         id="probe",

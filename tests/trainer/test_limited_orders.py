@@ -41,7 +41,7 @@ def trainer(hang: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Any:
     trainer.config = OmegaConf.create({"actor_rollout_ref": {}})
     names = ("abort_replicas", "sleep_replicas", "resume_generation_replicas")
     trainer.checkpoint_manager = SimpleNamespace(replicas=[], **dict.fromkeys(names, hang))
-    trainer.actor_rollout_wg = SimpleNamespace(restart=hang)
+    trainer.actor_rollout_wg = SimpleNamespace(restart=hang, free_cached_memory=hang)
     trainer.engines, trainer.llm_server_manager = SimpleNamespace(has_actor=True, lend_actor=lambda _: None), None
     trainer.stop, trainer._took_over = SimpleNamespace(made=False), True
     trainer._saved_step = trainer.global_steps = 1
@@ -76,6 +76,10 @@ def test_a_run_takes_engines_over_within_a_limit(trainer: Any) -> None:
     trainer.checkpoint_manager.sleep_replicas = dict
     limited(lambda: setup(trainer), "the actor's workers to begin another run")
     limited(lambda: engine_sharing.EngineSharing.on_init_end(trainer), "resume_generation_replicas")
+
+
+def test_memory_for_the_extractors_turn_is_given_back_within_a_limit(trainer: Any) -> None:
+    limited(trainer.free_memory, "the actor's workers to give back memory")
 
 
 def test_a_transfer_of_the_actors_weights_has_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,3 +73,15 @@ class EngineSharing(PPOTrainer):
             ray.exceptions.RayError: If one has died.
         """
         call_within(getattr(self.checkpoint_manager, name), SERVER_SECONDS, f"the actor's servers ({name})")
+
+    def free_memory(self) -> None:
+        """Let the actor's workers give back the device memory that they keep for their next update.
+
+        verl does so when the actor's weights go to its servers, which is after the extractor's turn on the same device.
+
+        Raises:
+            WaitTimeout: If a worker hangs.
+            ray.exceptions.RayError: If one has died.
+        """
+        limit = comprl_config(self.config).work_timeout
+        call_within(self.actor_rollout_wg.free_cached_memory, limit, "the actor's workers to give back memory")

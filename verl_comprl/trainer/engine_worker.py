@@ -35,6 +35,11 @@ class EngineWorker(DetachActorWorker):
         set_cpu_priority(priority)
 
     @register(dispatch_mode=_ALL_RANKS)
+    def free_cached_memory(self) -> None:
+        """Give back the device memory that PyTorch keeps for the next update."""
+        aggressive_empty_cache(force_sync=True)
+
+    @register(dispatch_mode=_ALL_RANKS)
     def restart(self, config: DictConfig) -> None:
         """Build model, optimizer and learning-rate schedule again, from the random state of the first time.
 

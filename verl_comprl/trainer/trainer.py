@@ -194,6 +194,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         if not self.stop.made:
             with marked_timer("extractor_slice", timing_raw):
                 # The actor's servers pause until the end of the step.
+                if self.comprl.shares_slots:
+                    self.free_memory()
                 self.experience_runtime.take_turn()
         return batch
 

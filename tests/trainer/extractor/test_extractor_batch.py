@@ -10,7 +10,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl_comprl.algorithm.policy_loss import cispo_loss
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
-from verl_comprl.trainer.extractor.runtime import to_tensordict
+from verl_comprl.trainer.extractor.batch import balanced, to_tensordict
 
 
 def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
@@ -64,3 +64,25 @@ def test_verl_trains_the_stored_responses_with_the_stored_log_probs() -> None:
     values = {name: float(metrics[f"actor/{name}"].values[0]) for name in ("clip_fraction_low", "clip_fraction_high")}
     assert values == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
     assert float(metrics["actor/ratio"].values[0]) == pytest.approx((1 + 2.0137527 + 0.3678794 + 0.9512294) / 4)
+
+
+def test_ranks_get_equal_work_and_each_record_keeps_its_own_numbers() -> None:
+    lengths = [4000, 3000, 1000, 10, 20, 30]  # in this order the second rank would have 60 tokens
+    records = [
+        GenerationRecord(
+            id=str(length),
+            kind=CallKind.DISTILL,
+            prompt_ids=(0,) * (length - 1),
+            response_ids=(0,),
+            response_log_probs=(-1.0,),
+            weight_version=0,
+        )
+        for length in lengths
+    ]
+    numbers = [float(length) for length in lengths]
+    batch = TrainingBatch(records, rewards=numbers, weights=numbers, advantages=numbers)
+    shared = balanced(batch, 2)
+    found = [int(record.id) for record in shared.records]
+    assert sorted(found) == sorted(lengths) and abs(sum(found[:3]) - sum(found[3:])) <= 60
+    assert shared.rewards == shared.weights == shared.advantages == [float(each) for each in found]
+    assert balanced(batch, 1) is batch

@@ -22,6 +22,7 @@ class Workers:
         self.gate = threading.Event()
         self.steps = 0
         self.failure: Exception | None = None
+        self._dispatch_info = {"actor": [0]}
 
     def update_actor(self, data: TensorDict) -> TensorDict:
         self.gate.wait(10)
@@ -37,6 +38,7 @@ class Servers:
     def __init__(self) -> None:
         self.versions: list[int] = []
         self.replicas: list[Any] = []
+        self.backend = "naive"
 
     def update_weights(self, version: int) -> None:
         self.versions.append(version)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayActorError
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer.servers import serving as module
@@ -31,6 +31,7 @@ class Servers:
         self.failing: dict[str, Exception] = {}
         self.hanging = ""
         self.dead: set[str] = set()
+        self.backend = "naive"
         self.replicas = [Replica("a")]
 
     def remove_replicas(self, replicas: list[Any]) -> None:
@@ -250,6 +251,51 @@ def test_what_is_told_last_is_the_state_although_two_threads_tell(make: Make, se
         thread.join(5)
     told = [event for event in servers.events if event in ("away", "back")]
     assert told == ["away", "back"] and serving.state is State.SERVING
+
+
+def test_all_leave_the_group_of_a_transfer_that_failed_before_the_next_one(
+    make: Make, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NCCL asks for; verl lets them leave only after a transfer that succeeded."""
+
+    class Worker:
+        def __init__(self, name: str) -> None:
+            self.execute_checkpoint_engine = SimpleNamespace(remote=lambda method: f"{method} {name}")
+
+    def leave(methods: list[str]) -> list[str]:
+        return [f"{method} engine{rank}" for rank, method in enumerate(methods)]
+
+    def wait_for(left: Any, *_: Any) -> None:
+        if isinstance(left, str):  # not the question whether servers are there
+            servers.note(left)
+
+    serving = make(False)
+    monkeypatch.setattr(module, "wait_for", wait_for)
+    servers.backend = "nccl"
+    engine: Any = SimpleNamespace(world_size=2, execute_checkpoint_engine=leave)
+    servers.__dict__["actor_wg"] = engine
+    for replica in servers.replicas:
+        replica.__dict__["workers"] = [Worker("receiver")]
+    everyone = ["finalize engine0", "finalize engine1", "finalize receiver"]
+    servers.failing = {"sync": RuntimeError("NCCL"), "finalize engine1": RayActorError()}
+    for before in ([], everyone):
+        servers.events.clear()
+        with pytest.raises(RuntimeError, match="NCCL"):
+            serving.publish(3, 5)
+        assert [event for event in servers.events if event.startswith("finalize")] == before
+    servers.events.clear()
+    del servers.failing["sync"]
+    serving.publish(4, 5)
+    assert servers.events == [*everyone, "sync 4", "resume", "back"]
+    servers.events.clear()
+    serving.publish(5, 5)
+    assert servers.events == ["abort", "sync 5", "resume"]
+    servers.failing = {"sync": RuntimeError("NCCL"), "finalize receiver": WaitTimeout("it to leave", 1)}
+    with pytest.raises(RuntimeError, match="NCCL"):
+        serving.publish(6, 5)
+    with pytest.raises(WaitTimeout, match="it to leave"):
+        serving.publish(7, 5)
+    assert serving.state is State.DOWN
 
 
 @pytest.mark.parametrize("fails", [False, True])

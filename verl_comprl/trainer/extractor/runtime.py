@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from verl.checkpoint_engine import CheckpointEngineManager
@@ -37,6 +36,7 @@ from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
+from verl_comprl.trainer.extractor.batch import balanced, to_tensordict
 from verl_comprl.trainer.servers.failover_client import SurvivingClient
 from verl_comprl.trainer.servers.load_balancer import forget_requests
 from verl_comprl.trainer.servers.serving import Serving, State
@@ -60,38 +60,6 @@ def extractor_view(config: DictConfig) -> DictConfig:
         view.data.max_prompt_length = view.actor_rollout_ref.rollout.prompt_length
         view.data.max_response_length = view.actor_rollout_ref.rollout.response_length
     return view
-
-
-def to_tensordict(batch: TrainingBatch) -> TensorDict:
-    """Return a CISPO batch in verl's no-padding layout: jagged tensors, one row per record.
-
-    ``old_log_probs`` are the generator's, stored when the text was written (Eq. 3).
-    """
-
-    def jagged(rows: list[torch.Tensor]) -> torch.Tensor:
-        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-
-    prompts = [torch.tensor(record.prompt_ids, dtype=torch.int64) for record in batch.records]
-    responses = [torch.tensor(record.response_ids, dtype=torch.int64) for record in batch.records]
-    masks = [torch.ones_like(response) for response in responses]
-    log_probs = [torch.tensor(record.response_log_probs, dtype=torch.float32) for record in batch.records]
-    advantages = [
-        torch.full((len(response),), advantage, dtype=torch.float32)
-        for response, advantage in zip(responses, batch.advantages, strict=True)
-    ]
-    sequences = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
-    return tu.get_tensordict(
-        {
-            "prompts": jagged(prompts),
-            "responses": jagged(responses),
-            "input_ids": jagged(sequences),
-            "position_ids": jagged([torch.arange(len(sequence)) for sequence in sequences]),
-            "response_mask": jagged(masks),
-            "loss_mask": jagged(masks),
-            "old_log_probs": jagged(log_probs),
-            "advantages": jagged(advantages),
-        }
-    )
 
 
 class ExtractorRuntime:
@@ -221,21 +189,21 @@ class ExtractorRuntime:
         """
         model = self.config.actor_rollout_ref
         size = len(batch.records)
-        data = to_tensordict(batch)
-        tu.assign_non_tensor(
-            data,
-            calculate_entropy=False,
-            distillation_use_topk=False,
-            distillation_only=False,
-            global_batch_size=size,
-            mini_batch_size=size,
-            epochs=1,
-            seed=model.actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": False},
-            temperature=model.rollout.temperature,
-        )
 
         def take_step() -> TensorDict:
+            data = to_tensordict(balanced(batch, self._data_ranks()))
+            tu.assign_non_tensor(
+                data,
+                calculate_entropy=False,
+                distillation_use_topk=False,
+                distillation_only=False,
+                global_batch_size=size,
+                mini_batch_size=size,
+                epochs=1,
+                seed=model.actor.data_loader_seed,
+                dataloader_kwargs={"shuffle": False},
+                temperature=model.rollout.temperature,
+            )
             output = self.workers.update_actor(data)
             self.weight_version += 1  # here, since nobody may be waiting any more
             return output
@@ -243,6 +211,13 @@ class ExtractorRuntime:
         self._updating = begin(take_step, "the extractor's update")
         metrics: dict[str, Any] = tu.get(self._end_of_update(), "metrics")
         return {name.removeprefix("actor/"): float(value) for name, value in reduce_metrics(metrics).items()}
+
+    def _data_ranks(self) -> int:
+        """Return how many ranks a batch is divided among, which the workers know; sequence parallelism lowers it."""
+        known = self.workers._dispatch_info
+        if "actor" not in known:
+            known["actor"] = self.workers._query_dispatch_info("actor")
+        return max(known["actor"]) + 1
 
     def wait_for_late_update(self) -> None:
         """Wait for an update that took longer than its limit, if there is one, as long again.

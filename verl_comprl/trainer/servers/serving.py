@@ -14,9 +14,11 @@ for each other.
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any
+
+from ray.exceptions import RayError
 
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
@@ -113,6 +115,7 @@ class Serving:
         try:
             self._wait_for_late_transfer(seconds)
             self._leave_out_the_dead()
+            self._leave_failed_transfer()
             # Weights must not change under a running generation: its log-probs would belong to no version.
             if not self._quiet:
                 self._abort()
@@ -142,6 +145,25 @@ class Serving:
         except Exception:  # its own, which nobody needs any more, or that the time is up
             if not late.done():
                 raise
+
+    def _leave_failed_transfer(self) -> None:
+        """Let all processes leave the group of a transfer that failed, as verl does only after one that succeeded.
+
+        NCCL takes none of them into a new group before that. One that is not in a group any more says so by an error.
+
+        Raises:
+            WaitTimeout: If one hangs, which might never come to the next transfer either.
+        """
+        failed = self._copying is not None and self._copying.done() and self._copying.exception() is not None
+        if not failed or self._control.backend == "naive":  # which has no group
+            return
+        engines = self._control.actor_wg
+        leaving = list(engines.execute_checkpoint_engine(["finalize"] * engines.world_size))
+        receivers = [worker for replica in self.replicas for worker in replica.workers]
+        leaving += [worker.execute_checkpoint_engine.remote("finalize") for worker in receivers]
+        for each in leaving:
+            with suppress(RayError):
+                wait_for(each, SERVER_SECONDS, "processes to leave a transfer of weights that failed")
 
     def _leave_out_the_dead(self) -> None:
         """Continue with the servers that are left; one that has died would fail every order to all of them.
