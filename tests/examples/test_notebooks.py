@@ -16,6 +16,8 @@ OURS = re.compile(r"/(root|home|work|tmp|var)/[\w.-]+")
 """Folders of the machine on which a notebook was executed."""
 
 
+REPEATABLE = ("own_environment", "reading_a_run")
+"""Notebooks that print the same every time."""
 LONG = {"complementary_rl"}
 """Its run is that of tests/recipes/test_learning.py with fewer steps."""
 
@@ -34,6 +36,14 @@ def pictures(notebook: Any) -> list[bytes]:
     return [base64.b64decode(output.data["image/png"]) for output in outputs if "image/png" in output.get("data", {})]
 
 
+def printed(notebook: Any, folder: str) -> list[str]:
+    """Texts that the cells print or show, with ``FOLDER`` for the folder of the notebook's files."""
+    outputs = [output for cell in cells(notebook, "code") for output in cell.outputs]
+    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
+    # A file that a cell writes was there already when the notebook was saved.
+    return [text.replace(folder, "FOLDER").replace("Overwriting", "Writing") for text in texts]
+
+
 def run(file: Path, parameters: dict[str, Any], folder: Path) -> None:
     has_files = "FOLDER" in file.read_text()
     executed = execute(file, parameters | ({"FOLDER": str(folder)} if has_files else {}), timeout=600)
@@ -41,6 +51,8 @@ def run(file: Path, parameters: dict[str, Any], folder: Path) -> None:
     assert len(pictures(executed)) == len(pictures(saved)) >= 1
     printing = [[bool(cell.outputs) for cell in cells(notebook, "code")] for notebook in (executed, saved)]
     assert printing[0] == printing[1]
+    if file.stem in REPEATABLE:
+        assert printed(executed, str(folder)) == printed(saved, f"outputs/notebooks/{file.stem}")
 
 
 @pytest.mark.slow
@@ -56,7 +68,7 @@ def test_a_notebook_that_trains_runs(file: Path, tmp_path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert TRAINING.keys() | QUICK.keys() <= {file.stem for file in NOTEBOOKS}
+    assert {*TRAINING, *QUICK, *REPEATABLE} <= {file.stem for file in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
