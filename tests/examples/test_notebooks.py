@@ -40,8 +40,7 @@ def printed(notebook: Any, folder: str) -> list[str]:
     """Texts that the cells print or show, with ``FOLDER`` for the folder of the notebook's files."""
     outputs = [output for cell in cells(notebook, "code") for output in cell.outputs]
     texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
-    # A file that a cell writes was there already when the notebook was saved.
-    return [text.replace(folder, "FOLDER").replace("Overwriting", "Writing") for text in texts]
+    return [text.replace(folder, "FOLDER") for text in texts]
 
 
 def run(file: Path, parameters: dict[str, Any], folder: Path) -> None:
