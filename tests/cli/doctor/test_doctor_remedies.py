@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from chat_endpoint import ChatEndpoint, refusal
+from omegaconf import OmegaConf
 
 from verl_comprl import compat, plugin
 from verl_comprl.cli.doctor import bank as bank_checks
@@ -19,6 +20,7 @@ from verl_comprl.cli.doctor.finding import Problem, Status
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.cli.main import main
 from verl_comprl.launch.versions import installed_versions
+from verl_comprl.trainer.run_folder.lock import lock_run
 from verl_comprl.training import complete_config
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -353,3 +355,21 @@ def test_a_gpu_that_is_expected(
     finding = doctor("device")
     assert finding["status"] == status and finding["message"].startswith(message)
     assert finding["remedy"] == ("unset VERL_PLATFORM" if status == "failed" else "")
+
+
+def test_a_folder_in_which_another_run_trains(tmp_path: Path) -> None:
+    def check() -> str:
+        config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+        return run_settings.check_run_folder(Setup(checked=config))
+
+    assert check() == f"{tmp_path} has no run yet" and not list(tmp_path.iterdir())
+    lock = lock_run(tmp_path, tell=print)
+    assert lock is not None
+    with pytest.raises(Problem, match="already open in this process") as found:
+        check()
+    assert "trainer.default_local_dir=OTHER_FOLDER" in found.value.remedy
+    lock.release()
+    assert check() == f"no other run has {tmp_path}"
+    lock = lock_run(tmp_path, tell=print)  # the check has released it
+    assert lock is not None
+    lock.release()

@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
     "environments": environments.check_environments,
     "sandbox": environments.check_sandbox,
     "settings": run_settings.check_settings,
+    "folder": run_settings.check_run_folder,
     "slots": run_settings.check_slots,
 }
 _MISSING_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")

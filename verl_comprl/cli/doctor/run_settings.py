@@ -1,6 +1,7 @@
-"""Checks of a run's settings and of the device slots that it needs."""
+"""Checks of a run's settings, its folder and the device slots that it needs."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
@@ -53,6 +54,25 @@ def _absent_models(config: Any, comprl: ComprlConfig) -> dict[str, str]:
     subtrees = ("actor_rollout_ref", *(["extractor"] if comprl.has_extractor_engine else []))
     models = {f"{subtree}.model.path": config[subtree].model.path for subtree in subtrees}
     return {key: model for key, model in models.items() if find_model_file(model, "config.json") is None}
+
+
+def check_run_folder(setup: Setup) -> str:
+    """Check that no other run has the folder; nothing is created or changed."""
+    from verl_comprl.folder_lock import FolderInUse
+    from verl_comprl.trainer.run_folder.lock import LOCK, lock_run
+
+    if setup.checked is None:
+        raise Skipped("not known: the settings of a run are not given, or are wrong")
+    folder = Path(setup.checked.trainer.default_local_dir)
+    if not (folder / LOCK).exists():
+        return f"{folder} has no run yet"
+    try:
+        lock = lock_run(folder, tell=lambda line: None)
+    except FolderInUse as error:
+        raise Problem(str(error), "wait until that run has ended, or trainer.default_local_dir=OTHER_FOLDER") from error
+    if lock is not None:
+        lock.release()
+    return f"no other run has {folder}"
 
 
 def check_slots(setup: Setup) -> str:
