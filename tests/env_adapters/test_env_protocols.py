@@ -9,6 +9,7 @@ import env_adapters
 from env_adapters import TextEnvironment
 from env_adapters.parsing import extract_action
 from env_adapters.protocols import PAPER, Protocol
+from env_adapters.sokoban.task import DIFFICULTIES
 
 AGENT = "<think>So.</think><action>{}</action>"
 ANSWER = "<answer>{}</answer>"
@@ -194,6 +195,17 @@ def test_sokoban(protocol: str, form: str, boxes: int, turns: int, reward: float
     assert environment.step("I do not know")[1:4] == (penalty, False, False)
     environment, _ = start("sokoban", 4, protocol=protocol, max_turns=40)
     assert win(environment, form)[:2] == (reward, True)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "authors", "verl-agent", "ragen"])
+def test_only_the_papers_sokoban_has_a_band_of_solution_lengths(protocol: str) -> None:
+    environment: Any = env_adapters.make("sokoban", protocol=protocol)
+    lengths = []
+    for seed in range(20):
+        environment.reset(seed=seed)
+        lengths.append(len(environment.solution))
+    shortest, longest = DIFFICULTIES["medium"]
+    assert all(shortest <= length <= longest for length in lengths) == (protocol == "paper"), lengths
 
 
 def test_frozenlake_as_ragen() -> None:

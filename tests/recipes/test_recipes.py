@@ -194,7 +194,13 @@ def test_a_bucket_too_small_for_the_small_instruct_model_is_named(composed) -> N
         validate(config)
 
 
-VARIABLES = {"alfworld": "ALFWORLD_DATA", "webshop": "WEBSHOP_DATA", "swebench": "SWEBENCH_DATA", "mix6": "WEBSHOP"}
+VARIABLES = {
+    "alfworld": "ALFWORLD_DATA",
+    "webshop": "WEBSHOP_DATA",
+    "swebench": "SWEBENCH_DATA",
+    "mix3": "WEBSHOP_DATA",
+    "mix6": "WEBSHOP_DATA",
+}
 
 
 @pytest.mark.parametrize(("recipe", "variable"), VARIABLES.items())
@@ -203,11 +209,22 @@ def test_the_papers_setting_wants_the_benchmarks_data(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COMPRL_RECIPES", str(tmp_path / "runs"))
-    for name in (*VARIABLES.values(), "COMPRL_STAND_INS"):
+    for name in {*VARIABLES.values(), "COMPRL_STAND_INS"}:
         monkeypatch.delenv(name, raising=False)
     done = subprocess.run(["bash", str(RECIPES / "run.sh"), recipe], capture_output=True, text=True)
     assert done.returncode == 2 and f"run.sh: {recipe} needs its data: " in done.stderr and variable in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("recipe", ["mix3", "mix6"])
+def test_a_mix_wants_the_data_of_each_benchmark(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COMPRL_RECIPES", str(tmp_path / "runs"))
+    monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
+    for name in ("ALFWORLD_DATA", "COMPRL_STAND_INS"):
+        monkeypatch.delenv(name, raising=False)
+    done = subprocess.run(["bash", str(RECIPES / "run.sh"), recipe], capture_output=True, text=True)
+    assert done.returncode == 2 and "ALFWORLD_DATA" in done.stderr
 
 
 def test_the_papers_swe_bench_runs_in_images_with_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

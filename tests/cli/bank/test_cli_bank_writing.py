@@ -15,6 +15,7 @@ from test_cli_bank import contents
 
 from verl_comprl.cli.bank import write
 from verl_comprl.experience import BankConfig, Experience, ExperienceBank
+from verl_comprl.experience.schema import derive_id
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 
 Run = Callable[..., Any]
@@ -162,6 +163,20 @@ def test_import_creates_a_bank_and_adds_only_missing_entries(comprl_bank: Run, f
     comprl_bank("export", tmp_path / "again", "--path", new)
     before, after = read_snapshot(tmp_path / "all", None), read_snapshot(tmp_path / "again", None)
     assert np.array_equal(before.vectors, after.vectors) and before.embedding == after.embedding
+
+
+def test_import_says_which_entries_it_would_have_replaced_and_keeps_them(
+    comprl_bank: Run, folder: Path, tmp_path: Path
+) -> None:
+    comprl_bank("export", tmp_path / "all", "--path", folder)
+    before = read_snapshot(tmp_path / "all", None)
+    parent, *_ = before.entries
+    newer = Experience(id=derive_id("newer"), title="t", content="c", parents=(parent.id,))
+    write_snapshot(tmp_path / "newer", [newer], before.vectors[:1], before.embedding)
+    done = comprl_bank("import", tmp_path / "newer", "--path", folder)
+    assert done.code == 0 and "added 1 entries" in done.out
+    assert "1 entries of the bank are older versions of imported ones; they are kept" in done.out
+    assert {parent.id, newer.id} <= {entry.id for entry in contents(folder)}
 
 
 def test_import_with_another_embedder_is_refused_or_embedded_again(

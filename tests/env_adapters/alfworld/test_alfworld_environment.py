@@ -107,6 +107,7 @@ def test_the_first_observation_is_the_room_and_the_task(environment: TextEnviron
     assert info.keys() == INFO_KEYS and info["task_id"].startswith("alfworld/train/look_at_obj_in_light-")
     assert "\nmove {object} to {receptacle}\n" in environment.instructions and "40 turns" in environment.instructions
     forms = [line.split()[0] for line in environment.instructions.split("cabinet 3:\n")[1].split("\n\n")[0].split("\n")]
+    assert "you stand at it already" in environment.instructions  # the game lists no way to where one stands
     assert forms == ["go", "take", "move", "open", "use", "clean", "heat", "cool", "inventory"]
 
 

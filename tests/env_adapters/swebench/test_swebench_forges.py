@@ -325,6 +325,7 @@ def test_what_a_patch_may_change(instances: dict[str, Instance]) -> None:
         "chronos.egg-info/entry_points.txt", "a/b.dist-info/METADATA", "pytest.py", "_pytest/__init__.py", "src/os.py",
         "setup.py", "a/.gitattributes", ".pytest.ini", "Tests/x.py", "conftest.cpython-311-x86_64-linux-gnu.so",
     ]  # fmt: skip
+    steering += ["pytest.ini", "pyproject.toml", "a/pyproject.toml", "a/setup.cfg", "setup.cfg"]
     steering += [
         "unittest.cfg", "a/nose2.cfg", "attr.py", "pytest_more/__init__.py", "telnetlib.py", "src/pytest_x.py", "new test.py",
     ]  # fmt: skip

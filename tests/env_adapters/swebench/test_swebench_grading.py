@@ -115,6 +115,11 @@ def test_known_test_files_are_restored_and_other_changes_count(start: Start, ins
     )
     assert grade_changes(start, instances["chronos-2"], SOLVE, meddle).resolved
     assert grade_changes(start, instances["chronos-2"], SOLVE, "mkdir tests/more; touch tests/test_mine.py").resolved
+    ignored = (  # a package that stands in for a module of tests, and that git would not list
+        "echo tests/test_spans/ >>.gitignore; mkdir -p tests/test_spans\n"
+        "echo 'raise SystemExit' >tests/test_spans/__init__.py; git add -f tests"
+    )
+    assert grade_changes(start, instances["chronos-2"], SOLVE, ignored).resolved
 
 
 def test_a_patch_cannot_write_outside_of_the_work_tree(start: Start, instances: dict[str, Instance]) -> None:

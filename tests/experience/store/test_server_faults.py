@@ -108,6 +108,9 @@ async def test_a_lost_answer_about_the_alias_loses_no_entry(double: QdrantDouble
     double.faults.only, double.faults.lost_answers = "/collections/aliases", 9  # every answer of it
     await store.replace_all(entries(2), vectors(2))
     double.faults.lost_answers = 0
+    # Of several actions in one call a server may have made the first ones only.
+    calls = [body["actions"] for body in double.bodies if isinstance(body, dict) and "actions" in body]
+    assert calls and all([list(action) for action in call] == [["create_alias"]] for call in calls)
     await store.upsert(entries(4)[3:], vectors(4)[3:])
     await store.close()
     again = await opened(config)
@@ -294,6 +297,17 @@ async def test_strict_mode_is_fitted(double: QdrantDouble, config: BankConfig) -
     assert len(await store.load()) == 70
     found = await store.search([SearchRequest(row, 300) for row in vectors(20)])
     assert [len(hits) for hits in found] == [70] * 20
+    await store.close()
+
+
+async def test_where_exact_searches_are_forbidden_the_index_is_searched(
+    double: QdrantDouble, config: BankConfig
+) -> None:
+    await (await opened(config)).close()
+    double.collections[f"{config.collection}.v1"]["strict"] = {"enabled": True, "search_allow_exact": False}
+    store = await opened(config)
+    await store.search([SearchRequest(vectors(1)[0], 1)])
+    assert double.bodies[-1]["searches"][0]["params"]["exact"] is False
     await store.close()
 
 
