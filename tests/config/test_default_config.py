@@ -48,6 +48,20 @@ def test_the_defaults_are_the_papers(composed: DictConfig, key: str, value: Any)
     assert OmegaConf.select(composed, key) == value
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("comprl.exploration", 0.1),
+        ("comprl.extractor.list_nearest", 3),
+        ("comprl.extractor.max_answer_share", 0.5),
+        ("comprl.bank.asked_weight", 0.5),
+        ("comprl.guide_per", "rollout"),
+    ],
+)
+def test_where_the_paper_gives_no_number_the_default_is_ours(composed: DictConfig, key: str, value: Any) -> None:
+    assert OmegaConf.select(composed, key) == value
+
+
 def test_every_interpolation_resolves_and_the_bank_takes_its_part(composed: DictConfig) -> None:
     OmegaConf.to_container(composed.extractor, resolve=True)
     bank = OmegaConf.to_container(composed.comprl.bank, resolve=True)

@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from managed import RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
 
 from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience import TaskUsage
+from verl_comprl.experience.schema import derive_id
 from verl_comprl.manager.messages import NOTHING_FOUND, UNAVAILABLE, Answer, EpisodeReport
 from verl_comprl.platform import pauses
 
@@ -82,6 +83,27 @@ async def test_a_malformed_answer_is_nothing_found_and_costs_its_record(
     batch = await setup.manager.next_batch()
     assert batch is not None and {record.kind for record in batch.records} == {"answer"}
     assert batch.rewards == [1.0, 1.0, 1.0, -1.0] and batch.advantages == [0.0, 0.0, 0.0, -2.0]
+
+
+async def test_answers_fill_at_most_half_of_a_batch(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"batch_size": 4})
+    setup.start()
+    extractor.replies["distill"] = [LESSON, LESSON, *[RETURN] * 3]
+    for id in ("x", "y"):
+        await setup.manager.report(EpisodeReport(make_request(id), guided=False))
+    await setup.finished()
+    answers = [await setup.manager.search_and_ask("open the door", *WHERE) for _ in range(3)]
+    used = tuple(str(answer.record_id) for answer in answers)
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=True, record_ids=used))
+    await setup.manager.collect(1)
+    assert await setup.manager.next_batch() is None
+    written = tuple(derive_id("distill", id) for id in ("x", "y"))
+    await setup.manager.report(EpisodeReport(make_request("b"), guided=True, record_ids=written))
+    await setup.manager.collect(2)
+    batch = await setup.manager.next_batch()  # the three answers are older
+    assert batch is not None and sorted(record.kind for record in batch.records) == ["answer"] * 2 + ["distill"] * 2
 
 
 async def test_an_answer_is_not_late_because_the_servers_paused(

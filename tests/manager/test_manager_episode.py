@@ -94,6 +94,31 @@ async def test_training_is_counted_with_the_entries_of_the_record(
     assert counted == {"one": (1, 9), "two": (1, 9), "open the door": (0, None)}
 
 
+async def test_an_update_is_weighed_at_its_own_step(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    """Eq. 7 with the defaults α = 0.5 and δ = 1, at the actor step in which the batch is taken."""
+    setup = await open_manager(extractor_settings={"batch_size": 2})
+    setup.start()
+    extractor.replies["distill"] = [LESSON, LESSON, *[RETURN] * 6]
+    for id in ("x", "y"):
+        await setup.manager.report(EpisodeReport(make_request(id), guided=False))
+    await setup.finished()
+    weights = []
+    for step in (2, 3, 4):
+        for id, success in (("x", True), ("y", False)):
+            used = (derive_id("distill", id),)
+            request = make_request(f"{step}{id}", success=success, step=step)
+            await setup.manager.report(EpisodeReport(request, guided=True, record_ids=used))
+        await setup.manager.collect(step)
+        if step == 2:
+            continue  # two batches wait at step 3
+        while batch := await setup.manager.next_batch():
+            weights.append(batch.weights)
+            await setup.manager.trained()
+    assert weights == [[1, 1], [0, 0], pytest.approx([2**-0.5] * 2)]
+
+
 async def test_votes_are_asked_for_only_where_they_are_wanted(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
@@ -125,6 +150,20 @@ async def test_entries_that_do_worse_than_the_free_half_retire(open_manager: Ope
     retired = setup.bank.get(bad)
     assert retired is not None and retired.quarantined == "0 of 2 successes, free half 0.50"
     assert (await setup.manager.metrics())["bank/quarantined"] == 1
+
+
+async def test_what_is_nearest_depends_on_the_outcome(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    setup = await open_manager(extractor_settings={"list_nearest": 1})
+    setup.start()
+    await setup.seed("find the blue key success", "find the blue key failure")
+    for id, success in (("a", True), ("b", False)):
+        request = make_request(id, success=success, goal="find the blue key")
+        await setup.manager.report(EpisodeReport(request, guided=False))
+        await setup.finished()
+        listed = extractor.prompts[-1][1].partition("1. find the blue key ")[2]
+        assert listed.startswith("success" if success else "failure")
 
 
 @pytest.mark.parametrize("guided", [True, False])

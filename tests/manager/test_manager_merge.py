@@ -141,6 +141,24 @@ async def test_a_merge_shows_what_the_outcomes_say_about_each_entry(
     ) in prompt
 
 
+async def test_a_merge_weighs_the_outcomes_of_answers_as_set(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    for weight, shown in ((0.5, "67%"), (1.0, "50%")):  # one use that succeeded, one answer that did not
+        name = f"weight-{weight}"
+        setup = await open_manager(name, extractor_settings={"distill": False}, bank={"asked_weight": weight})
+        setup.start()
+        entry, _ = await setup.seed("always jump", "never jump")
+        other = "guide"  # of the second episode; the entry was asked for
+        for id, ids, success in (("a", (entry,), True), ("b", (other, entry), False)):
+            request = make_request(id, success=success, experience_ids=ids)
+            await setup.manager.report(EpisodeReport(request, guided=True))
+        await setup.manager.collect(1)
+        await setup.manager.merge()
+        await merged(setup)
+        assert f"{shown} success" in extractor.prompts[-1][1].partition("always jump")[0], name
+
+
 async def test_all_that_one_query_may_find_is_merged_together(open_manager: Open, extractor: Extractor) -> None:
     for scope, groups in (("all", [{"a", "b"}]), ("task", [{"a"}, {"b"}])):
         setup = await open_manager(scope, bank={"scope": scope}, merge=MergeConfig(chunk=4))

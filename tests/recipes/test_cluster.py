@@ -63,6 +63,8 @@ def test_the_manifest_has_as_many_gpus_as_its_run_needs() -> None:
     python, module, name, *overrides = spec["entrypoint"].split()
     assert (python, module, name) == ("python", "-m", "verl_comprl.train") and not unknown_overrides(overrides)
     given = dict(override.split("=") for override in overrides)
+    assert float(given["actor_rollout_ref.actor.clip_ratio_c"]) == 1e9  # no dual clip, as in all recipes
+    assert {float(given[f"{model}.actor.optim.weight_decay"]) for model in ("actor_rollout_ref", "extractor")} == {0.0}
     needed = int(given["trainer.nnodes"]) * int(given["trainer.n_gpus_per_node"])
     needed += int(given["comprl.extractor.n_gpus_per_node"])
     (workers,) = spec["rayClusterSpec"]["workerGroupSpecs"]

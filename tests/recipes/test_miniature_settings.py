@@ -14,6 +14,9 @@ from verl.utils.config import omega_conf_to_dataclass
 from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.task import observation
 from env_adapters.vaults.world import MOVES
+from recipes.miniature import check as check_models
+from recipes.miniature import check_retrieval
+from recipes.miniature import run as run_module
 from recipes.miniature.arms import ARMS, FILLING_STEPS, filling, initial_bank
 from recipes.miniature.entries import WORKED, moves_content
 from recipes.miniature.run import MODELS, ROOT, main, run_name, set_environment, shared_overrides
@@ -152,6 +155,54 @@ def test_missing_models_are_named_with_the_command_that_makes_them(
     assert (
         f"python -m recipes.miniature.prepare --setting plain --output {tmp_path / 'none'}" in capsys.readouterr().err
     )
+
+
+def test_models_that_are_not_where_the_miniature_begins_are_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[Path] = []
+    expected = check_models.EXPECTED | check_retrieval.EXPECTED
+    figures = {name: (low + high) / 2 for name, (low, high) in expected.items()}
+    monkeypatch.setattr(check_retrieval, "check_retrieval", dict)
+    monkeypatch.setattr(run_module, "_train", lambda *_: trained.append(tmp_path) or 130)
+    for off, code in ({}, 130), ({"right_rule_kind_family": 0.5}, 1), ({"success_free": 0.4}, 1):
+        output = tmp_path / "-".join(["output", *off])
+        monkeypatch.setattr(check_models, "check", lambda *_, off=off, **__: figures | off)
+        assert main(["--output", str(output)]) == code
+        printed = capsys.readouterr().err
+        assert all(f"{name} is {value:.2f}, expected" in printed for name, value in off.items())
+    assert len(trained) == 1
+
+
+def test_the_figures_of_the_design_are_within_what_is_expected_and_others_are_not() -> None:
+    """The trial's, and those with which it could not show anything."""
+    good = {"success_free": 0.16, "success_right_entry": 0.9, "success_wrong_entry": 0.05, "right_contents": 0.45}
+    bad = {"success_free": 0.5, "success_right_entry": 0.6, "success_wrong_entry": 0.3, "right_contents": 0.2}
+    for figures, within in ((good, True), (bad, False)):
+        for name, value in figures.items():
+            low, high = check_models.EXPECTED[name]
+            assert (low <= value <= high) == within, name
+    assert (
+        check_models.EXPECTED["unparsable"][1] <= 0.03 and check_retrieval.EXPECTED["right_rule_kind_family"][0] > 0.9
+    )
+
+
+@pytest.mark.parametrize("setting", ["plain", "full"])
+def test_the_designs_settings(setting: Name, tmp_path: Path) -> None:
+    set_environment(tmp_path, MODELS / setting)
+    shared = shared_overrides(tmp_path / "data", families=3, seed=5, steps=60, every=30)
+    runs = [Run("complementary", (*shared, *ARMS["complementary"]))]
+    config = check(runs, compose(runs, ROOT / "recipes", SETTINGS[setting].config))[0].config
+    actor, extractor, comprl = config.actor_rollout_ref, config.extractor, config.comprl
+    assert (actor.actor.optim.lr, extractor.actor.optim.lr) == (1e-3, 5e-4)
+    assert (config.data.train_batch_size, actor.rollout.n, actor.actor.ppo_mini_batch_size) == (12, 8, 12)
+    assert (actor.rollout.temperature, actor.rollout.val_kwargs.temperature) == (1.0, 1.0)
+    assert (comprl.warmup_steps, comprl.exploration, comprl.guide_per) == (2, 0.0, "rollout")
+    assert (comprl.extractor.batch_size, comprl.extractor.format_failure_reward) == (16, -2.0)
+    assert (comprl.extractor.alpha, comprl.extractor.cooldown, comprl.extractor.list_nearest) == (0.5, 1, 0)
+    # The design's λ = 1 is for ranks that are not divided by the pool. It has 12 entries per rule (docs/miniature.md).
+    bank = comprl.bank
+    assert (bank.retrieval_pool, bank.diversity, bank.recency_seconds, bank.capacity) == (16, 1 / 16, 0.0, 24 * 24)
 
 
 def test_an_arm_that_the_setting_cannot_show_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,8 @@ composed_once = cache(compose)
 """Takes a second; places are read from the environment only when a config is resolved."""
 ROLLOUTS = {"webshop": 64, "mix3": 384, "mix6": 768}
 SEQUENCE = {"webshop": 16384, "alfworld": 16384}
+STEPS = {"alfworld": 128, "mix3": 128, "mix6": 128, "webshop": 256}
+ACTORS = {"swebench": "Qwen/Qwen3-4B-Instruct-2507"}
 
 
 def tasks(recipe: str) -> dict[str, list[str]]:
@@ -117,6 +119,16 @@ def test_the_papers_numbers(composed, recipe: str) -> None:
     for model in (config.actor_rollout_ref.actor, config.extractor.actor):
         assert (model.optim.lr, model.optim.weight_decay, model.grad_clip) == (1e-6, 0.0, 1.0)
     assert config.extractor.rollout.max_model_len == 65536
+    sampling = config.extractor.rollout
+    assert (sampling.temperature, sampling.top_p, sampling.response_length) == (1.0, 0.99, 8192)
+    assert config.trainer.total_training_steps == STEPS.get(recipe, 145)
+    assert config.comprl.max_turn_tokens == (2048 if recipe == "alfworld" else 4096)
+    assert config.actor_rollout_ref.model.path == ACTORS.get(recipe, "Qwen/Qwen2.5-7B-Instruct")
+    assert config.extractor.model.path == "Qwen/Qwen3-4B-Thinking-2507"
+    assert config.comprl.embedder.model == "Qwen/Qwen3-Embedding-0.6B"
+    for name, arguments in tasks(recipe).items():
+        assert arguments[arguments.index("--max-turns") + 1] == ("40" if name == "alfworld" else "30")
+    assert config.comprl.exploration == 0.1  # ours: the paper does not explore
     assert (config.comprl.warmup_steps, config.comprl.merge.every) == (10 if recipe == "webshop" else 5, 5)
 
 
@@ -136,9 +148,9 @@ def test_only_the_papers_setting_has_an_embedder_on_a_gpu(composed) -> None:
     assert settings["paper"].search_and_ask.timeout == 300
 
 
-@pytest.mark.parametrize("setting", ["paper", "cpu"])
-def test_neither_dual_clip_nor_weight_decay(composed, setting: str) -> None:
-    config = composed("minihack", setting)
+@pytest.mark.parametrize(("recipe", "setting"), SETTINGS)
+def test_neither_dual_clip_nor_weight_decay(composed, recipe: str, setting: str) -> None:
+    config = composed(recipe, setting)
     # A loss bounded at a billion times the advantage is not bounded.
     assert config.actor_rollout_ref.actor.clip_ratio_c == 1e9
     for model in (config.actor_rollout_ref, config.extractor):

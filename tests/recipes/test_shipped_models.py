@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from env_adapters.vaults.world import ADJECTIVES, FAMILIES, KINDS, MOVES, NOUNS
 from recipes.miniature.demonstrations import HEEDING, demonstrate, distillations
-from recipes.miniature.entries import SEEN, TRIED, WORKED
+from recipes.miniature.entries import ORDINALS, SEEN, TRIED, WORKED
 from recipes.miniature.examples import digest_of_examples
 from recipes.miniature.run import MODELS
 from recipes.miniature.settings import SETTINGS, Name
@@ -39,6 +40,14 @@ EXAMPLES: dict[Name, str] = {"plain": "b58ecaef0cc5cac0", "full": "12afe3dbc2ede
 def test_prompts_and_tokens_are_those_that_the_models_were_trained_on(setting: Name) -> None:
     # If they are meant to be others, train the models again: python -m recipes.miniature.prepare --setting …
     assert digest_of_examples(MODELS / setting / "actor", SETTINGS[setting]) == EXAMPLES[setting]
+
+
+@pytest.mark.parametrize("setting", EXAMPLES)
+@pytest.mark.parametrize("model", ["actor", "extractor"])
+def test_words_that_carry_meaning_are_single_tokens_of_the_shipped_models(setting: Name, model: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / setting / model)
+    for word in (*MOVES, *KINDS, *FAMILIES, *ADJECTIVES, *NOUNS, *ORDINALS):
+        assert len(tokenizer.encode(f" {word}", add_special_tokens=False)) == 1, word
 
 
 # The loss of the demonstrator itself, who is random, is about 0.35.

@@ -36,6 +36,15 @@ async def test_both_halves_have_the_environments_tools_and_calls_are_routed_by_n
     assert free.extra_fields["reward_extra_info"]["invalid_actions"] == 0.0
 
 
+async def test_the_extractor_reads_which_tools_the_environment_has(make_loop, tokenizer):
+    manager = ScriptedManager(GUIDE, ANSWER)
+    server = ScriptedServer(tokenizer, [call("dig")] * 9)
+    await play(make_loop(server, manager, response_length=500), **unfinished(0))
+    (report,) = [arguments[0] for name, arguments, _ in manager.calls if name == "report"]
+    assert report.request.instructions.endswith("Tool dig: Dig.")
+    assert "search_and_ask" not in report.request.instructions  # the actor's question is no action
+
+
 HARMONY = "<|start|>assistant<|channel|>commentary to=functions.search_and_ask <|constrain|>json<|message|>{}<|call|>"
 
 

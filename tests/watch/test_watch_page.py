@@ -18,7 +18,15 @@ EVALUATION = {
     "comprl/eval/success_without": 0.2,
 }
 STEPS = {
-    step: halves(step / 20, 0.25, guided__actions=3.0, bank__size=24.0, extractor__updates=2.0, extractor__reward=-0.5)
+    step: halves(
+        step / 20,
+        0.25,
+        guided__actions=3.0,
+        bank__size=24.0,
+        bank__uses_per_entry=0.75,
+        extractor__updates=2.0,
+        extractor__reward=-0.5,
+    )
     | {"actor/perf/max_memory_allocated_gb": 1.5}
     for step in range(1, 16)
 }
@@ -47,7 +55,7 @@ def test_a_wide_page_has_it_all(tmp_path: Path) -> None:
     assert row(page, "with experience")[2:] == ["80", "%", "▇", "95", "%", "interval", "75", "to", "85", "%"]
     assert row(page, "without")[1:3] == ["20", "%"] and "after step 15" in page
     assert row(page, "extractor") == ["extractor", "2", "updates"] and row(page, "reward")[1:3] == ["-0.50", "-0.50"]
-    assert row(page, "bank")[:3] == ["bank", "24", "entries"]
+    assert row(page, "bank")[:3] == ["bank", "24", "entries"] and "0.75 uses per written entry" in page
     assert row(page, "memory of actor")[3:5] == ["1.5", "GB"]
     assert page.rstrip().endswith("ago · q quits")
 

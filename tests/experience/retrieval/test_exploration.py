@@ -141,3 +141,13 @@ async def test_a_whole_pool_answers_identical_queries(open_bank: Any, apply: Any
     await filled(bank, apply, 20)
     drawn = Counter(await found(bank, 100))
     assert len(drawn) == 16 and max(drawn.values()) < 25
+
+
+async def test_ranks_are_divided_by_the_pool_not_by_how_many_are_found(open_bank: Any, apply: Any) -> None:
+    """1 − rank/16 − 0.4·ln(1 + retrievals): the second time 1 − 0.28 = 0.72 is below 15/16, and above 2/3."""
+    bank = await open_bank(recency_seconds=0.0, diversity=0.4)
+    titles = ("walk east now", "walk east", "walk")
+    ids = [(await apply(bank, Add(title=title, content="x"), call_id=title)).new_ids[0] for title in titles]
+    query = "walk east now x"
+    drawn = [(await bank.retrieve(query)).entry.id for _ in range(3)]
+    assert drawn == ids

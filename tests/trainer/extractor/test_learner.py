@@ -131,7 +131,10 @@ def test_an_update_that_fails_is_tried_again_with_the_same_samples(start: Start,
     until(lambda: not len(buffer))
     until(lambda: values(learner) == (1, 3, 0))
     assert [sorted(ids) for ids in extractor.trained_on] == [["a", "b"]]
-    assert learner.metrics()["comprl/extractor/loss"] == 1.0
+    metrics = learner.metrics()
+    assert metrics["comprl/extractor/loss"] == 1.0
+    # Its two samples are distillations with different outcomes.
+    assert (metrics["comprl/extractor/informative"], metrics["comprl/extractor/share/distill"]) == (1.0, 1.0)
 
 
 def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice(start: Start) -> None:
