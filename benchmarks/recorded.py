@@ -64,6 +64,7 @@ class _Workers:
 
     def __init__(self, update_seconds: float) -> None:
         self._update_seconds = update_seconds
+        self._dispatch_info = {"actor": [0]}  # as verl's: one rank
 
     def update_actor(self, data: TensorDict) -> TensorDict:
         time.sleep(self._update_seconds)
@@ -75,6 +76,7 @@ class _Control:
 
     def __init__(self) -> None:
         self.replicas: list[Any] = []
+        self.backend = "naive"
 
     def update_weights(self, version: int) -> None:
         """Do nothing."""

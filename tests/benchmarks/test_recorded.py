@@ -52,7 +52,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("COMPRL_MODELS", "COMPRL_MINIATURE"):
             patch.setenv(name, str(folder))
-        config = compose(RECIPES, "miniature/plain", [f"trainer.default_local_dir={folder}"])
+        overrides = [f"trainer.default_local_dir={folder}", "comprl.extractor.max_failures=7"]
+        config = compose(RECIPES, "miniature/plain", overrides)
         OmegaConf.resolve(config)
     return config
 
@@ -107,6 +108,42 @@ def test_the_learner_updates_it(started: Any) -> None:
     assert metrics["comprl/extractor/updates"] == 1.0 and metrics["comprl/extractor/skipped"] == 0.0
     assert [name for name, _ in started.manager.asked] == ["connect", "next_batch", "trained"]
     assert not started.extractor.is_down
+
+
+def test_the_learner_gives_up_after_as_many_failures_as_set(started: Any) -> None:
+    assert started._learner._max_failures == 7
+
+
+def test_the_manager_is_told_while_the_servers_sleep_for_an_update(started: Any) -> None:
+    """So that a question is answered "unavailable" at once, instead of at its limit."""
+    started.extractor.serving._shares_memory = True  # as with comprl.extractor.placement=shared on a GPU
+    assert started._learner._update_once()
+    assert [name for name, _ in started.manager.asked] == ["connect", "next_batch", "away", "trained", "back"]
+
+
+def test_a_manager_that_starts_again_meanwhile_is_told_before_it_gets_the_extractor(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experience_runtime, "load_manager", lambda *_: None)
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda *_: None)
+    started._checkpoints, started._step = [], 3
+    started.extractor.serving._shares_memory = True
+    with started.extractor.changing_weights():
+        started.manager.asked.clear()
+        started._restart_manager()
+        assert [name for name, _ in started.manager.asked] == ["away", "connect"]
+
+
+@pytest.mark.parametrize("placement", ["own", "shared"])
+def test_an_extractor_on_the_actors_slots_is_trained_in_its_turns_only(placement: str) -> None:
+    runtime: Any = object.__new__(ExperienceRuntime)
+    extractor = SimpleNamespace(train=True, slice_seconds=5.0)
+    runtime._comprl = SimpleNamespace(extractor=extractor, shares_slots=placement == "shared")
+    runtime._learner = Mock()
+    runtime.begin()
+    runtime.take_turn()
+    called = [name for name, *_ in runtime._learner.method_calls]
+    assert called == (["take_turn"] if placement == "shared" else ["start"])
 
 
 def test_a_checkpoint_of_it_can_be_written_and_read(started: Any, tmp_path: Path) -> None:

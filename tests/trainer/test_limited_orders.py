@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import zmq
 from omegaconf import OmegaConf
 from verl.experimental.separation.engine_workers import DetachActorWorker
@@ -121,3 +122,15 @@ def test_so_has_one_to_servers_with_slots_of_their_own(monkeypatch: pytest.Monke
     LimitedTransfers._setup(trainer)
     assert started == ["servers"]
     assert [each.limits for each in workers] == [{zmq.SNDTIMEO: 300_000, zmq.RCVTIMEO: 300_000}] * 3
+
+
+def test_the_weights_that_are_set_aside_do_not_change_with_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """π_old of ``separate_async``: on a CPU verl sets aside the weights themselves."""
+    monkeypatch.setattr(DetachActorWorker, "copy_handler", property(lambda self: lambda module: module.state_dict()))
+    worker: Any = object.__new__(EngineWorker)
+    model = torch.nn.Linear(1, 1, bias=False)
+    aside = worker.copy_handler(model)
+    before = aside["weight"].clone()
+    with torch.no_grad():
+        model.weight += 1
+    assert torch.equal(aside["weight"], before)

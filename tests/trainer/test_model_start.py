@@ -53,6 +53,22 @@ def test_an_error_of_the_actor_is_seen_at_once(
 
 
 @pytest.mark.parametrize("placement", ["own", "shared"])
+def test_all_slots_are_reserved_before_any_model_loads(
+    tmp_path: Path, end: threading.Event, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a run for which there is no room would say so minutes later, or wait for the other model's slots."""
+    events: list[str] = []
+    trainer = make_trainer(tmp_path, end, placement, monkeypatch)
+    monkeypatch.setattr(module, "slot_groups", lambda _: "groups")
+    monkeypatch.setattr(module, "reserve", lambda groups: events.append(f"reserve {groups}"))
+    monkeypatch.setattr(EngineSharing, "_setup", lambda self: events.append("actor"))
+    trainer.experience_runtime.start = lambda *_: events.append("extractor")
+    trainer.comprl.work_timeout = 30
+    trainer._setup()
+    assert events[0] == "reserve groups" and sorted(events[1:]) == ["actor", "extractor"]
+
+
+@pytest.mark.parametrize("placement", ["own", "shared"])
 def test_an_extractor_that_does_not_start_ends_the_run(
     tmp_path: Path, end: threading.Event, placement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from verl_comprl.trainer.step import groups
+from verl_comprl.trainer.stopping import WaitingStopped
+from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
+
+MODES = ("sync", "colocate_async", "separate_async")
+
 OVERRIDES = (
     "hydra.searchpath=[pkg://verl.trainer.config]",
     "data.train_batch_size=6",
@@ -26,6 +32,40 @@ OVERRIDES = (
 def composed() -> DictConfig:
     with initialize_config_module("verl_comprl.config", version_base=None):
         return compose("comprl_trainer", overrides=list(OVERRIDES))
+
+
+def build(composed: DictConfig, mode: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(trainer_base, "RolloutMoELoadBalanceMetricsAccumulator", MagicMock())
+    config: Any = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
+    config.trainer.v1.trainer_mode = f"comprl_{mode}"
+    return get_trainer_cls(f"comprl_{mode}")(config)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_and_the_death_of_a_process_end_the_wait_for_rollouts(
+    composed: DictConfig, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: VitalActors) -> None:
+        raise ProcessLost("a worker has died")
+
+    monkeypatch.setattr(VitalActors, "check", lost)
+    trainer = build(composed, mode, monkeypatch)
+    with pytest.raises(ProcessLost, match="a worker has died"):
+        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+    trainer.request_stop()
+    with pytest.raises(WaitingStopped):
+        trainer.replay_buffer._wait_for_next_poll("train", 0.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_groups_without_rows_are_replaced_where_prompts_are_submitted_ahead(
+    composed: DictConfig, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[Any, int]] = []
+    monkeypatch.setattr(groups, "refill_groups_without_rows", lambda *given: made.append(given))
+    trainer = build(composed, mode, monkeypatch)
+    # At most four batches of six prompts, so that a run in which everything fails ends.
+    assert made == ([] if mode == "sync" else [(trainer.replay_buffer, 24)])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.trainer import manager_guard
+from verl_comprl.trainer import trainer as trainer_module
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.manager_guard import ManagerGuard
@@ -130,6 +131,50 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         *("end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
+
+
+def test_on_shared_slots_the_actor_gives_memory_back_before_the_extractors_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events, logged = Events(), []
+    with_stubs(events, monkeypatch)
+    kind: Any = ComplementarySync
+    trainer = trainer_of(kind, events, 1, logged)
+    trainer.comprl = trainer.comprl.model_copy(update={"extractor": ExtractorConfig(placement="shared")})
+    trainer.free_memory = lambda: events.append("free_memory")
+    timings: list[dict[str, float]] = []
+    trainer._compute_metrics = lambda batch, metrics, timing, *_, **__: timings.append(dict(timing))
+    trainer.fit(MagicMock())
+    turns = [number for number, event in enumerate(events) if event == "take_turn"]
+    assert len(turns) == STEPS and all(events[number - 1] == "free_memory" for number in turns)
+    assert all("extractor_slice" in timing for timing in timings)
+
+
+def test_a_steps_metrics_are_those_of_all_its_local_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Local:
+        def __init__(self) -> None:
+            self.rows = 0
+
+        def add(self, rows: int) -> None:
+            self.rows += rows
+
+        def metrics(self) -> dict[str, float]:
+            return {"comprl/rows": float(self.rows)}
+
+    events, logged = Events(), []
+    with_stubs(events, monkeypatch)
+    monkeypatch.setattr(trainer_module, "LocalUpdates", Local)
+    kind: Any = ComplementarySeparateAsync
+    trainer = trainer_of(kind, events, 2, logged)
+    once = trainer._step_once
+
+    def update(*arguments: Any) -> Any:
+        trainer._local.add(3)
+        return once(*arguments)
+
+    trainer._step_once = update
+    trainer.fit(MagicMock())
+    assert [metrics["comprl/rows"] for metrics in logged] == [6.0] * STEPS
 
 
 def test_a_stop_does_not_wait_for_the_extractor_s_turn(monkeypatch: pytest.MonkeyPatch) -> None:

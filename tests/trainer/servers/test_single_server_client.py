@@ -9,6 +9,7 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServer
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_comprl.trainer.servers.single_server_client import make_client
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
 
 
 class Server:
@@ -59,3 +60,15 @@ def test_verls_clients_are_used_where_requests_are_routed(count: int, settings: 
     manager = servers(count, [], **settings)
     assert type(make_client(manager)) is LLMServerClient
     assert type(make_client(manager, resuming=True)) is FullyAsyncLLMServerClient
+
+
+def test_who_may_be_interrupted_by_new_weights_gets_a_client_that_resumes() -> None:
+    """A plain one would return a turn that a weight sync has cut."""
+    resumes = {}
+    for kind in (ComplementarySync, ComplementaryColocateAsync):
+        trainer: Any = object.__new__(kind)
+        trainer.llm_server_manager = servers(1, [])
+        clients = (trainer.get_llm_client(), trainer.resuming_client())
+        resumes[trainer.base_mode] = [isinstance(client, FullyAsyncLLMServerClient) for client in clients]
+    # In sync mode the servers get new weights when no rollout is under way; distillations are.
+    assert resumes == {"sync": [False, True], "colocate_async": [True, True]}
