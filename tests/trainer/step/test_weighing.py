@@ -17,9 +17,9 @@ from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import OUTPUT_KEY, TASK_KEY, OutputKind
 from verl_comprl.trainer import trainer as trainer_module
 from verl_comprl.trainer.step import batch as batch_module
-from verl_comprl.trainer.trainer import ComplementarySync
+from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
-EPISODE, DISTILLATION = OutputKind.EPISODE, OutputKind.DISTILLATION
+EPISODE, JUDGEMENT, DISTILLATION = OutputKind.EPISODE, OutputKind.JUDGEMENT, OutputKind.DISTILLATION
 TOKENS = 3
 Output = tuple[int, OutputKind, bool, float]
 """Rollout, kind, whether it is guided, success."""
@@ -76,20 +76,24 @@ def trained(
     estimator: str = ADVANTAGE_ESTIMATOR,
     weight: float = 0.0,
     source: Literal["guided", "free"] = "guided",
+    kind: Any = ComplementarySync,
+    updates: int = 1,
+    critic: bool = False,
 ) -> tuple[list[float], Any]:
     """Return the advantage of each output, and the trainer."""
     queue = Queue(outputs, padding)
     for module in (trainer_base, trainer_module, batch_module):
         monkeypatch.setattr(module, "tq", queue)
-    trainer: Any = object.__new__(ComplementarySync)
+    trainer: Any = object.__new__(kind)
     algorithm = {"adv_estimator": estimator, "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False}
     trainer.config = OmegaConf.create(
-        {"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 4}}, "data": {"train_batch_size": 1}}
+        {"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 4}}, "data": {"train_batch_size": updates}}
     )
     trainer.comprl = ComprlConfig.model_construct(
-        self_distillation=SelfDistillationConfig(weight=weight, source=source), actor_critic=ActorCriticConfig()
+        self_distillation=SelfDistillationConfig(weight=weight, source=source),
+        actor_critic=ActorCriticConfig(enabled=critic, train=critic),
     )
-    trainer.parameter_sync_step, trainer._local, trainer._stretch = 1, MagicMock(), 1
+    trainer.parameter_sync_step, trainer._local, trainer._stretch = updates, MagicMock(), 1
     trainer._episodes = MagicMock()
     trainer._compute_advantage(queue.batch, {})
     advantages = [row["advantages"] for row in list(queue.rows.values())[: len(outputs)]]
@@ -153,3 +157,61 @@ def test_a_free_success_is_imitated_where_the_free_half_is_the_source(monkeypatc
     half = 2 * 0.5**0.5
     assert advantages == pytest.approx([half, -half, 0.5 * 8 / 4, half, 0.0, -half], abs=1e-5)
     trainer._local.add_distilled.assert_called_once_with(1.0)
+
+
+@pytest.mark.parametrize(("kind", "updates"), [(ComplementarySync, 1), (ComplementarySeparateAsync, 2)])
+def test_an_optimizer_step_takes_the_outputs_of_as_many_rollouts_and_the_setting_stays(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, updates: int
+) -> None:
+    """A prompt of four rollouts per update, two of them with a judgement: eight rows instead of four."""
+    judged: list[Output] = [(0, JUDGEMENT, True, 1.0), HALVES[0], (1, JUDGEMENT, True, 0.0), *HALVES[1:]]
+    _, trainer = trained(judged, monkeypatch, padding=2, kind=kind, updates=updates, critic=True)
+    actor = {"ppo_mini_batch_size": 1, "calculate_entropy": False, "entropy_coeff": 0.0, "ppo_epochs": 1}
+    trainer.config.actor_rollout_ref.actor = actor | {"data_loader_seed": 0, "shuffle": False}
+    trainer.config.actor_rollout_ref.rollout.temperature = 1.0
+    trainer.config.trainer = {"save_freq": -1}
+    told: list[int] = []
+
+    def update(batch: KVBatchMeta) -> dict[str, Any]:
+        """The engine's workers, to which verl gives the size in rows."""
+        told.append(batch.extra_info["mini_batch_size"])
+        if len(told) == 2:
+            raise MemoryError
+        return {"metrics": {"mfu": [0.5]}}
+
+    trainer.actor_rollout_wg = MagicMock(update_actor=update)
+    batch = KVBatchMeta(partition_id="train", keys=[], tags=[])
+    trainer._update_actor(batch, {})
+    with pytest.raises(MemoryError):
+        trainer._update_actor(batch, {})
+    trainer._update_actor(batch, {})
+    assert told == [8, 8, 8]
+    assert trainer.config.actor_rollout_ref.actor.ppo_mini_batch_size == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "updates", "critic", "rows"),
+    [
+        # 16 rollouts a step. With two mini-batches, each is to have the outputs of 8, also where all have two.
+        (ComplementarySync, 1, True, {1: 16, 3: 48}),
+        (ComplementarySync, 1, False, {1: 8, 3: 24}),  # verl's own: whole mini-batches
+        # Of which each of two updates trains 8.
+        (ComplementarySeparateAsync, 2, True, {1: 8, 3: 24}),
+    ],
+)
+def test_a_batch_is_filled_up_to_a_multiple_of_the_planned_rollouts(
+    kind: Any, updates: int, critic: bool, rows: dict[int, int]
+) -> None:
+    trainer: Any = object.__new__(kind)
+    trainer.config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"rollout": {"n": 4}, "actor": {"ppo_mini_batch_size": 2}},
+            "data": {"train_batch_size": 4},
+            "trainer": {"critic_warmup": 0},
+        }
+    )
+    trainer.comprl = ComprlConfig.model_construct(
+        self_distillation=SelfDistillationConfig(), actor_critic=ActorCriticConfig(enabled=critic, train=critic)
+    )
+    trainer.parameter_sync_step, trainer.use_critic, trainer.global_steps = updates, False, 1
+    assert {ranks: trainer._get_required_batch_multiple(ranks) for ranks in rows} == rows
