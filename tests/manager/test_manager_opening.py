@@ -2,18 +2,22 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from omegaconf import OmegaConf
 
+from verl_comprl.config.generate import YAML_FILE
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import Add, BankConfig
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
-from verl_comprl.extractor.credit import ONE_STEP
+from verl_comprl.extractor.credit import ONE_STEP, Settling
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.manager import actor
-from verl_comprl.manager.actor import Opening
+from verl_comprl.manager.actor import Opening, open_bank
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.manager.reported import REPORTED
 
@@ -31,7 +35,9 @@ async def open_manager(tmp_path: Path, embedder: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(actor, "relieve_garbage_collector", lambda: None)
     managers: list[Any] = []
 
-    async def open_(opening: Opening, folder: str = "bank", **settings: Any) -> Any:
+    async def open_(
+        opening: Opening, folder: str = "bank", *, settling: Settling = ONE_STEP, **settings: Any
+    ) -> Any:
         if managers:
             await managers.pop().close()
         manager = actor._ManagerActor()
@@ -41,7 +47,7 @@ async def open_manager(tmp_path: Path, embedder: Any, monkeypatch: pytest.Monkey
             queue=QueueConfig(folder=str(tmp_path / "queue")),
             **settings,
         )
-        await manager.open(config, opening, run=str(tmp_path), seed=0, settling=ONE_STEP)
+        await manager.open(config, opening, run=str(tmp_path), seed=0, settling=settling)
         managers.append(manager)
         return manager
 
@@ -136,3 +142,55 @@ async def test_a_manager_that_was_killed_counts_no_episode_twice(
     (entry,) = manager._bank.entries()
     events = (tmp_path / "experience.jsonl").read_text().count('"event":"read"')
     assert (entry.uses, events, len(manager._queue)) == (1, 1, distilling == "waits")
+
+
+@pytest.mark.parametrize("rest", ["comes", "has failed"])
+async def test_relative_rewards_wait_as_long_as_the_trainer_lets_a_prompt_play(
+    open_manager: OpenManager, make_request: Any, rest: str
+) -> None:
+    """Three free rollouts, of which one has ended; the others may come until the eighth step after the use."""
+    learning = ExtractorConfig(batch_size=1, distill=False, utility="relative")
+    manager = await open_manager(NOT_KEPT, settling=Settling(3, 8), extractor=learning)
+    manager._buffer.add(GenerationRecord("entry", CallKind.DISTILL, (1,), (2,), (-1.0,), weight_version=0))
+
+    async def play(id: str, *, success: bool, guided: bool = False) -> None:
+        assert await manager.report(EpisodeReport(make_request(id, success=success), guided, ("entry",) * guided))
+
+    async def samples(step: int) -> float:
+        return (await manager.collect(step))["extractor/samples"]
+
+    await play("p_0", success=True, guided=True)
+    await play("p_3", success=False)
+    assert [await samples(step) for step in range(1, 8)] == [0.0] * 7
+    if rest == "comes":
+        await play("p_1", success=True)
+        assert await samples(7) == 0.0, "two of three"
+        await play("p_2", success=False)
+    assert await samples(7 if rest == "comes" else 8) == 1.0
+    batch = await manager.next_batch()
+    # The outcome 1, less the mean of 1, -1 and -1, or of the one that has come.
+    assert batch is not None and batch.rewards == [pytest.approx(1 + 1 / 3 if rest == "comes" else 2.0)]
+
+
+def test_the_manager_is_told_how_long_the_runs_trainer_lets_a_prompt_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    asynchronous = {
+        "trainer_mode": "comprl_colocate_async",
+        "colocate_async": {"num_warmup_batches": 1},
+        "sampler": {"max_off_policy_threshold": 5},
+    }
+    folder = {"default_local_dir": "run", "project_name": "project", "experiment_name": "experiment"}
+    config = OmegaConf.create(
+        {
+            "trainer": folder | {"v1": asynchronous},
+            "comprl": OmegaConf.load(YAML_FILE),
+            "actor_rollout_ref": {"rollout": {"n": 6}},
+            "data": {"seed": 3},
+        }
+    )
+    config.comprl.guided_fraction = 0.5
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(actor, "wait_for", lambda *_: None)
+    manager = SimpleNamespace(open=SimpleNamespace(remote=lambda *_, **given: told.append(given)))
+    open_bank(manager, config, KEPT)
+    # Half of six rollouts; five steps, a batch ahead, and two as without.
+    assert told == [{"run": "run", "seed": 3, "settling": Settling(rollouts=3, steps=8)}]
