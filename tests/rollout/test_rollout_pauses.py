@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scripted import GUIDE, MOVE_TURN, ScriptedManager, ScriptedServer, change_settings, play, row
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+from verl_comprl.manager.messages import Judgement
 from verl_comprl.platform import pauses
 from verl_comprl.platform.pauses import PausableClock, pause_episodes
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync
@@ -72,6 +74,59 @@ async def test_the_time_of_an_episode_stands_still() -> None:
             clock.pause(False)
             await asyncio.sleep(30)
     await host.close()
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> PausableClock:
+    """The clock of this process's episodes, in a pause."""
+    clock = PausableClock()
+    clock.pause(True)
+    monkeypatch.setattr(pauses, "_clock", clock)
+    return clock
+
+
+class SlowServer(ScriptedServer):
+    """Takes that many seconds to answer."""
+
+    seconds = 0.4
+
+    async def generate(self, request_id: str, **arguments: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        return await super().generate(request_id, **arguments)
+
+
+@pytest.mark.usefixtures("paused")
+async def test_an_episode_outlasts_its_limit_where_the_servers_pause(make_loop: Any, tokenizer: Any) -> None:
+    manager = ScriptedManager(GUIDE)
+    loop = make_loop(SlowServer(tokenizer, [MOVE_TURN] * 3), manager)
+    change_settings(loop, "environments", episode_timeout=SlowServer.seconds / 2)
+    output = await play(loop, **row(2))
+    assert output != [], "its rollout would be missing"
+    report = manager.calls[-1][1][0]
+    assert [turn.response for turn in report.request.turns] == [MOVE_TURN] * 3
+
+
+async def test_an_episode_over_its_limit_without_a_pause_is_missing(
+    make_loop: Any, tokenizer: Any, paused: PausableClock
+) -> None:
+    loop = make_loop(SlowServer(tokenizer, [MOVE_TURN] * 3), ScriptedManager(GUIDE))
+    change_settings(loop, "environments", episode_timeout=SlowServer.seconds / 2)
+    paused.pause(False)
+    assert await play(loop, **row(2)) == []
+
+
+@pytest.mark.parametrize(("pause", "verdict"), [(True, "accept"), (False, "late")])
+async def test_a_critic_outlasts_its_limit_where_the_servers_pause(
+    make_loop: Any, tokenizer: Any, paused: PausableClock, pause: bool, verdict: str
+) -> None:
+    """Without a pause its answer is too late."""
+    turns = ["<verdict>accept</verdict>"] * pause + [MOVE_TURN] * 3  # one that is too late is not asked for
+    manager = ScriptedManager(GUIDE)
+    loop = make_loop(SlowServer(tokenizer, turns), manager)
+    change_settings(loop, "actor_critic", enabled=True, timeout=SlowServer.seconds / 2)
+    paused.pause(pause)
+    await play(loop, **row(0))
+    assert manager.calls[-1][1][0].judgement == Judgement(verdict, "record-1")
 
 
 def test_the_trainer_stops_the_clocks_of_all_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
