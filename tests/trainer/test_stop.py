@@ -14,6 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
 
 from verl_comprl.display.progress import Progress
 from verl_comprl.trainer import stoppable, stopping
@@ -246,21 +247,35 @@ def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
 
 
 @pytest.mark.parametrize("running", [True, False])
-@pytest.mark.parametrize("kind", [ComplementarySync, ComplementarySeparateAsync])
+@pytest.mark.parametrize(
+    ("kind", "mode", "freed"),
+    [
+        (ComplementarySync, None, ["abort", "sleep"]),
+        # The servers on slots of their own keep their memory, which the engine does not need.
+        (ComplementarySeparateAsync, HybridEngineMode.TRAINER, ["abort separate"]),
+        # Those on the trainer's slots have it while they help to roll out.
+        (ComplementarySeparateAsync, HybridEngineMode.ROLLOUT, ["abort separate", "unlist", "abort", "sleep"]),
+    ],
+)
 def test_a_stop_frees_the_servers_memory_for_the_checkpoint(
-    tmp_path: Path, events: list[str], kind: type, running: bool
+    tmp_path: Path, events: list[str], kind: type, mode: HybridEngineMode | None, freed: list[str], running: bool
 ) -> None:
     """Also if they answer the extractor's calls: nobody waits for these after a stop; and between two steps."""
     trainer = make_trainer(kind, tmp_path, events)
     del trainer.end_episodes
     extractor = SimpleNamespace(backend="actor")
     trainer.comprl = SimpleNamespace(experience=True, has_extractor_engine=False, extractor=extractor)
-    trainer.kill_episodes = lambda: running
-    servers = SimpleNamespace(
-        abort_replicas=lambda reject_request: events.append("abort"), sleep_replicas=lambda: events.append("sleep")
-    )
-    trainer.checkpoint_manager = trainer.standalone_checkpoint_manager = servers
+    trainer.kill_episodes, trainer.current_mode = lambda: running, mode
+
+    def servers(name: str = "") -> Any:
+        def told(order: str) -> Any:
+            return lambda **_: events.append(order + name)
+
+        return SimpleNamespace(abort_replicas=told("abort"), sleep_replicas=told("sleep"))
+
+    trainer.checkpoint_manager, trainer.standalone_checkpoint_manager = servers(), servers(" separate")
+    trainer.remove_replicas_from_balancer = lambda: events.append("unlist")
     trainer.stop.made = True
     with pytest.raises(RunInterrupted):
         trainer.on_step_begin()
-    assert events[0] == "abort" and events[-1] == "save 4"
+    assert events == [*freed, "save 4"]
