@@ -58,6 +58,18 @@ def test_servers_of_a_split_extractor_have_groups_of_their_own(config: DictConfi
     assert shape(config)[2:] == [("rollout_pool_1000", (4, 4))]
 
 
+def test_a_split_extractor_that_is_pinned_is_pinned_with_its_servers(config: DictConfig) -> None:
+    config.comprl.extractor.placement, config.comprl.extractor.node_resource = "split", "comprl_node_1"
+    rollout = config.extractor.rollout
+    rollout.nnodes, rollout.n_gpus_per_node, rollout.tensor_model_parallel_size = 1, 2, 1
+    assert {group.name: group.node_resource for group in slot_groups(config)} == {
+        "comprl_extractor": "comprl_node_1",
+        "rollout_pool_1000": "comprl_node_1",
+        "rollout_pool_1001": "comprl_node_1",
+        "global_pool": "",
+    }
+
+
 @pytest.mark.parametrize(("hybrid", "first"), [(True, 8), (False, 0)])
 def test_the_servers_of_separate_async_come_after_the_hybrid_ones(config: DictConfig, hybrid: bool, first: int) -> None:
     config.trainer.v1.trainer_mode = "comprl_separate_async"

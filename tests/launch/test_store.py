@@ -1,18 +1,24 @@
 """The store of a run, and what nodes tell each other through it before Ray is started."""
 
+import json
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch import __main__ as launch
+from verl_comprl.launch import head, limits
 from verl_comprl.launch.head import lead
 from verl_comprl.launch.limits import LOST, LaunchError, poll_until
 from verl_comprl.launch.member import follow
+from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
 
@@ -116,6 +122,86 @@ def test_a_node_leaves_with_the_first_ones_code_if_that_has_ended_before(port: i
     first.set("end", "7")
     assert follow(second) == 7
     assert first.add("left", 0) == 1
+
+
+@pytest.fixture
+def cluster(port: int, tmp_path: Path, monkeypatch) -> Callable[[Callable[[Node], Any]], tuple[RunStore, RunStore]]:
+    """Two nodes of which the first has published its Ray; what the second starts in its place is given."""
+
+    def form(start_ray: Callable[[Node], Any]) -> tuple[RunStore, RunStore]:
+        first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+        first.set("head", json.dumps({"address": "127.0.0.1:1", "token": "", "versions": installed_versions()}))
+        monkeypatch.setattr(Node, "start_ray", lambda node, *_: start_ray(node))
+        return first, second
+
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(limits, "_POLL_SECONDS", 0.01)
+    return form
+
+
+@pytest.mark.timeout(60)  # without the second start it would wait for ever
+@pytest.mark.parametrize("formed", [False, True])
+def test_a_node_joins_again_where_ray_gave_up_before_all_had_joined(cluster, capsys, formed: bool) -> None:
+    """Once all have, a Ray that ends is a lost node."""
+    started: list[Any] = []
+
+    def start_ray(_: Node) -> Any:
+        started.append(SimpleNamespace(returncode=1, poll=lambda code=None if started else 1: code))
+        if len(started) == 2:
+            first.set("end", "7")
+        return started[-1]
+
+    first, second = cluster(start_ray)
+    if formed:
+        first.set("all", "1")
+    assert follow(second) == (LOST if formed else 7) and len(started) == (1 if formed else 2)
+    assert first.get("lost") == ("Ray on node 1 ended with 1" if formed else "")
+    assert first.get("lost") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_node_that_gets_the_signal_too_waits_for_the_first_ones_end(cluster, number: signal.Signals) -> None:
+    """Its children do not ignore it, though: they would have to be killed."""
+    children: list[int] = []
+
+    def start_ray(node: Node) -> Any:
+        ignored = f"import signal, sys; sys.exit(signal.getsignal({int(number)}) is signal.SIG_IGN)"
+        children.append(node.start("-c", ignored).wait(60))
+        signal.raise_signal(number)
+        first.set("end", "7")
+        return SimpleNamespace(poll=lambda: None)
+
+    def unheard(*_: Any) -> None:
+        raise AssertionError("the signal was not ignored")
+
+    signal.signal(number, unheard)
+    first, second = cluster(start_ray)
+    assert follow(second) == 7 and children == [0]
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("os.kill(os.getpid(), 15)", 143)]
+)
+def test_a_training_that_a_signal_ended_has_the_shells_code_for_it(
+    port: int, tmp_path: Path, end: str, code: int
+) -> None:
+    """A negative number is no exit code: torchrun would be told 247."""
+    node = Node(0, 1, "127.0.0.1", os.environ | {"RAY_TMPDIR": str(tmp_path)})
+    ray: Any = SimpleNamespace(poll=lambda: None)
+    store = RunStore(variables(0, port, nodes=1))
+    assert head._run(store, node, ray, ["-c", f"import os, sys; {end}"]) == code
+
+
+@pytest.mark.parametrize(("processes", "threads", "warned"), [("2", "1", True), ("1", "1", False), ("2", "8", False)])
+def test_torchruns_one_thread_for_all_workers_is_told(
+    monkeypatch, capsys, processes: str, threads: str, warned: bool
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.delenv("RANK", raising=False)  # so that the launch ends here
+    assert launch.main([]) == 2
+    said = "torchrun set OMP_NUM_THREADS=1, for the workers too; use --nproc-per-node 1" in capsys.readouterr().err
+    assert said == warned
 
 
 @pytest.mark.parametrize(("restarts", "code", "returned"), [("3", 130, 0), ("0", 130, 130), ("3", 1, 1)])
