@@ -28,6 +28,13 @@ def test_another_version_is_refused_with_the_command_that_helps(monkeypatch: pyt
     assert str(caught.value) == "verl 0.7.2 is installed, verl-comprl works with 0.9.1: pip install verl==0.9.1"
 
 
+def test_the_file_that_names_the_required_verl_names_one_that_is_accepted() -> None:
+    lines = (Path(__file__).parents[1] / "REQUIRED_VERL.txt").read_text(encoding="utf-8").splitlines()
+    named = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    assert named["VERSION"] in compat.SUPPORTED_VERL
+    assert named["PIP_INSTALL"] == f"pip install verl=={named['VERSION']}"
+
+
 def test_a_missing_verl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

@@ -3,6 +3,7 @@
 import copy
 import math
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,6 +49,16 @@ def composed(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return copy.deepcopy(composed_once(layout, recipe, (*files, *overrides)))
 
     return make
+
+
+def test_what_has_never_run_says_so_at_its_beginning() -> None:
+    """We have had no such GPUs. Whoever runs a layout, or builds the image, takes its file out of this list."""
+    said = {path.name: "Never run on" for path in (RECIPES / "shared/gpus").glob("*.yaml")} | {"Dockerfile": "Never built"}
+    assert said.keys() == {"1x1.yaml", "1x1_lora.yaml", "1x8.yaml", "2x8.yaml", "2x8_async.yaml", "Dockerfile"}
+    for name, words in said.items():
+        path = ROOT / "docker" / name if name == "Dockerfile" else RECIPES / "shared/gpus" / name
+        beginning = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+        assert words in "\n".join(beginning), path
 
 
 def test_every_paper_recipe_takes_a_layout() -> None:
@@ -160,11 +171,12 @@ def test_separate_servers_are_none_on_the_gpus_that_train(composed, layout: str,
     assert not config.actor_rollout_ref.hybrid_engine and needed_slots(config) == slots
 
 
-def test_texts_get_as_old_in_the_asynchronous_layout_as_in_the_layers(composed) -> None:
+def test_texts_and_episodes_get_as_old_in_the_asynchronous_layout_as_in_the_layers(composed) -> None:
     layer = composed("2x8", "minihack/paper", "shared/trainer=separate_async")
-    assert (
-        composed("2x8_async", "minihack/paper").comprl.extractor.max_staleness == layer.comprl.extractor.max_staleness
-    )
+    layout = composed("2x8_async", "minihack/paper")
+    assert layout.comprl.extractor.max_staleness == layer.comprl.extractor.max_staleness
+    for key in ("max_off_policy_threshold", "max_off_policy_strategy"):
+        assert layout.trainer.v1.sampler[key] == layer.trainer.v1.sampler[key]
 
 
 def test_a_layout_for_one_gpu_does_not_take_the_larger_extractors_servers(composed) -> None:

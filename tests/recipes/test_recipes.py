@@ -110,6 +110,18 @@ def test_an_asynchronous_trainer_can_be_added_to_a_recipe(composed, recipe: str,
     assert needed_slots(config) == needed_slots(before) + own_servers
 
 
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+@pytest.mark.parametrize(("recipe", "setting"), [("mix3", "cpu"), ("mix6", "paper")])
+def test_how_old_texts_and_episodes_get_with_an_asynchronous_trainer(
+    composed, recipe: str, setting: str, mode: str
+) -> None:
+    """By default texts get any age, and prompts of more than eight steps are dropped."""
+    config = composed(recipe, setting, f"shared/trainer={mode}")
+    assert config.comprl.extractor.max_staleness == 8
+    sampler = config.trainer.v1.sampler
+    assert (sampler.max_off_policy_threshold, sampler.max_off_policy_strategy) == (4, "wait")
+
+
 @pytest.mark.parametrize("recipe", PAPER)
 def test_the_papers_numbers(composed, recipe: str) -> None:
     config = composed(recipe, "paper")
