@@ -3,7 +3,7 @@
 import zmq
 
 TRANSFER_SECONDS = 300
-"""Limit of handing one bucket of weights to the server."""
+"""Limit of handing one bucket of weights to the server, and of asking whether it is there."""
 
 
 def limit_transfers(seconds: float) -> None:

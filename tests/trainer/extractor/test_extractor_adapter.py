@@ -1,5 +1,7 @@
 """A worker of the extractor whose server has died, while others send weights: verl's adapter and Ray are fakes."""
 
+import asyncio
+import pickle
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer.extractor import server as extractor_server
 from verl_comprl.trainer.extractor.server import ExtractorServerAdapter
 
@@ -100,3 +103,24 @@ async def test_a_server_that_cannot_be_asked_is_an_error(sent: list[str], monkey
     with pytest.raises(MemoryError):
         await adapter.update_weights(iter(["embedding"]), global_steps=3)
     assert sent == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("order", ["resume", "update_weights"])
+async def test_a_server_that_does_not_answer_does_not_block_the_engines_process(
+    sent: list[str], monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    async def call(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    server = SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=call)})
+    monkeypatch.setattr(extractor_server, "ray", SimpleNamespace(get_actor=lambda _: server))
+    monkeypatch.setattr(extractor_server, "TRANSFER_SECONDS", 0.05)
+    adapter: Any = object.__new__(ExtractorServerAdapter)
+    adapter.replica_rank, adapter.node_rank, adapter.config = 1000, 0, {"name": "extractor"}
+    with pytest.raises(WaitTimeout) as raised:
+        await getattr(adapter, order)(["weights"])
+    assert sent == []
+    # As Ray sends it to the driver.
+    text = "waited 0.05 s for a server of the extractor to say that it is there"
+    assert str(pickle.loads(pickle.dumps(raised.value))) == text

@@ -4,6 +4,7 @@ verl names server actors and weight-transfer sockets after the replica rank, whi
 two models in one job would use the same names. The extractor's replicas have a rollout name and ranks of their own.
 """
 
+import asyncio
 import os
 from typing import Any
 
@@ -14,6 +15,7 @@ from verl.workers.rollout.utils import ensure_async_iterator
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
@@ -50,14 +52,22 @@ class ExtractorServerAdapter(ServerAdapter):
             await super().resume(tags)
 
     async def _server_has_died(self) -> bool:
-        """Return whether the replica's first node, which has the engine, or this worker's has died."""
+        """Return whether the replica's first node, which has the engine, or this worker's has died.
+
+        Raises:
+            WaitTimeout: If one does not answer. This process would be blocked for good otherwise, and with it every
+                later order to the engine, such as saving it.
+        """
         for node in {0, self.node_rank}:
             name = f"{self._get_server_name_prefix()}server_{self.replica_rank}_{node}"
             try:
                 server: Any = ray.get_actor(name)
-                await server.__ray_call__.remote(raise_if_dead)
+                async with asyncio.timeout(TRANSFER_SECONDS):
+                    await server.__ray_call__.remote(raise_if_dead)
             except ValueError:  # Ray knows no actor of that name any more
                 return True
+            except TimeoutError as error:
+                raise WaitTimeout("a server of the extractor to say that it is there", TRANSFER_SECONDS) from error
             except Exception as error:
                 if not is_dead(error):
                     raise
