@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from verl_comprl import train, training
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import BankConfig
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.watching import PHASES
@@ -204,6 +205,31 @@ def test_a_start_of_transfer_queue_that_never_ends_is_an_error_with_an_exit_code
     assert train._train(config, SimpleNamespace(experience=False), display) == 1
     assert len(failed) == 1 and failed[0].startswith("start of TransferQueue hangs: nothing has moved for ")
     assert events == ["end"]
+
+
+def left_behind(monkeypatch, clear):
+    """A run that has ended and left rows in TransferQueue, which removes them with ``clear``."""
+    left = {"train": {"p": {}, "p_0_0": {}}, "val": {}, "comprl_episodes": {"p_0": {}}}
+    monkeypatch.setattr("transfer_queue.kv_list", lambda: left)
+    monkeypatch.setattr("transfer_queue.kv_clear", clear)
+    run = object.__new__(training.Training)
+    run.agent_loops = None
+    return run
+
+
+def test_a_run_of_a_sweep_leaves_nothing_in_transfer_queue(monkeypatch):
+    cleared = []
+    left_behind(monkeypatch, lambda keys, partition: cleared.append((partition, keys))).release()
+    assert cleared == [("train", ["p", "p_0_0"]), ("comprl_episodes", ["p_0"])]
+
+
+@pytest.mark.timeout(60)
+def test_a_transfer_queue_that_hangs_after_a_run_does_not_hang_the_sweep(monkeypatch):
+    """The watchdog of the run has ended by then."""
+    monkeypatch.setattr("verl_comprl.trainer.step.keys.CLEAR_SECONDS", 0.05)
+    run = left_behind(monkeypatch, lambda *_: threading.Event().wait())
+    with pytest.raises(WaitTimeout, match=r"waited 0\.05 s for TransferQueue to remove what a run has left"):
+        run.release()
 
 
 @pytest.mark.parametrize("broken", ["close", "finish"])

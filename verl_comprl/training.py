@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -213,17 +214,23 @@ class Training:
         return self.trainer.stop.made
 
     def release(self) -> None:
-        """End the agent loops and remove what the run has left in TransferQueue, so that another run can begin."""
+        """End the agent loops and remove what the run has left in TransferQueue, so that another run can begin.
+
+        Raises:
+            WaitTimeout: If TransferQueue does not answer: the watchdog of the run does not look any more.
+        """
         import ray
         import transfer_queue as tq
 
-        from verl_comprl.trainer.step.keys import list_keys
+        from verl_comprl.platform.waiting import call_within
+        from verl_comprl.trainer.step.keys import CLEAR_SECONDS, list_keys
 
         for worker in getattr(self.agent_loops, "agent_loop_workers", ()):
             ray.kill(worker)
         for partition, keys in list_keys().items():
             if keys:
-                tq.kv_clear(list(keys), partition)
+                clear = partial(tq.kv_clear, list(keys), partition)
+                call_within(clear, CLEAR_SECONDS, "TransferQueue to remove what a run has left")
 
 
 @contextmanager

@@ -16,6 +16,9 @@ TRAIN, EVALUATION = "train", "val"
 LIST_SECONDS = 30.0
 """Time that TransferQueue has to list its keys. Its client has no limit, and waits for a dead controller for ever."""
 
+CLEAR_SECONDS = 300.0
+"""Time that it has to remove a run's rows. Its client gives up a storage unit after 200 s, the controller never."""
+
 Tags = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """TransferQueue's tags by partition and key."""
 
