@@ -3,6 +3,7 @@
 import ast
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,17 @@ def test_a_lock_is_waited_for_and_given_back() -> None:
         pass
 
 
+Found = dict[str, list[str]]
+"""What a scan finds, by file."""
+
+
+def scanned(scan: Callable[[str], list[str]]) -> Found:
+    """Return what ``scan`` finds in the source of each file of the package that has any."""
+    package = Path(verl_comprl.__file__).parent
+    found = {path.relative_to(package).as_posix(): scan(path.read_text("utf-8")) for path in package.rglob("*.py")}
+    return {file: calls for file, calls in found.items() if calls}
+
+
 def calls_without_limit(source: str) -> list[str]:
     """Return the calls of Ray's waits in a module that have no time-out."""
     return [
@@ -82,17 +94,103 @@ def calls_without_limit(source: str) -> list[str]:
 
 def test_every_wait_for_ray_has_a_limit() -> None:
     """Those without one are for references that ``ray.wait`` has just found to be ready."""
-    package = Path(verl_comprl.__file__).parent
-    found = {
-        path.relative_to(package).as_posix(): calls
-        for path in package.rglob("*.py")
-        if (calls := calls_without_limit(path.read_text(encoding="utf-8")))
-    }
     assert calls_without_limit("ray.get(a); ray.get(a, timeout=1); ray.wait([a])") == ["ray.get(a)", "ray.wait([a])"]
-    assert found == {
+    assert scanned(calls_without_limit) == {
         "trainer/watchdog/situation.py": ["ray.get(reference)"],
         "trainer/watchdog/liveness.py": ["ray.get(reference)"],
         "trainer/watchdog/counting.py": ["ray.get(answered)"],
+    }
+
+
+COROUTINES = """
+async def wait():
+    await actor.ready.remote()
+    async with asyncio.timeout(1):
+        await actor.ready.remote(1)
+        async def later():
+            await actor.ready.remote(2)
+    async with clock().timeout(1), lock:
+        await actor.ready.remote(3)
+    async with lock:
+        asked = actor.ready.remote(4)
+    await asked
+
+def ask():
+    return actor.ready.remote(5)
+"""
+
+
+def remote_calls_without_limit(source: str) -> list[str]:
+    """Return the calls of Ray actors in a module's coroutines outside of a block that a time-out ends.
+
+    Each call, whether or not it is awaited there: what it returns may be awaited anywhere. Other functions cannot.
+    """
+    found: list[str] = []
+
+    def look(node: ast.AST, unlimited: bool) -> None:
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+            unlimited = isinstance(node, ast.AsyncFunctionDef)
+        elif isinstance(node, ast.AsyncWith):
+            calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+            unlimited = unlimited and not any(ast.unparse(call.func).endswith("timeout") for call in calls)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "remote":
+            found.extend([ast.unparse(node)] * unlimited)
+        for child in ast.iter_child_nodes(node):
+            look(child, unlimited)
+
+    look(ast.parse(source), False)
+    return found
+
+
+def test_every_coroutine_waits_for_an_actor_within_a_limit() -> None:
+    assert remote_calls_without_limit(COROUTINES) == [f"actor.ready.remote({number})" for number in ("", "2", "4")]
+    assert scanned(remote_calls_without_limit) == {
+        # References, which are awaited with a limit of their own each (test_rollout_guidance.py).
+        "rollout/guidance.py": [
+            "self._manager.guide.remote(query, task, environment, prompt=prompt, read_only=read_only)",
+            "self._manager.search_and_ask.remote(query, task, environment, read_only=read_only)",
+            "self._manager.report.remote(episode)",
+        ],
+        # Part of a generation of the extractor, whose limit is around all of it (manager/server_calls.py, `bounded`).
+        "trainer/servers/failover_client.py": ["self._load_balancer.remove_servers.remote([server])"],
+    }
+
+
+def uses_of_transfer_queue(source: str) -> list[str]:
+    """Return the functions of TransferQueue's key-value interface that a module uses, in alphabetical order."""
+    nodes, names = list(ast.walk(ast.parse(source))), set()
+    found: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == "transfer_queue"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "transfer_queue":
+            found += [alias.name for alias in node.names if "kv_" in alias.name]
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in names and "kv_" in node.attr:
+            found.append(node.attr)
+    return sorted(found)
+
+
+def test_every_use_of_transfer_queue_is_known() -> None:
+    """Its client has no limits, so each is a wait that something else has to end (docs/reliability.md)."""
+    source = (
+        "import transfer_queue as q\nfrom transfer_queue import kv_get, init\nq.kv_clear(1); f(q.async_kv_put); q.close"
+    )
+    assert uses_of_transfer_queue(source) == ["async_kv_put", "kv_clear", "kv_get"]
+    assert scanned(uses_of_transfer_queue) == {
+        # In agent loops: their prompts do not end, and the watchdog ends the trainer that waits for rollouts.
+        "rollout/failures.py": ["async_kv_put"],
+        "rollout/recorder.py": ["async_kv_put"],
+        # In the trainer's main thread, in a phase of the watchdog: the start, or the training.
+        "trainer/run_folder/failures.py": ["kv_clear"],
+        "trainer/step/batch.py": ["kv_batch_get"],
+        "trainer/step/groups.py": ["kv_clear"],
+        "trainer/trainer.py": ["kv_batch_get", "kv_batch_put", "kv_batch_put"],
+        # In the writer's thread, which the end of a run leaves behind (RecordWriter.close).
+        "trainer/run_folder/episode_log.py": ["kv_batch_get", "kv_clear"],
+        # With a limit (call_within): outside of those phases, or on the way out of one that hangs.
+        "trainer/step/keys.py": ["kv_list"],
+        "training.py": ["kv_clear"],
     }
 
 
