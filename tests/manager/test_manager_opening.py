@@ -35,9 +35,7 @@ async def open_manager(tmp_path: Path, embedder: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(actor, "relieve_garbage_collector", lambda: None)
     managers: list[Any] = []
 
-    async def open_(
-        opening: Opening, folder: str = "bank", *, settling: Settling = ONE_STEP, **settings: Any
-    ) -> Any:
+    async def open_(opening: Opening, folder: str = "bank", *, settling: Settling = ONE_STEP, **settings: Any) -> Any:
         if managers:
             await managers.pop().close()
         manager = actor._ManagerActor()

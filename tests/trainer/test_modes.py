@@ -38,7 +38,7 @@ def composed() -> DictConfig:
 
 @pytest.fixture(autouse=True)
 def no_accumulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """verl's trainers make one, which would read the model's folder."""
+    """Each trainer of verl's makes one, which would read the model's folder."""
     monkeypatch.setattr(trainer_base, "RolloutMoELoadBalanceMetricsAccumulator", MagicMock())
 
 

@@ -167,12 +167,12 @@ def test_an_optimizer_step_takes_the_outputs_of_as_many_rollouts_and_the_setting
     judged: list[Output] = [(0, JUDGEMENT, True, 1.0), HALVES[0], (1, JUDGEMENT, True, 0.0), *HALVES[1:]]
     _, trainer = trained(judged, monkeypatch, padding=2, kind=kind, updates=updates, critic=True)
     actor = {"ppo_mini_batch_size": 1, "calculate_entropy": False, "entropy_coeff": 0.0, "ppo_epochs": 1}
-    trainer.config.actor_rollout_ref.actor = actor | {"data_loader_seed": 0, "shuffle": False}
-    trainer.config.actor_rollout_ref.rollout.temperature = 1.0
-    trainer.config.trainer = {"save_freq": -1}
+    actor |= {"data_loader_seed": 0, "shuffle": False}
+    model = {"actor": actor, "rollout": {"n": 4, "temperature": 1.0}}
+    trainer.config = OmegaConf.create({"actor_rollout_ref": model, "trainer": {"save_freq": -1}})
     told: list[int] = []
 
-    def update(batch: KVBatchMeta) -> dict[str, Any]:
+    def update(batch: Any) -> dict[str, Any]:
         """The engine's workers, to which verl gives the size in rows."""
         told.append(batch.extra_info["mini_batch_size"])
         if len(told) == 2:
@@ -192,7 +192,7 @@ def test_an_optimizer_step_takes_the_outputs_of_as_many_rollouts_and_the_setting
 @pytest.mark.parametrize(
     ("kind", "updates", "critic", "rows"),
     [
-        # 16 rollouts a step. With two mini-batches, each is to have the outputs of 8, also where all have two.
+        # 16 rollouts a step, in two mini-batches. With 24 rows, a multiple of 8 only, it would have three.
         (ComplementarySync, 1, True, {1: 16, 3: 48}),
         (ComplementarySync, 1, False, {1: 8, 3: 24}),  # verl's own: whole mini-batches
         # Of which each of two updates trains 8.
