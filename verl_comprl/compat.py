@@ -34,6 +34,7 @@ REQUIRED_SYMBOLS = {
     "verl.plugin.platform:PlatformBase": "the CPU as a platform",
     "verl.plugin.platform:PlatformRegistry": "the CPU as a platform",
     "verl.plugin.platform:get_platform": "the device that verl has chosen",
+    "verl.single_controller.base:Worker._query_dispatch_info": "equal work for the extractor's ranks",
     "verl.single_controller.base.decorator:Dispatch": "orders of ours to an engine's workers",
     "verl.single_controller.base.decorator:register": "orders of ours to an engine's workers",
     "verl.single_controller.ray:RayClassWithInitArgs": "the extractor's workers",

@@ -57,7 +57,7 @@ def _absent_models(config: Any, comprl: ComprlConfig) -> dict[str, str]:
 
 
 def check_run_folder(setup: Setup) -> str:
-    """Check that no other run has the folder; nothing is created or changed."""
+    """Check that no other run has the folder, whose lock is taken for a moment if there is one."""
     from verl_comprl.folder_lock import FolderInUse
     from verl_comprl.trainer.run_folder.lock import LOCK, lock_run
 
