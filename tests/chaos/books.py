@@ -5,6 +5,7 @@ For runs of a synchronous trainer that ended with a checkpoint: by themselves, b
 """
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ class Books:
         config = run / "config.yaml"
         settings = yaml.safe_load(config.read_text("utf-8")) if config.exists() else {}
         self.learning: Line = settings.get("comprl", {}).get("extractor", {})
+        self.flush_seconds: float = settings.get("comprl", {}).get("bank", {}).get("flush_seconds", 0.0)
         self.steps = list(self.record.metrics())
         self.episodes = {each["id"]: each for each in self.record.episodes()}
         self.finished = {
@@ -83,16 +85,20 @@ class Books:
         state = json.loads((self.checkpoint / "manager.json").read_text("utf-8"))
         return {(use["episode"], use["record_id"]) for use in state["credit"]["waiting"]}
 
-    def killed(self, waits: int = 0) -> set[int]:
-        """Steps of which a manager that was killed has lost something that takes ``waits`` steps.
+    def killed(self, waits: int = 0, seconds: float = 0.0) -> set[int]:
+        """Steps of which a manager that was killed has lost something that takes ``waits`` steps and ``seconds`` more.
 
         It may have died when the step before was over, and is counted when it is back.
         """
+        lasted = {line["step"]: line["data"].get("timing_s/step", math.inf) for line in self.steps}
         steps, before = set[int](), 0.0
         for line in self.steps:
             restarts = line["data"].get("comprl/manager_restarts", 0.0)
             if restarts > before:
-                steps |= set(range(line["step"] - 1 - waits, line["step"] + 1))
+                first, since = line["step"] - 1, 0.0
+                while first > 1 and (since := since + lasted.get(first, math.inf)) < seconds:
+                    first -= 1
+                steps |= set(range(first - waits, line["step"] + 1))
             before = restarts
         return steps
 
@@ -199,7 +205,7 @@ def _usage(books: Books) -> Iterator[str]:
     """Compare counters of the entries in the last checkpoint with the events of the episodes that read them."""
     if books.checkpoint is None:
         return
-    killed = books.killed()
+    killed = books.killed(seconds=2 * books.flush_seconds)  # one write of the counters may have failed
     known, certain = Tally(), Tally()
     for event in books.reads.values():
         uses, successes = ("asked", "asked_successes") if event["asked"] else ("uses", "successes")

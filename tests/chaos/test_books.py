@@ -68,6 +68,7 @@ class Books:
         self.usage = {"uses": 1, "successes": 1}
         self.entries = [ENTRY]
         self.settings: dict[str, Any] = {}
+        self.flush_seconds = 0.0
 
     def late_was_taken(self) -> None:
         """Everything that a manager does with an episode that it takes too late to confirm it."""
@@ -90,7 +91,8 @@ class Books:
         saved.mkdir(parents=True)
         (run / "queue").mkdir()
         (run / "latest_checkpointed_iteration.txt").write_text("4")
-        (run / "config.yaml").write_text(yaml.safe_dump({"comprl": {"extractor": self.settings}}))
+        comprl = {"extractor": self.settings, "bank": {"flush_seconds": self.flush_seconds}}
+        (run / "config.yaml").write_text(yaml.safe_dump({"comprl": comprl}))
         (saved / "manager.json").write_text(json.dumps({"credit": {"waiting": self.unpaid}}))
         usage = (TaskUsage(task="room", **self.usage),)
         entries = [Experience(id=id, title="t", content="c", created_step=1, usage=usage) for id in self.entries]
@@ -176,6 +178,20 @@ def test_a_killed_manager_may_lose_rewards_and_uses_of_its_last_steps_only(
     books.usage.update(uses=0, successes=0)
     found = problems(books.write(tmp_path))
     assert len(found) == (3 if problem else 0), found
+
+
+@pytest.mark.parametrize(("flush_seconds", "problem"), [(2.0, False), (1.0, True)])
+def test_a_killed_manager_may_lose_uses_of_the_quick_steps_since_its_last_writes(
+    tmp_path: Path, flush_seconds: float, problem: bool
+) -> None:
+    books = Books()
+    books.flush_seconds = flush_seconds
+    for data in books.metrics:
+        data["timing_s/step"] = 3.0
+    books.kill(4)
+    books.usage.update(uses=0, successes=0)
+    found = problems(books.write(tmp_path))
+    assert len(found) == (2 if problem else 0), found
 
 
 def test_a_killed_manager_loses_no_episode_and_counts_none_twice(tmp_path: Path) -> None:
