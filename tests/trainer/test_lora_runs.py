@@ -8,7 +8,9 @@ import torch
 from probes import FIXED, PROMPT, read_probes
 from running import Run, last_step
 
-pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1800)]
+from verl_comprl.cli.main import main
+
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 
 RANK = 8
 
@@ -31,34 +33,50 @@ def log_probs(model: torch.nn.Module) -> list[float]:
     return [float(scores[len(PROMPT) - 1 + n, token]) for n, token in enumerate(FIXED)]
 
 
-@pytest.mark.parametrize("merge", [False, True])
-def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> None:
+def distance(one: list[float], other: list[float]) -> float:
+    """The largest difference."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def finished(folder: Path, *overrides: str) -> Run:
+    """A probed run that has ended well."""
+    run = Run(folder, *overrides, script="probed_run.py")
+    try:
+        assert run.process.wait(timeout=900) == 0, run.text()[-5000:]
+    finally:
+        run.process.kill()
+    return run
+
+
+def with_adapter(base: Path, adapter: Path) -> list[float]:
+    """Log-probs of a model with an adapter of another folder."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return log_probs(PeftModel.from_pretrained(model, str(adapter)))
+
+
+@pytest.mark.parametrize("merge", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> None:
+    from transformers import AutoModelForCausalLM
+
     run = folder / f"lora-{merge}"
+    saved = run / "global_step_4"
     common = [*lora(merge=merge), f"trainer.default_local_dir={run}", "trainer.save_freq=4"]
-    first = Run(folder, *common, "trainer.total_training_steps=4", script="probed_run.py")
-    try:
-        assert first.process.wait(timeout=900) == 0, first.text()[-5000:]
-    finally:
-        first.process.kill()
+    first = finished(folder, *common, "trainer.total_training_steps=4")
     assert last_step(run) == 4
     lines = {model: read_probes(first.probe, model) for model in ("actor", "extractor")}
     first.probe.unlink()
-    for model, folder_of in (("actor", "actor_rollout_ref"), ("extractor", "extractor")):
-        for line in lines[model]:
+    untrained = {
+        model: log_probs(AutoModelForCausalLM.from_pretrained(folder / "models" / model, dtype=torch.float32))
+        for model in lines
+    }
+    for model, measured in lines.items():
+        for line in measured:
             assert line["server"] == pytest.approx(line["engine"], abs=1e-4), (model, line["version"])
-        base = AutoModelForCausalLM.from_pretrained(folder / "models" / model)
-        untrained = log_probs(base)
-        last = lines[model][-1]
-        assert last["version"] > 0, f"{folder_of} was never updated"
-        moved = max(abs(a - b) for a, b in zip(untrained, last["fixed"], strict=True))
-        assert moved > 1e-3, f"{model} still computes as the model without an adapter"
-        if model == "actor":  # the extractor may have been updated after the checkpoint
-            adapter = run / "global_step_4" / model / "lora_adapter"
-            weights = log_probs(PeftModel.from_pretrained(base, str(adapter)))
-            assert weights == pytest.approx(last["fixed"], abs=1e-4)
+        assert measured[-1]["version"] > 0, f"{model} was never updated"
+        assert distance(untrained[model], measured[-1]["fixed"]) > 1e-3, f"{model} computes as without an adapter"
 
     # Without learning the continuation computes what was saved.
     still = [
@@ -67,20 +85,23 @@ def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> 
         "comprl.extractor.train=false",
         "comprl.arm=still",
         "trainer.resume_mode=resume_path",  # another arm does not continue a run by itself
-        f"trainer.resume_from_path={run / 'global_step_4'}",
+        f"trainer.resume_from_path={saved}",
     ]
-    second = Run(folder, *common, *still, "trainer.total_training_steps=5", script="probed_run.py")
-    try:
-        assert second.process.wait(timeout=900) == 0, second.text()[-5000:]
-    finally:
-        second.process.kill()
-    (actor,) = read_probes(second.probe, "actor")
+    second = finished(folder, *common, *still, "trainer.total_training_steps=5")
+    (actor,), (extractor,) = (read_probes(second.probe, model) for model in lines)
     assert actor["fixed"] == pytest.approx(lines["actor"][-1]["fixed"], abs=1e-5)
-    (extractor,) = read_probes(second.probe, "extractor")
-    saved = json.loads((run / "global_step_4" / "comprl.json").read_text())
-    assert extractor["version"] == saved["extractor_weight_version"]
+    assert extractor["version"] == json.loads((saved / "comprl.json").read_text())["extractor_weight_version"]
     same = [line for line in lines["extractor"] if line["version"] == extractor["version"]]  # none, if updated later
     assert all(extractor["fixed"] == pytest.approx(line["fixed"], abs=1e-5) for line in same)
+
+    # So do the saved adapters on the base model; and, but for what bfloat16 loses, base and adapter as exported.
+    output = folder / f"exported-{merge}"
+    assert main(["export", str(saved), "--output", str(output)]) == 0
     for line in (actor, extractor):
+        model, trained = line["model"], line["fixed"]
         assert line["server"] == pytest.approx(line["engine"], abs=1e-4)
-    assert second.processes() == []
+        assert distance(untrained[model], trained) > 1e-3
+        adapter = saved / model / "lora_adapter"
+        assert with_adapter(folder / "models" / model, adapter) == pytest.approx(trained, abs=1e-4), model
+        exported = with_adapter(output / model, output / model / "lora_adapter")
+        assert distance(exported, trained) < distance(untrained[model], trained) / 4, model

@@ -8,7 +8,7 @@ import pytest
 from killing_run import KILL_STEP, QUESTIONS
 from running import Run, last_step, read_steps, undocumented
 
-pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
 
 STEPS = KILL_STEP + 3
 BATCH = 8
@@ -75,6 +75,7 @@ def test_the_run_goes_on_when_the_extractors_server_is_killed(folder: Path) -> N
     assert undocumented({name for step in steps for name in step}) == []
 
 
+@pytest.mark.long
 def test_with_two_servers_only_the_one_that_is_killed_is_away(folder: Path) -> None:
     """Two slots for the extractor, so two ranks that train it, each with a server of one slot."""
     two = ["comprl.extractor.n_gpus_per_node=2", "extractor.actor.ppo_micro_batch_size_per_gpu=4"]
