@@ -5,7 +5,6 @@ For runs of a synchronous trainer that ended with a checkpoint: by themselves, b
 """
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.record import RunRecord
 
 Line = dict[str, Any]
+UNWRITTEN = "comprl/bank/counters_unwritten_seconds"
+"""Metric of a step that the manager has closed."""
 Tally = Counter[tuple[str, str, str]]
 """Episodes by entry, task and counter of the entry's usage."""
 
@@ -52,7 +53,6 @@ class Books:
         config = run / "config.yaml"
         settings = yaml.safe_load(config.read_text("utf-8")) if config.exists() else {}
         self.learning: Line = settings.get("comprl", {}).get("extractor", {})
-        self.flush_seconds: float = settings.get("comprl", {}).get("bank", {}).get("flush_seconds", 0.0)
         self.steps = list(self.record.metrics())
         self.episodes = {each["id"]: each for each in self.record.episodes()}
         self.finished = {
@@ -85,22 +85,33 @@ class Books:
         state = json.loads((self.checkpoint / "manager.json").read_text("utf-8"))
         return {(use["episode"], use["record_id"]) for use in state["credit"]["waiting"]}
 
-    def killed(self, waits: int = 0, seconds: float = 0.0) -> set[int]:
-        """Steps of which a manager that was killed has lost something that takes ``waits`` steps and ``seconds`` more.
+    def killed(self, waits: int = 0, *, counters: bool = False) -> set[int]:
+        """Steps of which a manager that was killed has lost something that takes ``waits`` steps.
 
-        It may have died when the step before was over, and is counted when it is back.
+        It may have died when the last step that it closed was over, and is counted when it is back.
+
+        Args:
+            waits: Steps before that one.
+            counters: Also those for which it had not written the counters of the entries.
         """
-        lasted = {line["step"]: line["data"].get("timing_s/step", math.inf) for line in self.steps}
-        steps, before = set[int](), 0.0
+        steps, before, closed = set[int](), 0.0, 0
         for line in self.steps:
             restarts = line["data"].get("comprl/manager_restarts", 0.0)
             if restarts > before:
-                first, since = line["step"] - 1, 0.0
-                while first > 1 and (since := since + lasted.get(first, math.inf)) < seconds:
-                    first -= 1
+                first = self._first_unwritten(closed) if counters else closed
                 steps |= set(range(first - waits, line["step"] + 1))
             before = restarts
+            if UNWRITTEN in line["data"]:
+                closed = line["step"]
         return steps
+
+    def _first_unwritten(self, closed: int) -> int:
+        """The first step of which some counters may not have been written when step ``closed`` was."""
+        data = {line["step"]: line["data"] for line in self.steps}
+        left = data.get(closed, {}).get(UNWRITTEN, 0.0)
+        while closed > 1 and (left := left - data[closed]["timing_s/step"]) > 0:
+            closed -= 1
+        return closed
 
     def left(self, event: Line) -> bool:
         """Whether an event belongs to the step in which the run was stopped, whose episodes are not on record."""
@@ -205,7 +216,7 @@ def _usage(books: Books) -> Iterator[str]:
     """Compare counters of the entries in the last checkpoint with the events of the episodes that read them."""
     if books.checkpoint is None:
         return
-    killed = books.killed(seconds=2 * books.flush_seconds)  # one write of the counters may have failed
+    killed = books.killed(counters=True)
     known, certain = Tally(), Tally()
     for event in books.reads.values():
         uses, successes = ("asked", "asked_successes") if event["asked"] else ("uses", "successes")

@@ -27,14 +27,15 @@ async def test_counters_are_written_within_the_flush_interval(open_bank: Any, ap
     assert (await stored(bank))[a].uses == 1 and (await stored(bank))[b].uses == 0
 
 
+@pytest.mark.parametrize("error", [StoreError("disk full"), TypeError("a defect")])
 async def test_a_failing_flush_is_counted_logged_once_and_repeated(
-    open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     bank = await open_bank(flush_seconds=0.02)
     (a,) = (await apply(bank, Add(title="a", content="x"))).new_ids
 
     async def refuse(entries: Any) -> None:
-        raise StoreError("disk full")
+        raise error
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(bank._ledger.store, "update", refuse)
@@ -43,9 +44,21 @@ async def test_a_failing_flush_is_counted_logged_once_and_repeated(
             while bank.statistics()["counter_flush_failures"] < 2:
                 await asyncio.sleep(0.02)
         assert len(caplog.records) == 1
+        failed = bank.statistics()["counters_unwritten_seconds"]
+        await asyncio.sleep(0.1)
+        assert bank.statistics()["counters_unwritten_seconds"] >= failed + 0.1  # a failure is no write
     async with asyncio.timeout(10):
         while not (await stored(bank))[a].uses:
             await asyncio.sleep(0.05)
+
+
+async def test_it_is_known_for_how_long_counters_have_not_been_written(open_bank: Any) -> None:
+    bank = await open_bank(flush_seconds=600)
+    await asyncio.sleep(0.2)
+    assert 0.2 <= bank.statistics()["counters_unwritten_seconds"] < 100
+    before = bank.statistics()["counters_unwritten_seconds"]
+    await bank.flush()
+    assert bank.statistics()["counters_unwritten_seconds"] < before
 
 
 async def test_training_and_votes_are_counted_with_the_entries_of_the_call(open_bank: Any, apply: Any) -> None:

@@ -32,6 +32,7 @@ class HangingManager:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.called: list[str] = []
+        self.arguments: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         async def answer() -> Any:
@@ -39,8 +40,9 @@ class HangingManager:
             answers = {"guide": Guide("found", "text"), "search_and_ask": Answer("answered", "text"), "report": True}
             return answers[name]
 
-        def call(*_: Any, **__: Any) -> Any:
+        def call(*arguments: Any, **_: Any) -> Any:
             self.called.append(name)
+            self.arguments.append(arguments)
             return asyncio.ensure_future(answer())
 
         return SimpleNamespace(remote=call)
@@ -71,6 +73,19 @@ async def test_a_question_waits_while_the_actors_servers_pause(monkeypatch: pyte
     manager.gate.set()
     clock.pause(False)
     assert (await asking).status == "answered"
+
+
+async def test_no_secret_of_the_environment_leaves_the_rollout_in_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", 'a"secret-0123')
+    manager = HangingManager()
+    manager.gate.set()
+    guidance = Guidance(manager)
+    queries = ('The log shows SOME_API_KEY=a"secret-0123; what now?', "{'SOME_API_KEY': 'a\"secret-0123'}")
+    for query in queries:
+        await guidance.guide(query, task="t", environment="e", prompt="", read_only=False)
+        await guidance.ask(query, task="t", environment="e", read_only=False, timeout=5)
+    sent = [arguments[0] for arguments in manager.arguments]
+    assert sent == [query.replace('a"secret-0123', "***") for query in queries for _ in range(2)]
 
 
 async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(limits: None) -> None:

@@ -313,6 +313,7 @@ class ExperienceBank:
             "quarantined": len(self._table.quarantined),
             "unreadable": len(self._ledger.store.contents.unreadable),
             "counter_flush_failures": self._ledger.flush_failures,
+            "counters_unwritten_seconds": self._ledger.unwritten_seconds,
             **{f"queries_{name}": count for name, count in self._retriever.queries.counts.items()},
             **self._statistics.as_dict(),
         }

@@ -70,7 +70,7 @@ class BankConfig(Settings):
     """Tokens of a content, counted by the actor's tokenizer; longer ones are cut."""
 
     flush_seconds: PositiveFloat = 5.0
-    """Seconds between writes of the entries' counters; a killed process loses at most the counts of this time."""
+    """Seconds between writes of the entries' counters; a killed process loses what was counted since the last one."""
 
     dedup_similarity: Share = 0.0
     """Cosine similarity to an entry of its scope from which a new entry is rejected as a duplicate; 0 rejects none."""

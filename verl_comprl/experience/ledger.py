@@ -6,6 +6,7 @@ Owns the locks, the order of writes and the periodic writing of counters. What t
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -64,6 +65,7 @@ class Ledger:
         """Incremented by every change that can alter the result of a search."""
         self.flush_failures = 0
         """Failed writes of counters, and failed removals, which are all repeated."""
+        self._written = time.monotonic()
         self._unwanted: set[str] = set()
         """Ids that the store may hold and memory does not."""
         self.read_only = read_only
@@ -201,15 +203,21 @@ class Ledger:
             self.version += 1
             switched()
 
+    @property
+    def unwritten_seconds(self) -> float:
+        """Seconds since the counters were last written, of which a kill loses what was counted meanwhile."""
+        return time.monotonic() - self._written
+
     async def write_counters(self) -> None:
         """Write the counters that the store does not have yet; if it fails, they stay marked as unwritten."""
         # Taken before the await: an entry counted while the store writes is marked again, and written the next time.
-        batch = self.table.take_unwritten()
+        batch, taken = self.table.take_unwritten(), time.monotonic()
         try:
             await self.store.update(batch)
         except BaseException:
             self.table.mark_unwritten(batch)
             raise
+        self._written = taken
 
     async def quarantine(self, reasons: Mapping[str, str]) -> None:
         """Exclude entries from retrieval, each for its reason; an empty one ends that. Unknown ids are ignored."""
@@ -245,7 +253,7 @@ class Ledger:
             await asyncio.sleep(seconds)
             try:  # even with nothing to write: a server store renews its writer's lease in `update`
                 await self.write(self.write_counters)
-            except StoreError:
+            except Exception:  # of whatever kind: the next writes must follow
                 self._count_failure()
 
     def _count_failure(self) -> None:

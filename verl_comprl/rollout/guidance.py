@@ -14,6 +14,7 @@ from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.names import manager_name
 from verl_comprl.platform.pauses import episode_clock
+from verl_comprl.record.lines import text_redactor
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class Guidance:
     def __init__(self, manager: Any) -> None:
         """Wrap a Ray actor handle of :class:`~verl_comprl.manager.manager.ExperienceManager`."""
         self._manager = manager
+        # An environment can show the variables of the run, which an actor may quote: to an endpoint, or into samples.
+        self._redact = text_redactor()
         self._complained = False
         self._timeouts = 0
         """Guides and reports in a row that timed out."""
@@ -68,7 +71,7 @@ class Guidance:
 
     async def guide(self, query: str, *, task: str, environment: str, prompt: str, read_only: bool) -> Guide:
         """Retrieve one entry for a rollout of ``prompt``; ``degraded`` if the manager does not answer."""
-        call = self._manager.guide.remote(query, task, environment, prompt=prompt, read_only=read_only)
+        call = self._manager.guide.remote(self._redact(query), task, environment, prompt=prompt, read_only=read_only)
         return await self._patiently(call) or Guide("degraded")
 
     async def ask(self, query: str, *, task: str, environment: str, read_only: bool, timeout: float) -> Answer:
@@ -76,7 +79,7 @@ class Guidance:
 
         Seconds in which the actor's servers pause do not count: they may be what answers.
         """
-        call = self._manager.search_and_ask.remote(query, task, environment, read_only=read_only)
+        call = self._manager.search_and_ask.remote(self._redact(query), task, environment, read_only=read_only)
         answer = await self._bounded(call, episode_clock().timeout(timeout))
         return Answer("degraded", UNAVAILABLE) if answer is None or answer is _LATE else answer
 
