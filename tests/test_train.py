@@ -90,6 +90,16 @@ def test_an_unexpected_error_is_printed_once_in_full(tmp_path, monkeypatch, caps
     assert log.startswith("what verl prints\nTraceback") and log.count(repr(error).partition("(")[0]) == 1
 
 
+def test_a_start_that_is_interrupted_says_what_was_saved(tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_checked", interrupt)
+    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    assert train.run(config) == 130
+    assert capsys.readouterr().out == "error: interrupted; nothing was saved since the last checkpoint\n"
+
+
 def test_a_bank_s_server_is_looked_for_before_ray_starts(tmp_path, monkeypatch, capsys):
     bank = BankConfig(url="http://127.0.0.1:9", collection="run", attempts=1)
     monkeypatch.setattr(train, "check_config", lambda config: SimpleNamespace(experience=True, bank=bank))
@@ -149,6 +159,9 @@ def test_the_manager_loads_while_transfer_queue_starts(tmp_path, monkeypatch):
     with pytest.raises(ConnectionError):
         train._train(config, settings, SimpleNamespace())
     assert events == ["trainer", "manager", "queue", "end"]
+    error[0] = KeyboardInterrupt()  # a second Ctrl-C, or one before training has begun
+    assert train._train(config, settings, SimpleNamespace(fail=events.append)) == 130
+    assert events[-2:] == ["interrupted; nothing was saved since the last checkpoint", "end"]
 
 
 def test_a_start_of_transfer_queue_that_hangs_is_said(tmp_path, monkeypatch):

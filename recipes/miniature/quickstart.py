@@ -4,6 +4,7 @@
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,12 +32,28 @@ def main(overrides: Sequence[str] | None = None) -> int:
     _set_aside(run)
     command = [sys.executable, "-m", "verl_comprl.train", "--config-dir", str(ROOT / "recipes")]
     command += ["--config-name", SETTINGS["plain"].config, *shared, f"trainer.default_local_dir={run}"]
-    code = subprocess.call([*command, "trainer.experiment_name=quickstart", *overrides], cwd=ROOT)
+    code = run_until_end([*command, "trainer.experiment_name=quickstart", *overrides])
     if code == 0:
         from recipes.miniature.worth import draw, worth
 
         print(f"\n{worth(run)}\nFigure: {draw(run, run / 'worth.png')}")
     return code
+
+
+def run_until_end(command: Sequence[str]) -> int:
+    """Run a command and return its exit code; it gets Ctrl-C and SIGTERM, and takes the time that it needs then.
+
+    ``subprocess.call`` kills a command that has not ended a quarter of a second after Ctrl-C.
+    """
+    # In a session of its own: the terminal's Ctrl-C would reach it, and reach it again from here.
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in signals}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _set_aside(run: Path) -> None:
