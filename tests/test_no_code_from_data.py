@@ -5,22 +5,36 @@ from pathlib import Path
 
 import pytest
 
-import env_adapters
-import verl_comprl
-
 UNSAFE = re.compile(
-    r"^\s*(?:import|from) (?:cloud)?pickle\b|weights_only=False|(?<![.\w])(?<!def )(?:eval|exec)\(", re.MULTILINE
+    r"^\s*(?:import|from) (?:cloud)?pickle\b|\bimport [^#\n]*\b(?:cloud)?pickle\b|weights_only=False|allow_pickle=True"
+    r"|\bread_pickle\(|\byaml\.(?:unsafe|full)_load|\byaml\.load(?:_all)?\((?!.*SafeLoader)"
+    r"|(?<![.\w])(?<!def )(?:eval|exec)\(",
+    re.MULTILINE,
 )
+ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("package", [verl_comprl, env_adapters])
-def test_nothing_of_ours_unpickles_or_evaluates(package: object) -> None:
-    folder = Path(str(getattr(package, "__file__", ""))).parent
-    sources = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
-    assert len(sources) > 50
+@pytest.mark.parametrize("folder", ["verl_comprl", "env_adapters", "recipes", "benchmarks", "examples"])
+def test_nothing_of_ours_unpickles_or_evaluates(folder: str) -> None:
+    sources = {str(path): path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py")}
+    assert sources
     assert [name for name, source in sources.items() if UNSAFE.search(source)] == []
 
 
-@pytest.mark.parametrize("line", ["import pickle", "    from cloudpickle import loads", "x = eval(text)", "exec(code)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "    from cloudpickle import loads",
+        "from ray import cloudpickle",
+        "import io, pickle",
+        "np.load(file, allow_pickle=True)",
+        "pandas.read_pickle(file)",
+        "yaml.load(text, Loader)",
+        "yaml.unsafe_load(text)",
+        "x = eval(text)",
+        "exec(code)",
+    ],
+)
 def test_the_search_finds_what_it_is_for(line: str) -> None:
     assert UNSAFE.search(f"a = 1\n{line}\n")

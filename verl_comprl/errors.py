@@ -78,10 +78,10 @@ terminal, exit code 2), if the extractor's endpoint refuses the first request (`
 manager cannot begin again, three times in a row (``ManagerLost``), if an update of the actor raises, or one of the
 extractor while ``comprl.extractor.max_failures`` is 0.
 
-**A process that rollouts need dies**: an agent loop worker, a server of the actor or its engine, a reward worker. verl
-would wait for their prompts without end; the run ends within seconds, with an error that names the process and the
-reason that Ray knows (``trainer/watchdog/liveness.py``). The next start resumes. So it is with a worker of the actor's
-engine, whose calls raise. The watchdog (``trainer/watchdog/watching.py``) tells of everything that takes too long.
+**A process that the actor needs dies**: an agent loop worker, a server of the actor or its engine, a reward worker, a
+worker of the actor's own engine. verl would wait for prompts without end; the run ends within seconds, with an error
+that names the process and the reason that Ray knows (``trainer/watchdog/liveness.py``). The next start resumes. The
+watchdog (``trainer/watchdog/watching.py``) tells of everything that takes too long.
 
 **Something hangs for which verl or TransferQueue waits without a limit**: a server, a worker. After
 ``comprl.watchdog.end_after`` seconds without progress the watchdog ends the run with ``RunHung``

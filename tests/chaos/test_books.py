@@ -116,7 +116,10 @@ def test_clean_books_have_no_problems(tmp_path: Path) -> None:
         (lambda books: books.waiting.clear(), "episode second of step 2 has vanished"),
         (lambda books: books.dead.clear(), "episode third of step 2 has vanished"),
         (lambda books: books.events.pop(2), "episode fourth of step 2 has vanished"),
-        (lambda books: books.metrics[1].pop("comprl/unreported"), "0 unreported episodes were counted in step 2, 1 are on record"),
+        (
+            lambda books: books.metrics[1].pop("comprl/unreported"),
+            "0 unreported episodes were counted in step 2, 1 are on record",
+        ),
         (
             lambda books: books.metrics[0].update({"comprl/unreported": 2.0}),
             "2 unreported episodes were counted in step 1",

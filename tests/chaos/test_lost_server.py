@@ -1,4 +1,4 @@
-"""A run whose actor loses its server ends within a minute and says so; the next start continues from a checkpoint."""
+"""A run whose actor loses a process ends within a minute and says so; the next start continues from a checkpoint."""
 
 import json
 import time
@@ -20,9 +20,10 @@ def engine(server: psutil.Process) -> psutil.Process:
     return found
 
 
-def test_a_server_of_the_actor_that_dies_ends_the_run_within_a_minute_and_the_next_start_resumes(folder: Path) -> None:
-    lose(folder, lambda server: server)
-    lose(folder, engine)
+def test_a_process_of_the_actor_that_dies_ends_the_run_within_a_minute_and_the_next_start_resumes(folder: Path) -> None:
+    lose(folder, "the actor's server 0", lambda server: server)
+    lose(folder, "the actor's server 0", engine)
+    lose(folder, "worker 0 of the actor's engine", lambda worker: worker)
     last = last_step(folder / "run") + 1
     run = Run(folder, f"trainer.total_training_steps={last}", "trainer.save_freq=1")
     assert run.process.wait(timeout=600) == 0, run.text()
@@ -30,16 +31,15 @@ def test_a_server_of_the_actor_that_dies_ends_the_run_within_a_minute_and_the_ne
     assert problems(folder / "run") == []
 
 
-def lose(folder: Path, victim: Callable[[psutil.Process], psutil.Process]) -> None:
-    """Run until a step has been saved, then kill the victim that belongs to a server; checks how the run ends."""
+def lose(folder: Path, name: str, victim: Callable[[psutil.Process], psutil.Process]) -> None:
+    """Run until a step has been saved, then kill the victim of a named process; checks how the run ends."""
     (folder / "named_run.jsonl").unlink(missing_ok=True)  # of the run before
     run = Run(folder, "trainer.total_training_steps=1000", "trainer.save_freq=1", script="named_run.py")
     steps = folder / "run/metrics.jsonl"
     before = len(steps.read_text().splitlines()) if steps.exists() else 0
     try:
         run.wait_until(lambda: steps.exists() and len(steps.read_text().splitlines()) > before)
-        server = psutil.Process(json.loads(run.probe.read_text())["the actor's server 0"])
-        victim(server).kill()
+        victim(psutil.Process(json.loads(run.probe.read_text())[name])).kill()
         killed = time.monotonic()
         code = run.process.wait(timeout=300)
         took = time.monotonic() - killed
@@ -47,5 +47,5 @@ def lose(folder: Path, victim: Callable[[psutil.Process], psutil.Process]) -> No
         run.process.kill()
     assert code not in (0, 130), run.text()
     assert took < MOST_SECONDS
-    assert "the actor's server 0 has died" in run.text()
+    assert f"{name} has died" in run.text()
     assert run.processes() == []

@@ -70,6 +70,20 @@ def test_whatever_a_command_installs_from_a_file_is_in_a_lock() -> None:
     assert {line.split(" -r ")[1] for line in installs} == LOCKS.keys() - {"requirements/cpu.lock"}  # install.sh has it
 
 
+def test_the_setup_refuses_what_is_not_in_the_lock() -> None:
+    script = (ROOT / "requirements/install.sh").read_text().replace("\\\n", "")
+    from_lock = [line for line in script.splitlines() if " -r /dev/stdin" in line]
+    assert len(from_lock) == 2 and all("--require-hashes" in line and "--no-deps" in line for line in from_lock)
+    assert script.count("lock=requirements/cpu.lock") == 1
+
+
+@pytest.mark.parametrize("tool", ["pip-licenses", "cyclonedx-py", "pip-audit"])
+def test_the_audit_lists_licences_materials_and_vulnerabilities_with_pinned_tools(tool: str) -> None:
+    assert f"$tools/{tool} " in (ROOT / "requirements/audit.sh").read_text()
+    package = "cyclonedx-bom" if tool == "cyclonedx-py" else tool
+    assert f"\n{package}==" in (ROOT / "requirements/audit.txt").read_text()
+
+
 def test_only_files_for_a_supported_python_on_linux_are_locked() -> None:
     lock = runpy.run_path(str(ROOT / "requirements/lock.py"))
     files = {

@@ -65,6 +65,28 @@ async def make_snapshot(open_manager: OpenManager, folder: Path, title: str) -> 
     return str(folder)
 
 
+async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
+    open_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill, when the manager's process has opened its bank and could not go on."""
+    manager = await open_manager(KEPT)
+    await write(manager, "kept")
+    config = ComprlConfig(
+        bank=BankConfig(path=str(tmp_path / "bank")), queue=QueueConfig(folder=str(tmp_path / "queue"))
+    )
+
+    async def again() -> None:
+        await manager.open(config, KEPT, run=str(tmp_path), seed=0, settling=ONE_STEP)
+
+    await again()
+    with monkeypatch.context() as patch:
+        patch.setattr(actor, "CallLog", None)  # behind the opening
+        with pytest.raises(TypeError):
+            await again()
+    await again()
+    assert titles(manager) == ["kept"]
+
+
 def titles(manager: Any) -> list[str]:
     return [entry.title for entry in manager._bank.entries()]
 

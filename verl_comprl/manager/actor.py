@@ -5,6 +5,7 @@ The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from verl_comprl.config.asynchrony import settling_of
 from verl_comprl.config.models import load_tokenizer
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.tree import ComprlConfig
-from verl_comprl.experience import ExperienceBank, make_embedder
+from verl_comprl.experience import ExperienceBank, StoreError, make_embedder
 from verl_comprl.experience.transfer.snapshot import snapshot_folder
 from verl_comprl.extractor.calls import ExtractorCalls, Generate
 from verl_comprl.extractor.credit import Settling
@@ -78,7 +79,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._tokenizer = load_tokenizer(reader)
 
     async def open(self, config: ComprlConfig, opening: Opening, *, run: str, seed: int, settling: Settling) -> None:
-        """Open the bank.
+        """Open the bank; again, if what comes after it has failed.
 
         Args:
             config: The run's settings.
@@ -87,7 +88,10 @@ class _ManagerActor(BankInspection, ExperienceManager):
             seed: Of the run.
             settling: How long relative rewards wait for the free half of a prompt.
         """
-        bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
+        if left := vars(self).pop("_bank", None):  # of an attempt that failed later; a bank can be opened once
+            with suppress(StoreError):
+                await left.close()
+        bank = self._bank = await ExperienceBank.open(config.bank, self._embedder, tokenizer=self._tokenizer)
         if len(bank) and not opening.keep_content:
             await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
             await bank.delete([entry.id for entry in bank.entries()])

@@ -19,7 +19,7 @@ from verl_comprl.trainer.servers.serving import SERVER_SECONDS
 from verl_comprl.trainer.step.groups import episodes_are_running
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
 from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
-from verl_comprl.trainer.watchdog.processes import actor_servers, agent_loop_workers, reward_workers
+from verl_comprl.trainer.watchdog.processes import actor_servers, agent_loop_workers, engine_workers, reward_workers
 
 
 class StoppableTrainer(CheckpointingTrainer):
@@ -35,8 +35,9 @@ class StoppableTrainer(CheckpointingTrainer):
         """Step with which training began; 0 while it has not, for example in an evaluation before it."""
 
     def watch_over(self, agent_loops: AgentLoopManager) -> None:
-        """Let the death of a process that rollouts need end the run with :class:`ProcessLost`."""
-        self._vital.watch(agent_loop_workers(agent_loops) | reward_workers(self), actor_servers(self))
+        """Let the death of a process that the actor needs end the run with :class:`ProcessLost`."""
+        workers = agent_loop_workers(agent_loops) | reward_workers(self) | engine_workers(self)
+        self._vital.watch(workers, actor_servers(self))
 
     def request_stop(self) -> None:
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
@@ -51,7 +52,7 @@ class StoppableTrainer(CheckpointingTrainer):
 
         Raises:
             RunInterrupted: If the run was asked to stop.
-            ProcessLost: If a process that rollouts need has died, whatever has failed because of it.
+            ProcessLost: If a process that the actor needs has died, whatever has failed because of it.
         """
         settings = self.config.trainer
         with open_dict(settings):

@@ -59,7 +59,7 @@ def test_a_death_is_an_error_within_seconds_that_names_the_actor(players: dict[s
         players["player 1"].work.remote()
     checked(vital, 3)
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ProcessLost, match=r"player 1 has died, so the rollouts cannot be completed"):
+    with pytest.raises(ProcessLost, match=r"player 1 has died, so the run cannot go on"):
         checked(vital, 20)
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayTaskError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from verl_comprl.trainer.trainer import ComplementarySync
 from verl_comprl.trainer.watchdog import liveness as module
@@ -20,7 +20,8 @@ class Server:
 
     def __init__(self) -> None:
         self.engine = SimpleNamespace(errored=False, dead_error=EngineDeadError("EngineCore died"))
-        self.__dict__["__ray_ready__"] = SimpleNamespace(remote=lambda: Answer(None))
+        self.error: Exception | None = None
+        self.__dict__["__ray_ready__"] = SimpleNamespace(remote=lambda: Answer(self.error))
         self.__dict__["__ray_call__"] = SimpleNamespace(remote=self._call)
 
     def _call(self, function: Any) -> "Answer":
@@ -49,18 +50,44 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
 
 
-def test_a_dead_engine_is_an_error_that_names_its_server() -> None:
-    servers = [Server(), Server()]
+def watched(*, servers: list[Server], rewards: list[Server], engine: list[Server], loops: list[Server]) -> VitalActors:
+    """What a trainer with these actors looks at."""
     trainer: Any = object.__new__(ComplementarySync)
     trainer.checkpoint_manager = SimpleNamespace(replicas=[SimpleNamespace(servers=[each]) for each in servers])
-    trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=None)
+    trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=rewards)
+    trainer.actor_rollout_wg = SimpleNamespace(workers=engine)
     trainer._vital = VitalActors()
-    loops: Any = SimpleNamespace(agent_loop_workers=[Server()])
-    trainer.watch_over(loops)
-    trainer._vital.check()
-    servers[1].engine.errored = True
+    trainer.watch_over(SimpleNamespace(agent_loop_workers=loops))
+    return trainer._vital
+
+
+def test_a_dead_engine_is_an_error_that_names_its_server() -> None:
+    actors = {name: [Server(), Server()] for name in ("servers", "rewards", "engine", "loops")}
+    vital = watched(**actors)
+    vital.check()
+    actors["servers"][1].engine.errored = True
     with pytest.raises(ProcessLost, match=r"(?s)the actor's server 1 has died, .*EngineCore died"):
-        trainer._vital.check()
+        vital.check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("loops", "agent loop worker 1"),
+        ("rewards", "reward worker 1"),
+        ("engine", "worker 1 of the actor's engine"),
+        ("servers", "the actor's server 1"),
+    ],
+)
+def test_a_dead_process_is_an_error_that_names_it(kind: str, name: str) -> None:
+    actors = {name: [Server(), Server()] for name in ("servers", "rewards", "engine", "loops")}
+    vital = watched(**actors)
+    vital.check()
+    victim = actors[kind][1]
+    victim.error = victim.engine.dead_error = ActorDiedError()
+    victim.engine.errored = True
+    with pytest.raises(ProcessLost, match=f"{name} has died"):
+        vital.check()
 
 
 def test_a_server_that_complains_is_there() -> None:

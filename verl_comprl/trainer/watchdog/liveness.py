@@ -21,7 +21,7 @@ ANSWER_SECONDS = 10.0
 
 
 class ProcessLost(RuntimeError):
-    """A process that the rollouts need has died; the message says which and, as far as Ray knows, why."""
+    """A process that the actor needs has died; the message says which and, as far as Ray knows, why."""
 
 
 class VitalActors:
@@ -87,5 +87,5 @@ class VitalActors:
                 ray.get(reference)
             except RayError as error:
                 if isinstance(error, RayActorError) or is_dead(error):
-                    raise ProcessLost(f"{name} has died, so the rollouts cannot be completed: {error}") from error
+                    raise ProcessLost(f"{name} has died, so the run cannot go on: {error}") from error
                 continue  # it has answered, if only to complain

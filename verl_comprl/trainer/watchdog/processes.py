@@ -22,6 +22,13 @@ def reward_workers(trainer: Any) -> dict[str, Any]:
     return {f"reward worker {number}": worker for number, worker in enumerate(workers)}
 
 
+def engine_workers(trainer: Any) -> dict[str, Any]:
+    """Return the processes of the actor's engine."""
+    return {
+        f"worker {number} of the actor's engine": each for number, each in enumerate(trainer.actor_rollout_wg.workers)
+    }
+
+
 def actor_servers(trainer: Any) -> dict[str, Any]:
     """Return the actor's servers: those on the trainer's slots, then those with slots of their own."""
     names = ("checkpoint_manager", "standalone_checkpoint_manager")
