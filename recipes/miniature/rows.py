@@ -13,6 +13,7 @@ from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, style_of
 from verl_comprl.record.lines import decode
 from verl_comprl.record.reader import EVALUATIONS, EVENTS, METRICS
+from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.sweep.checked_run import FINISHED
 
 Row = dict[str, Any]
@@ -40,7 +41,7 @@ def read_rows(runs: Path) -> list[Row]:
     rows = []
     for finished in sorted(runs.glob(f"*-*-*/{FINISHED}")):
         arm, batch, seed = finished.parent.name.rsplit("-", 2)
-        evaluations = read_evaluations(finished.parent / EVALUATIONS)
+        evaluations = read_evaluations(finished.parent / EVALUATIONS, every=_every(finished.parent / SETTINGS))
         if arm == "filling" or not evaluations:
             continue
         steps = [data for _, data in _steps(finished.parent / METRICS)]
@@ -81,10 +82,21 @@ def _run(row: Row) -> tuple[str, str, int]:
     return row["arm"], row["batch"], row["seed"]
 
 
-def read_evaluations(file: Path) -> Windows:
-    """Return success with and without experience by step; a continued run evaluates again where it had ended."""
+def _every(settings: Path) -> int:
+    """Return the number of steps between two evaluations of a run; 1 if its settings are not there."""
+    return read_settings(settings)["trainer"]["test_freq"] if settings.exists() else 1
+
+
+def read_evaluations(file: Path, *, every: int = 1) -> Windows:
+    """Return success with and without experience by step.
+
+    A continued run evaluates again where it had ended: counted once, and not if that is no multiple of ``every``, where
+    other runs have no evaluation.
+    """
     evaluations: Windows = {}
     for record in read_lines(file):
+        if record["step"] % every:
+            continue
         measured = {mode: record[key] for mode in ("with", "without") if (key := _success(mode)) in record}
         evaluations.setdefault(str(record["step"]), measured)
     return evaluations

@@ -151,6 +151,19 @@ def test_a_run_that_goes_on_does_not_replace_what_it_had_evaluated(tmp_path: Pat
     lines = [json.dumps({"step": step, "comprl/eval/success_with": value}) + "\n" for step, value in values]
     file.write_text("".join(lines))
     assert read_evaluations(file) == {"0": {"with": 0.1}, "60": {"with": 0.5}, "120": {"with": 0.8}}
+    assert read_evaluations(file, every=120) == {"0": {"with": 0.1}, "120": {"with": 0.8}}
+
+
+def test_the_evaluation_with_which_a_run_goes_on_between_two_others_is_left_out(tmp_path: Path) -> None:
+    run = tmp_path / "baseline-3-1"
+    run.mkdir()
+    (run / "finished.json").write_text("{}")
+    (run / "config.yaml").write_text("trainer:\n  test_freq: 30\n")
+    lines = [json.dumps({"step": step, "comprl/eval/success_without": 0.5}) + "\n" for step in (0, 30, 58, 60)]
+    (run / "evaluations.jsonl").write_text("".join(lines))
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": {"comprl/free/rollouts": 4}}) + "\n")
+    (row,) = read_rows(tmp_path)
+    assert list(row["evaluations"]) == ["0", "30", "60"]
 
 
 def test_success_in_training_is_read_by_half(tmp_path: Path) -> None:
