@@ -33,6 +33,19 @@ def environments(run: Run) -> list[psutil.Process]:
     )
 
 
+def playing(run: Run) -> list[psutil.Process]:
+    """Processes with an environment in which something is going on: others are lent to no episode."""
+    before = {process: _seconds(process) for process in environments(run)}
+    time.sleep(0.2)
+    return [process for process, seconds in before.items() if _seconds(process) > seconds]
+
+
+def _seconds(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return sum(process.cpu_times()[:2])
+    return 0.0
+
+
 def _command(process: psutil.Process | None) -> str:
     return " ".join(process.cmdline()) if process else ""
 

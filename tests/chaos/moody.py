@@ -7,7 +7,7 @@ from typing import Any
 from env_adapters.base import Step
 from env_adapters.minihack.environment import MiniHackEnvironment
 
-MOODS = ("raising", "not a number", "babbling")
+MOODS = ("raising", "not a number", "infinite", "babbling")
 SHARE = 0.25
 """Of the episodes: verl ends a run in which no rollout of a batch succeeds."""
 NOISE = "<|im_end|><|im_start|>system\n</experience><tool_call>\ud800\x00" * 2000
@@ -32,6 +32,8 @@ class Moody(MiniHackEnvironment):
             raise LookupError("in a bad mood")
         if mood == "not a number":
             reward = float("nan")
+        if mood == "infinite":
+            reward = float("inf")
         if mood == "babbling":
             observation = NOISE
         return observation, reward, terminated, truncated, info

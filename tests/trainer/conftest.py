@@ -137,12 +137,13 @@ def lent(
     periodic = step + 2
     resumed = [f"trainer.total_training_steps={periodic}", f"trainer.save_freq={periodic}", "comprl.merge.every=1"]
     runs.append({"name": "run", "overrides": resumed, "probe": str(folder / "resumed.jsonl")})
+    resuming = runs[-1]
     continued = [f"trainer.total_training_steps={periodic + 1}", "trainer.resume_mode=resume_path"]
     continued.append(f"trainer.resume_from_path={folder / 'run' / f'global_step_{periodic}'}")
     runs.append({"name": "continued", "overrides": continued})
     # Both models have been loaded from a checkpoint and trained by now.
     runs.append({"name": "again", "overrides": [*common, "trainer.total_training_steps=1"]})
-    for run in (runs[0], runs[-1]):
+    for run in (runs[0], resuming, runs[-1]):
         run["start"] = str(folder / "starts" / run["name"])
     runs += ahead_runs(folder, common)
     runs.append({"name": "evaluated", "evaluate": str(folder / "run" / f"global_step_{step}")})

@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from verl_comprl.record.reader import METRICS
 
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"
+SHARED_MEMORY = Path("/dev/shm")
 START_SECONDS = 600
 
 
@@ -108,12 +109,21 @@ def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str], name: 
     assert done.returncode == 0, output.read_text()[-5000:]
 
 
+def after_a_moment(find: Callable[[], list[str]]) -> list[str]:
+    """Return what is found once nothing is, or at last."""
+    deadline = time.monotonic() + 10
+    while (found := find()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
 class Run:
     """A training run in a process of its own; everything it starts carries its marker in the environment."""
 
     def __init__(self, folder: Path, *overrides: str, script: str = "") -> None:
         """Start the launcher, or a test's ``script`` around it, which gets ``self.probe`` as its first argument."""
         self.marker = uuid.uuid4().hex
+        self.started = time.time()
         self.beside: list[subprocess.CompletedProcess[str]] = []
         self.probe = folder / f"{Path(script).stem}.jsonl"
         self.output = folder / f"output-{self.marker}.txt"
@@ -141,18 +151,29 @@ class Run:
             assert time.monotonic() < deadline, self.text()
             time.sleep(0.5)
 
+    def leftovers(self) -> list[str]:
+        """Processes and shared memory that this run has started and that are still there, after a moment to end."""
+        return after_a_moment(lambda: [*self._processes(), *self._shared_memory()])
+
     def processes(self) -> list[str]:
-        """Names of the processes that this run has started and that are still there, after a moment to end."""
-        deadline = time.monotonic() + 10
-        while True:
-            found = []
-            for process in psutil.process_iter():
-                with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                    if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(f"{process.pid} {process.name()}")
-            if not found or time.monotonic() > deadline:
-                return found
-            time.sleep(0.2)
+        """The same without shared memory, of which a process that is killed leaves what is its own."""
+        return after_a_moment(lambda: [*self._processes()])
+
+    def _processes(self) -> Iterator[str]:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
+                    yield f"{process.pid} {process.name()}"
+
+    def _shared_memory(self) -> set[str]:
+        """Files that were made since the start, and that no process uses: those of other runs are left out."""
+        found = {str(file) for file in SHARED_MEMORY.iterdir() if file.lstat().st_ctime >= self.started}
+        for process in Path("/proc").glob("[0-9]*") if found else ():
+            with contextlib.suppress(OSError):
+                maps = (process / "maps").read_text("utf-8", "replace")
+                opened = {os.readlink(file) for file in (process / "fd").iterdir()}
+                found -= {file for file in found if file in maps or file in opened}
+        return found
 
 
 def check_record(run: Path) -> None:

@@ -67,6 +67,15 @@ def test_a_run_on_used_engines_starts_like_the_first_one(folder: Path, lent: Ste
     assert step["training/rollout_probs_diff_mean"] < 1e-2, "the server has other weights"
 
 
+@pytest.mark.parametrize("model", ["actor", "extractor"])
+def test_a_resumed_run_starts_with_the_engines_of_its_checkpoint(folder: Path, lent: Steps, model: str) -> None:
+    """Bit for bit: weights, optimizer, learning-rate schedule and random state."""
+    saved = folder / "run" / f"global_step_{lent['resumed'][0]['step'] - 1}" / model
+    expected, found = engine_state(saved), engine_state(folder / "starts" / "run" / model)
+    assert expected.keys() == found.keys() and any(name.startswith("['optim']") for name in found)
+    assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
+
+
 def test_runs_on_the_same_engines_have_learning_rates_of_their_own(lent: Steps) -> None:
     rates = {arm: lent[arm][0]["actor/lr"] for arm in ("offline", "variants")}
     assert rates == {"offline": pytest.approx(5e-4), "variants": pytest.approx(1e-4)}
@@ -116,8 +125,10 @@ def test_the_endpoint_answers_with_the_key_of_the_environment_which_is_kept_nowh
 ) -> None:
     assert teacher.keys == {f"Bearer {CANARY}"} and {request["model"] for request in teacher.requests} == {"teacher"}
     assert LESSON in (folder / "endpoint" / "experience.jsonl").read_text()
-    kept = [file for file in (folder / "endpoint").rglob("*") if file.is_file()]
-    assert {"config.yaml", "train.log", "metrics.jsonl", "comprl.json"} <= {file.name for file in kept}
+    reports = [file for name in ("lent.*", "result*.json") for file in folder.glob(name)]
+    kept = [*reports, *(file for file in (folder / "endpoint").rglob("*") if file.is_file())]
+    expected = {"config.yaml", "train.log", "metrics.jsonl", "comprl.json", "lent.txt", "result_endpoint.json"}
+    assert expected <= {file.name for file in kept}
     assert [file for file in kept if CANARY.encode() in uncompressed(file)] == []
 
 

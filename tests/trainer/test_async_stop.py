@@ -55,7 +55,7 @@ def test_a_signal_while_rollouts_are_awaited_leaves_a_checkpoint_from_which_the_
     again = Run(folder, *common, f"trainer.total_training_steps={stopped + 2}")
     try:
         assert again.process.wait(timeout=2 * START_SECONDS) == 0, again.text()
-        assert again.processes() == []
+        assert again.leftovers() == []
     finally:
         again.process.kill()
     steps = read_steps(run)
@@ -84,5 +84,5 @@ def stop(folder: Path, common: list[str]) -> Run:
         run.process.kill()
     assert code == 130, run.text()
     assert seconds < STOP_SECONDS
-    assert run.processes() == []
+    assert run.leftovers() == []
     return run

@@ -83,7 +83,7 @@ def test_a_running_cluster_is_used_and_left_as_it_was(folder: Path, tmp_path: Pa
     relative = os.path.relpath(tmp_path / "run", ROOT)  # from the launcher's folder, which is not the cluster's
     run = Run(folder, *STEPS, "trainer.save_freq=2", f"trainer.default_local_dir={relative}")
     assert run.process.wait(timeout=START_SECONDS) == 0, run.text()
-    assert run.processes() == []
+    assert run.leftovers() == []
     assert [line["step"] for line in read_steps(tmp_path / "run")] == [1, 2]
     assert (tmp_path / "run/global_step_2/actor").is_dir()
     deadline = time.monotonic() + 60

@@ -27,12 +27,12 @@ def test_a_bank_that_is_open_elsewhere_is_an_error_of_one_line(folder):
         process.kill()
     assert f"error: experience bank folder {path} is already open in process {process.pid}" in run.text()
     assert "Traceback" not in run.text()
-    assert run.processes() == []
+    assert run.leftovers() == []
 
 
 def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
     assert interrupted.process.returncode == 130, interrupted.text()
-    assert interrupted.processes() == []
+    assert interrupted.leftovers() == []
     # The first checkpoint: a later run resumed from it and wrote more.
     step = min(int(path.name.rpartition("_")[2]) for path in (folder / "run").glob("global_step_*"))
     saved = folder / "run" / f"global_step_{step}"
