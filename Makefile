@@ -5,7 +5,7 @@ BIN    := $(CURDIR)/.venv/bin
 # Named after what it installs, so that any change of a pin, and nothing else, makes `setup` run again.
 STAMP  := .venv/.setup-$(shell cat setup.py requirements/cpu.* requirements/install.sh requirements/*/setup.py | sha256sum | cut -c1-16)
 
-.PHONY: help setup quickstart smollm2 miniature check test long lint docs dist audit clean
+.PHONY: help setup quickstart smollm2 miniature check test long chaos lint docs dist audit clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list.
@@ -38,6 +38,10 @@ test: lint  ## Run the linters and all tests that CI has time for, including rea
 
 long: setup  ## Run the tests that take hours: every recipe, every arm, learning, failures of nodes.
 	@$(BIN)/pytest -m long
+
+chaos: setup  ## Break a run 50 times, and kill the driver of another 20 times: two hours (docs/reliability.md).
+	@COMPRL_FAULTS=50 $(BIN)/pytest -s tests/chaos/test_random_faults.py
+	@COMPRL_KILLS=20 $(BIN)/pytest tests/chaos/test_killed_driver.py
 
 lint: setup  ## Run ruff, pyright and import-linter.
 	@$(BIN)/ruff check

@@ -32,6 +32,7 @@ FAULTS = int(os.environ.get("COMPRL_FAULTS", "0"))
 LONGEST = 30.0 if FAULTS else 5.0
 """Seconds that a fault lasts at most, unless it has to last longer to be one."""
 STEP_TIMEOUT = 5
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 OF_A_STEP = ("rollouts/failed/environment", "degraded", "unreported")
 COUNTED: dict[str, str] = {
     **{f"environment {how}": OF_A_STEP[0] for how in ("killed", "hung", "raising", "not a number", "infinite")},
@@ -193,12 +194,16 @@ def test_a_run_survives_whatever_breaks_and_its_books_agree(
             made.append((kind, step, over))
             print(f"{kind} in steps {step + 1} to {over + 1}")
             run.wait_until(lambda over=over: finished() > over)
+        listening = run.listening()
         run.process.send_signal(signal.SIGTERM)
         code = run.process.wait(timeout=600)
     finally:
         run.process.kill()
     assert code == 130, run.text()
     assert run.leftovers() == []
+    elsewhere = {name for name, addresses in listening.items() if addresses - LOOPBACK}
+    assert elsewhere <= {"ray::WorkerDict"}, "only torch's process groups listen on all addresses (docs/security.md)"
+    assert sum(bool(addresses) for addresses in listening.values()) > 3
     measured = read_steps(folder / "run")
     assert [step["step"] for step in measured] == list(range(1, last_step(folder / "run") + 1))
     assert len(measured) > len(made)

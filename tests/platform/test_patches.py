@@ -68,7 +68,10 @@ def test_verl_still_names_gloo_twice_for_the_cpu_and_torch_still_refuses(tmp_pat
 @pytest.mark.run
 def test_ray_still_has_to_be_told_to_stay_on_loopback(tmp_path: Path) -> None:
     program = """
-        import os, psutil, ray
+        import os, psutil
+
+        os.environ.pop("RAY_AUTH_MODE", None)
+        import ray
         from ray._private import services
         from verl_comprl.platform.patches import ray_on_loopback
 
@@ -90,9 +93,11 @@ def test_ray_still_has_to_be_told_to_stay_on_loopback(tmp_path: Path) -> None:
             if connection.status == psutil.CONN_LISTEN
         }
         print("listening:", *sorted(listening))
+        print("authentication:", os.environ.get("RAY_AUTH_MODE"))
     """
     lines = run(tmp_path, program, RAY_raylet_start_wait_time_s="100").splitlines()
-    assert lines[-3:] == ["Ray replaces it: True", "workers: 127.0.0.1", "listening: 127.0.0.1"]
+    expected = ["Ray replaces it: True", "workers: 127.0.0.1", "listening: 127.0.0.1", "authentication: token"]
+    assert lines[-4:] == expected
 
 
 @pytest.mark.run

@@ -159,11 +159,26 @@ class Run:
         """The same without shared memory, of which a process that is killed leaves what is its own."""
         return after_a_moment(lambda: [*self._processes()])
 
+    def listening(self) -> dict[str, set[str]]:
+        """Addresses on which the run's processes listen for connections, by the process's name."""
+        found: dict[str, set[str]] = {}
+        for process in self._alive():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                connections = process.net_connections("tcp")
+                addresses = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+                found.setdefault(process.name(), set()).update(addresses)
+        return found
+
     def _processes(self) -> Iterator[str]:
+        for process in self._alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                yield f"{process.pid} {process.name()}"
+
+    def _alive(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
-                    yield f"{process.pid} {process.name()}"
+                    yield process
 
     def _shared_memory(self) -> set[str]:
         """Files that were made since the start, and that no process uses: those of other runs are left out."""
