@@ -166,7 +166,7 @@ class Run:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 connections = process.net_connections("tcp")
                 addresses = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
-                found.setdefault(process.name(), set()).update(addresses)
+                found.setdefault(process.name().partition(".")[0], set()).update(addresses)  # a method may follow
         return found
 
     def _processes(self) -> Iterator[str]:
