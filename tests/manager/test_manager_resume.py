@@ -10,6 +10,7 @@ import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
 from managed import WHERE, Extractor, MakeRequest, Open, Setup, answered, until
 
+from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.manager.messages import EpisodeReport
 
 STEPS, SAVED = 8, 4
@@ -67,7 +68,8 @@ async def state(setup: Setup, folder: Path) -> dict[str, Any]:
     kept = {name: json.loads(text) for name, text in files.items() if text}
     buffer: Any = setup.manager._buffer
     entries = [entry.model_dump(exclude={"created_at", "last_retrieved_at"}) for entry in setup.bank.entries()]
-    return kept | {"records": buffer._records, "entries": entries}
+    vectors = read_snapshot(folder / "bank", None).vectors.tolist()
+    return kept | {"records": buffer._records, "entries": entries, "vectors": vectors}
 
 
 def without_ties(text: str) -> np.ndarray:
