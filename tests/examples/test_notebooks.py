@@ -16,8 +16,8 @@ OURS = re.compile(r"/(root|home|work|tmp|var)/[\w.-]+")
 """Folders of the machine on which a notebook was executed."""
 
 
-REPEATABLE = ("own_environment", "reading_a_run")
-"""Notebooks that print the same every time."""
+REPEATABLE = ("own_environment", "reading_a_run", "experience_bank")
+"""Notebooks that print the same every time, but for the time that something took."""
 LONG = {"complementary_rl"}
 """Its run is that of tests/recipes/test_learning.py with fewer steps."""
 
@@ -40,7 +40,7 @@ def printed(notebook: Any, folder: str) -> list[str]:
     """Texts that the cells print or show, with ``FOLDER`` for the folder of the notebook's files."""
     outputs = [output for cell in cells(notebook, "code") for output in cell.outputs]
     texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
-    return [text.replace(folder, "FOLDER") for text in texts]
+    return [re.sub(r"[\d.]+ ms", "… ms", text.replace(folder, "FOLDER")) for text in texts]
 
 
 def run(file: Path, parameters: dict[str, Any], folder: Path) -> None:
