@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -32,18 +33,52 @@ print(verl_comprl.__version__)
 """
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+@pytest.mark.slow
+def test_a_wheel_works_beside_the_packages_that_it_asks_for(wheel: Path, tmp_path: Path) -> None:
+    """Away from the clone, with everything but this project from its environment."""
+
+    def run(program: str, *arguments: object) -> str:
+        command = [str(tmp_path / "venv/bin" / program), *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    (packages,) = tmp_path.glob("venv/lib/python*/site-packages")
+    # Its own .pth files, one of which leads to the clone, are not read from there.
+    (packages / "environment.pth").write_text(sysconfig.get_path("purelib"))
+    run("python", "-m", "pip", "install", "--no-deps", "--no-index", wheel)
+    assert Path(run("python", "-c", "import verl_comprl; print(verl_comprl.__file__)").strip()).is_relative_to(packages)
+    unmet = subprocess.run([tmp_path / "venv/bin/python", "-m", "pip", "check"], capture_output=True, text=True).stdout
+    assert not [line for line in unmet.splitlines() if line.startswith("verl-comprl ")], unmet
+    assert "sokoban" in run("comprl", "env", "list")
+    run("comprl", "data", "vaults", "--split", "val", "--count", "4", "--output", "val.parquet")
+    shutil.copytree(ROOT / "examples/run", tmp_path / "run")
+    run("comprl", "view", "run", "--output", "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 50_000
+    assert "comprl/default" in run("comprl", "train", "--info", "defaults-tree")
+
+
 @pytest.mark.run
 @pytest.mark.long
-def test_a_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
+def test_a_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     def run(*command: object) -> str:
         done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True, env={})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT)
     run(sys.executable, "-m", "venv", tmp_path / "empty")
     python = tmp_path / "empty/bin/python"
-    (wheel,) = tmp_path.glob("*.whl")
     run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel)
     assert run(python, "-c", PROGRAM).strip() == verl_comprl.__version__
 
