@@ -66,7 +66,7 @@ def test_a_wheel_works_beside_the_packages_that_it_asks_for(wheel: Path, tmp_pat
     shutil.copytree(ROOT / "examples/run", tmp_path / "run")
     run("comprl", "view", "run", "--output", "page.html")
     assert (tmp_path / "page.html").stat().st_size > 50_000
-    assert "comprl/default" in run("comprl", "train", "--info", "defaults-tree")
+    assert "arm: complementary" in run("comprl", "train", "--info", "defaults-tree")
 
 
 @pytest.mark.run
