@@ -2,7 +2,8 @@
 
 Takes entries of the bank of a finished run and plants misleading ones among a copy: a title that every instance of its
 rule finds, a wrong code, and in every second one an instruction between chat-template tokens. Starts a run from each
-bank, and prints guided success of both, and the planted entries that are still retrieved.
+bank, and prints guided success of both with its 95 % interval, and the planted entries that are still retrieved. Exits
+with 1 if the success with planted entries is below the interval of the clean run.
 
     python -m benchmarks.planted --bank outputs/miniature/runs/complementary-3-15/bank --world 15
     … [--entries 120] [--share 0.05] [--steps 30] [--arm offline] [--output outputs/planted] [key=value …]
@@ -22,6 +23,7 @@ from env_adapters.vaults.world import FAMILIES, KINDS, MOVES, code_of
 from recipes.miniature.entries import WORKED, moves_content
 from recipes.miniature.rows import read_lines
 from recipes.miniature.run import MODELS, run_name, set_environment, shared_overrides
+from verl_comprl.algorithm.interval import wilson_interval
 from verl_comprl.experience import Add, BankConfig, ExperienceBank, make_embedder
 from verl_comprl.record.reader import EVENTS, METRICS
 
@@ -83,6 +85,14 @@ def train(output: Path, name: str, *, arm: str, world: int, steps: int, override
     return run
 
 
+def whole_run(run: Path) -> tuple[float, float, float]:
+    """Return the guided success of a whole run and its 95 % interval (Wilson)."""
+    halves = [row["data"] for row in read_lines(run / METRICS) if "comprl/guided/success" in row["data"]]
+    counts = [round(half["comprl/guided/rollouts"]) for half in halves]
+    successes = sum(half["comprl/guided/success"] * count for half, count in zip(halves, counts, strict=True))
+    return (successes / sum(counts), *wilson_interval(round(successes), sum(counts)))
+
+
 def guided_success(run: Path) -> dict[int, float]:
     """Return the success of the guided half by step."""
     name = "comprl/guided/success"
@@ -132,7 +142,10 @@ def main() -> int:
         for name in ("clean", "planted")
     ]
     print("\n".join(report(*runs, ids)))
-    return 0
+    clean, planted = map(whole_run, runs)
+    for name, (success, low, high) in (("clean", clean), ("planted", planted)):
+        print(f"{name}: {success:.3f} of all guided episodes succeeded ({low:.3f} to {high:.3f})")
+    return int(planted[0] < clean[1])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""Training run with measurements after every step: ``python probed_run.py PROBE_FILE override …``, see ``probes``."""
+"""Training run with measurements after every step: ``python probed_run.py PROBE_FILE override …``, see ``probes``.
+
+The engines' log-probs before the first step, or after the checkpoint was loaded, are in a file that ends in ``.start``.
+"""
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from probes import probe_after_steps
+from probes import probe_after_steps, probe_engines
 
 from verl_comprl import train
 
@@ -11,7 +15,14 @@ from verl_comprl import train
 def main() -> int:
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
 
-    probe_after_steps(ComplementaryTrainerMixin, Path(sys.argv[1]))
+    file, initialized = Path(sys.argv[1]), ComplementaryTrainerMixin.on_init_end
+
+    def measured(self: Any) -> None:
+        initialized(self)
+        probe_engines(self, file.with_suffix(".start"))
+
+    ComplementaryTrainerMixin.on_init_end = measured
+    probe_after_steps(ComplementaryTrainerMixin, file)
     return train.main(sys.argv[2:])
 
 

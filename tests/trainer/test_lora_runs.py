@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,11 @@ from verl_comprl.cli.main import main
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 
-RANK = 8
+RANK, STEPS = 8, 5
+MODELS = ("actor", "extractor")
+
+Trained = tuple[Path, list[str], dict[str, list[dict[str, Any]]]]
+"""Folder of a run, its overrides, and what was measured of each model."""
 
 
 def lora(*, merge: bool) -> list[str]:
@@ -41,6 +46,7 @@ def distance(one: list[float], other: list[float]) -> float:
 def finished(folder: Path, *overrides: str) -> Run:
     """A probed run that has ended well."""
     run = Run(folder, *overrides, script="probed_run.py")
+    run.probe.with_suffix(".start").unlink(missing_ok=True)  # of a run before
     try:
         assert run.process.wait(timeout=900) == 0, run.text()[-5000:]
     finally:
@@ -57,51 +63,68 @@ def with_adapter(base: Path, adapter: Path) -> list[float]:
     return log_probs(PeftModel.from_pretrained(model, str(adapter)))
 
 
-@pytest.mark.parametrize("merge", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_both_models_learn_as_adapters_and_resume(folder: Path, merge: bool) -> None:
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)])
+def trained(folder: Path, request: pytest.FixtureRequest) -> Trained:
+    """A run of both models as adapters, which the servers get as they are or merged into the weights."""
+    run = folder / f"lora-{request.param}"
+    overrides = [*lora(merge=request.param), f"trainer.default_local_dir={run}", "trainer.save_freq=1"]
+    done = finished(folder, *overrides, f"trainer.total_training_steps={STEPS}")
+    lines = {model: read_probes(done.probe, model) for model in MODELS}
+    done.probe.unlink()
+    return run, overrides, lines
+
+
+def untrained(folder: Path, model: str) -> list[float]:
     from transformers import AutoModelForCausalLM
 
-    run = folder / f"lora-{merge}"
-    saved = run / "global_step_4"
-    common = [*lora(merge=merge), f"trainer.default_local_dir={run}", "trainer.save_freq=4"]
-    first = finished(folder, *common, "trainer.total_training_steps=4")
-    assert last_step(run) == 4
-    lines = {model: read_probes(first.probe, model) for model in ("actor", "extractor")}
-    first.probe.unlink()
-    untrained = {
-        model: log_probs(AutoModelForCausalLM.from_pretrained(folder / "models" / model, dtype=torch.float32))
-        for model in lines
-    }
-    for model, measured in lines.items():
-        for line in measured:
-            assert line["server"] == pytest.approx(line["engine"], abs=1e-4), (model, line["version"])
-        assert measured[-1]["version"] > 0, f"{model} was never updated"
-        assert distance(untrained[model], measured[-1]["fixed"]) > 1e-3, f"{model} computes as without an adapter"
+    return log_probs(AutoModelForCausalLM.from_pretrained(folder / "models" / model, dtype=torch.float32))
 
-    # Without learning the continuation computes what was saved.
-    still = [
-        "actor_rollout_ref.actor.optim.lr=0",
-        "extractor.actor.optim.lr=0",
-        "comprl.extractor.train=false",
-        "comprl.arm=still",
-        "trainer.resume_mode=resume_path",  # another arm does not continue a run by itself
-        f"trainer.resume_from_path={saved}",
-    ]
-    second = finished(folder, *common, *still, "trainer.total_training_steps=5")
-    (actor,), (extractor,) = (read_probes(second.probe, model) for model in lines)
+
+@pytest.mark.parametrize("model", MODELS)
+def test_adapters_are_learned_and_reach_the_servers(folder: Path, trained: Trained, model: str) -> None:
+    measured = trained[2][model]
+    assert len(measured) == STEPS
+    for line in measured:
+        assert line["server"] == pytest.approx(line["engine"], abs=1e-4), line["version"]
+    assert measured[-1]["version"] > 0, f"{model} was never updated"
+    assert distance(untrained(folder, model), measured[-1]["fixed"]) > 1e-3, f"{model} computes as without an adapter"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_exported_adapter_computes_what_was_trained(
+    folder: Path, tmp_path: Path, trained: Trained, model: str
+) -> None:
+    """But for what bfloat16 loses: on the model that was trained, and on its export."""
+    run, _, lines = trained
+    # The extractor may have been updated between the measurement after a step and its checkpoint.
+    line, saved = [
+        (line, checkpoint)
+        for step, line in enumerate(lines[model], start=1)
+        if line["version"] == version_of(checkpoint := run / f"global_step_{step}", model)
+    ][-1]
+    assert line["version"] > 0
+    assert main(["export", str(saved), "--only", model, "--output", str(tmp_path / "out")]) == 0
+    adapter, moved = tmp_path / "out" / model / "lora_adapter", distance(untrained(folder, model), line["fixed"])
+    assert distance(with_adapter(folder / "models" / model, adapter), line["fixed"]) < moved / 50
+    assert distance(with_adapter(tmp_path / "out" / model, adapter), line["fixed"]) < moved / 4
+
+
+def version_of(checkpoint: Path, model: str) -> int:
+    """Version of a model's weights in a checkpoint; the actor's is the step."""
+    saved = json.loads((checkpoint / "comprl.json").read_text())
+    return saved["step"] if model == "actor" else saved["extractor_weight_version"]
+
+
+@pytest.mark.long
+def test_a_resumed_run_starts_with_its_adapters(folder: Path, trained: Trained) -> None:
+    run, overrides, lines = trained
+    again = finished(folder, *overrides, f"trainer.total_training_steps={STEPS + 1}")
+    assert last_step(run) == STEPS + 1
+    (actor,), (extractor,) = (read_probes(again.probe.with_suffix(".start"), model) for model in MODELS)
     assert actor["fixed"] == pytest.approx(lines["actor"][-1]["fixed"], abs=1e-5)
-    assert extractor["version"] == json.loads((saved / "comprl.json").read_text())["extractor_weight_version"]
+    assert extractor["version"] == version_of(run / f"global_step_{STEPS}", "extractor")
     same = [line for line in lines["extractor"] if line["version"] == extractor["version"]]  # none, if updated later
     assert all(extractor["fixed"] == pytest.approx(line["fixed"], abs=1e-5) for line in same)
-
-    # So do the saved adapters on the base model; and, but for what bfloat16 loses, base and adapter as exported.
-    output = folder / f"exported-{merge}"
-    assert main(["export", str(saved), "--output", str(output)]) == 0
-    for line in (actor, extractor):
-        model, trained = line["model"], line["fixed"]
-        assert line["server"] == pytest.approx(line["engine"], abs=1e-4)
-        assert distance(untrained[model], trained) > 1e-3
-        adapter = saved / model / "lora_adapter"
-        assert with_adapter(folder / "models" / model, adapter) == pytest.approx(trained, abs=1e-4), model
-        exported = with_adapter(output / model, output / model / "lora_adapter")
-        assert distance(exported, trained) < distance(untrained[model], trained) / 4, model
+    for model in MODELS:
+        for line in read_probes(again.probe, model):
+            assert line["server"] == pytest.approx(line["engine"], abs=1e-4), (model, line["version"])
