@@ -68,6 +68,7 @@ def run_checks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         code = main(["doctor", "--json", *arguments])
         findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
         assert set(findings) == set(needed)
+        assert all(finding["remedy"] for finding in findings.values() if finding["status"] not in ("ok", "skipped"))
         assert code == int(any(finding["status"] == "failed" for finding in findings.values()))
         return findings
 
