@@ -116,6 +116,54 @@ def test_a_bank_s_server_is_looked_for_before_ray_starts(tmp_path, monkeypatch, 
     assert tmp_path.exists() and list(tmp_path.iterdir()) == []  # the folder was there before, the log was not
 
 
+@pytest.mark.parametrize(
+    ("wait", "address", "line"),
+    [
+        ("check_config", "local", "checking settings, models and tasks: "),
+        ("check_server", "local", "asking the bank's server http://127.0.0.1:9: "),
+        ("start_ray", "local", "starting Ray: "),
+        ("start_ray", "10.0.0.1:6379", "connecting to Ray at 10.0.0.1:6379: "),
+        ("check_transfer_queue", "10.0.0.1:6379", "connecting to Ray at 10.0.0.1:6379: "),
+    ],
+)
+def test_a_start_that_takes_long_says_what_it_waits_for(monkeypatch, wait, address, line):
+    """Nothing watches the run before Ray has started."""
+    said, told = [], threading.Event()
+    comprl = SimpleNamespace(experience=True, bank=BankConfig(url="http://127.0.0.1:9", collection="run"))
+
+    def waits(name, result=None):
+        def work(*_):
+            assert name != wait or told.wait(30)
+            return result
+
+        return work
+
+    async def check_server(bank):
+        waits("check_server")()
+
+    def note(text):
+        if "so far" in text:
+            said.append(text)
+            told.set()
+
+    monkeypatch.setattr("verl_comprl.display.long_waits.FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(train, "check_config", waits("check_config", comprl))
+    monkeypatch.setattr("verl_comprl.experience.store.check_server", check_server)
+    monkeypatch.setattr(train, "start_ray", waits("start_ray"))
+    monkeypatch.setattr(train, "check_transfer_queue", waits("check_transfer_queue"))
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    monkeypatch.setattr(train.detection, "uses_cpu", lambda: False)
+    for name in ("asynchrony.asynchrony_notes", "variants.variant_notes"):
+        monkeypatch.setattr(f"verl_comprl.config.{name}", lambda config, comprl: ())
+    monkeypatch.setattr("verl_comprl.config.validation.check_cluster_slots", lambda config, resources: None)
+    for name in ("compat.check_symbols", "plugin.verify"):
+        monkeypatch.setattr(f"verl_comprl.{name}", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = OmegaConf.create({"ray_kwargs": {"ray_init": {"address": address}}})
+    assert train._checked(config, SimpleNamespace(note=note)) is comprl
+    assert said and said[0] == f"{line}1 s so far"
+
+
 def test_a_refused_start_keeps_what_a_run_has_left(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "_checked", lambda config, display: None)
     (tmp_path / "train.log").write_text("of the run before\n")

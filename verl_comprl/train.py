@@ -18,12 +18,20 @@ from typing import Any
 from verl_comprl.config.arm_check import unknown_arms
 from verl_comprl.config.composing import composing_mistake, one_line, unknown_options
 from verl_comprl.config.reading import ConfigError, unknown_overrides
+from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.display.quiet import is_verbose, quiet_libraries
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.platform import detection
 from verl_comprl.platform.launchers import node_count, strip_launcher_variables
 from verl_comprl.platform.under_way import doing
-from verl_comprl.training import Training, check_config, check_transfer_queue, start_ray, uninterrupted
+from verl_comprl.training import (
+    Training,
+    check_config,
+    check_transfer_queue,
+    describe_ray_start,
+    start_ray,
+    uninterrupted,
+)
 
 _HELP = """\
 usage: comprl train [--config-dir DIR --config-name NAME] key=value …
@@ -147,17 +155,21 @@ def _checked(config: Any, display: Any) -> Any | None:
     try:
         check_symbols()
         plugin.verify()
-        comprl = check_config(config)
+        with said_when_long("checking settings, models and tasks", display.note):  # a model's hub may be asked
+            comprl = check_config(config)
         if detection.uses_cpu():
             for line in (detection.describe_cpu(), *detection.slow_servers(config)):
                 display.note(line)
         for line in (*asynchrony_notes(config, comprl), *variant_notes(config, comprl)):
             display.note(line)
         if comprl.experience and comprl.bank.url and not detection.on_existing_cluster(config.ray_kwargs.ray_init):
-            asyncio.run(check_server(comprl.bank))  # the manager finds out only when Ray has started
-        start_ray(config)
-        check_transfer_queue()
-        check_cluster_slots(config, ray.cluster_resources())
+            with said_when_long(f"asking the bank's server {comprl.bank.url}", display.note):
+                asyncio.run(check_server(comprl.bank))  # the manager finds out only when Ray has started
+        with said_when_long(describe_ray_start(config), display.note):
+            start_ray(config)
+            check_transfer_queue()
+            resources = ray.cluster_resources()
+        check_cluster_slots(config, resources)
     except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         if is_verbose():
             traceback.print_exc()

@@ -61,6 +61,16 @@ def check_config(config: Any) -> ComprlConfig:
     return comprl
 
 
+def describe_ray_start(config: Any) -> str:
+    """Return what :func:`start_ray` does with this config."""
+    from verl_comprl.platform.detection import on_existing_cluster
+
+    ray_init = config.ray_kwargs.ray_init
+    if on_existing_cluster(ray_init):
+        return f"connecting to Ray at {ray_init.get('address') or os.environ['RAY_ADDRESS']}"
+    return "starting Ray"
+
+
 def start_ray(config: Any) -> None:
     """Start Ray on the loopback interface, or connect to a cluster, unless this process has done so.
 

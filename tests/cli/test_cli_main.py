@@ -1,5 +1,6 @@
 """The entry point: exit codes and messages."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from embedding_endpoint import EmbeddingEndpoint
 
 from verl_comprl import __version__
 from verl_comprl.cli import data, main
@@ -201,6 +203,8 @@ def test_help_costs_less_than_three_tenths_of_a_second() -> None:
         ["watch", str(RUN), "--once"],
         ["view", str(RUN), "--output", "view.html"],
         ["plot", str(RUN), "--output", "figures"],
+        ["data", "vaults", "--split", "train", "--count", "2", "--output", "train.parquet"],
+        ["env", "play", "vaults"],
     ],
     ids=" ".join,
 )
@@ -212,5 +216,37 @@ def test_a_command_that_needs_neither_verl_nor_torch_does_not_load_them(argument
         "print(code, [name for name in ('verl', 'torch', 'ray') if name in sys.modules])"
     )
     command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+def test_bank_commands_load_no_torch_where_the_embedder_is_not_of_this_process(folder: Path, tmp_path: Path) -> None:
+    served = EmbeddingEndpoint()
+    served.server.start()
+    name, embedder = "served", ("--embedder-url", served.url)
+    commands = [
+        ["stats"],
+        ["list", "--where", "uses>3"],
+        ["export", str(tmp_path / "snapshot")],
+        ["quarantine", "--where", "uses>8", "--yes"],
+        ["release", "--where", "uses>8", "--yes"],
+        ["delete", "--where", "uses>8", "--yes"],
+        ["import", str(tmp_path / "snapshot")],
+        ["verify"],
+        ["reembed", "--embedder", name, *embedder],
+        ["search", "open the door", *embedder],
+    ]
+    program = (
+        "import json, sys; from verl_comprl.cli.main import main\n"
+        "def loaded(): return [name for name in ('verl', 'torch', 'ray') if name in sys.modules]\n"
+        "found = [(main(['bank', *command, '--path', sys.argv[1]]), loaded()) for command in json.loads(sys.argv[2])]\n"
+        "print(json.dumps(found))"
+    )
+    command = [sys.executable, "-c", program, str(folder), json.dumps(commands)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finally:
+        served.server.stop()
+    found = json.loads(done.stdout.splitlines()[-1])
+    by_action = {command[0]: result for command, result in zip(commands, found, strict=True)}
+    assert by_action == {command[0]: [0, []] for command in commands}, done.stdout + done.stderr

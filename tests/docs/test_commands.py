@@ -18,7 +18,7 @@ import yaml
 from documented import ROOT, Command, Page, pages
 from hydra.core.global_hydra import GlobalHydra
 
-from verl_comprl.cli.main import main
+from verl_comprl.cli.main import build_parser, main
 from verl_comprl.config.reading import comprl_config, unknown_overrides
 
 PAGES = pages()
@@ -42,6 +42,25 @@ OPTIONS = ("--config-dir", "--config-name", "--cfg", "--info", "--runs")
 
 QUICK = ("frozenlake", "minihack", "sokoban", "vaults", "webshop", "cliff:", "examples.")
 """Environments whose data are written in seconds; ALFWorld generates games and SWE-bench builds repositories first."""
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[tuple[str, ...]]:
+    """Return the names of each option of a command and of its sub-commands."""
+    found: set[tuple[str, ...]] = set()
+    for action in parser._actions:  # argparse has no other way to ask
+        if isinstance(action, argparse._SubParsersAction):
+            found |= {names for command in action.choices.values() for names in options_of(command)}
+        elif action.option_strings:
+            found.add(tuple(action.option_strings))
+    return found
+
+
+def test_every_option_of_our_commands_is_documented() -> None:
+    text = "\n".join(page.text for page in PAGES)
+    found = options_of(build_parser())
+    assert ("--where",) in found  # of a sub-command's sub-command
+    unknown = {names for names in found if not any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in names)}
+    assert unknown == set()
 
 
 class ParsedError(Exception):

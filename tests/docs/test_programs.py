@@ -12,7 +12,6 @@ from documented import ROOT, pages
 BLOCKS = [(page.name, number, block) for page in pages() for number, block in enumerate(page.blocks("python"))]
 NOT_RUN = {
     ("docs/sweep.md", 0): "trains",
-    ("docs/run_folder.md", 0): "reads a run",
     ("docs/environments/README.md", 2): "generates ALFWorld's games",
 }
 
@@ -32,6 +31,7 @@ def test_a_program_runs(page: str, block: str, tmp_path: Path) -> None:
     program += "code = compile(pathlib.Path(sys.argv[1]).read_text(), 'page', 'exec', ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)\n"
     program += "found = eval(code, {'__name__': 'page'})\nif inspect.iscoroutine(found):\n    asyncio.run(found)\n"
     (tmp_path / "block.py").write_text(block)
+    (tmp_path / "RUN").symlink_to(ROOT / "examples/run")
     done = subprocess.run(
         [sys.executable, "-c", program, "block.py"],
         cwd=tmp_path,

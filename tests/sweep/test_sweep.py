@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -335,6 +336,41 @@ def test_seconds_of_a_part_that_was_lost_do_not_count_later(
     assert sweep(Script()).run()[0]["seconds"] == 10
 
 
+def run_on_a_cluster(folder: Path) -> CheckedRun:
+    places = {"trainer": {"default_local_dir": str(folder / "a")}, "transfer_queue": {}}
+    config = OmegaConf.create({**places, "ray_kwargs": {"ray_init": {"address": "10.0.0.1:6379"}}})
+    return CheckedRun(Run("a", ()), config, None, ())
+
+
+@pytest.mark.parametrize(
+    ("wait", "line"),
+    [
+        ("verl_comprl.sweep.sweep.start_ray", "connecting to Ray at 10.0.0.1:6379: 1 s so far"),
+        ("transfer_queue.init", "starting TransferQueue: 1 s so far"),
+    ],
+)
+def test_a_start_that_takes_long_is_said(wait: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    told = threading.Event()
+
+    def note(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    monkeypatch.setattr("verl_comprl.display.long_waits.FIRST_SECONDS", 1.0)
+    for start in ("verl_comprl.sweep.sweep.start_ray", "transfer_queue.init"):
+        monkeypatch.setattr(start, lambda _, waits=start == wait: waits and told.wait(30))
+    monkeypatch.setattr("verl_comprl.sweep.sweep.check_transfer_queue", lambda: None)
+    monkeypatch.setattr("verl_comprl.config.slots.needed_slots", lambda config: 1)
+    monkeypatch.setattr("verl_comprl.config.validation.check_cluster_slots", lambda config, resources: None)
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    run = run_on_a_cluster(tmp_path)
+    sweep = Sweep([run], tmp_path / "results.jsonl")
+    monkeypatch.setattr(sweep._display, "note", note)
+    sweep._start_ray(run)
+    assert said and said[0] == line
+
+
 def test_a_cluster_that_another_run_uses_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep ends with the reason, and TransferQueue, which another run has made, goes on."""
 
@@ -348,8 +384,7 @@ def test_a_cluster_that_another_run_uses_is_left_alone(tmp_path: Path, monkeypat
     monkeypatch.setattr("transfer_queue.init", lambda settings: pytest.fail("another run's queue was joined"))
     monkeypatch.setattr("transfer_queue.close", lambda: pytest.fail("another run's queue was ended"))
     monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: ended.append("ray"))
-    config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path / "a")}})
-    sweep = Sweep([CheckedRun(Run("a", ()), config, None, ())], tmp_path / "results.jsonl")
+    sweep = Sweep([run_on_a_cluster(tmp_path)], tmp_path / "results.jsonl")
     with pytest.raises(ConfigError, match="another run uses"):
         sweep.run()
     sweep.close()

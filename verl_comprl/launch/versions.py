@@ -6,17 +6,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _LIBRARIES = ("verl", "ray", "torch", "vllm", "TransferQueue", "verl-comprl")
+SOURCE = "source of verl_comprl"
+"""Name under which the digest of this package's files is reported."""
+MISSING = "none"
+"""Version of what is not installed."""
 
 
 def installed_versions() -> dict[str, str]:
-    """Return this node's versions by name; ``"none"`` for what is not installed."""
+    """Return this node's versions by name; ``MISSING`` for what is not installed."""
     versions = {"Python": platform.python_version()}
     for library in _LIBRARIES:
         try:
             versions[library] = version(library)
         except PackageNotFoundError:
-            versions[library] = "none"
-    return versions | {"source of verl_comprl": _source()}
+            versions[library] = MISSING
+    return versions | {SOURCE: _source()}
 
 
 def first_difference(here: dict[str, str], first: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
@@ -23,7 +24,7 @@ from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
-from verl_comprl.training import Training, check_transfer_queue, start_ray, uninterrupted
+from verl_comprl.training import Training, check_transfer_queue, describe_ray_start, start_ray, uninterrupted
 
 
 def run(
@@ -235,11 +236,14 @@ class Sweep:
         if self._engines is not None:
             return
         largest = max((one.config for one in self._runs), key=needed_slots)
-        start_ray(largest)
-        check_transfer_queue()
-        check_cluster_slots(largest, ray.cluster_resources())
-        tq.init(run.config.transfer_queue)
-        check_transfer_queue()  # a run that started at the same moment may have made it
+        with said_when_long(describe_ray_start(largest), self._display.note):
+            start_ray(largest)
+            check_transfer_queue()
+            resources = ray.cluster_resources()
+        check_cluster_slots(largest, resources)
+        with said_when_long("starting TransferQueue", self._display.note):
+            tq.init(run.config.transfer_queue)
+            check_transfer_queue()  # a run that started at the same moment may have made it
         self._engines = Engines()
 
     def close(self) -> None:

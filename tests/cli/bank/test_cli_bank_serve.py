@@ -19,6 +19,7 @@ from fake_embedder import FakeEmbedder
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from qdrant_double import QdrantDouble
 
 from verl_comprl import __version__
 from verl_comprl.cli.bank.serve import _is_loopback
@@ -28,10 +29,10 @@ TOKEN = "a-long-enough-secret"
 TEXTS = ("red door: pull twice", "blue door: push twice", "lake: walk around the holes")
 
 
-async def _fill(folder: Path) -> None:
+async def _fill(place: BankConfig) -> None:
     embedder = FakeEmbedder("served")
     embedder.identity |= {"query_prompt": "", "document_prompt": ""}
-    bank = await ExperienceBank.open(BankConfig(path=str(folder)), embedder)
+    bank = await ExperienceBank.open(place, embedder)
     for number, text in enumerate((*TEXTS, "red door red door: jump out of the window")):
         title, content = text.split(": ")
         await bank.apply(
@@ -57,7 +58,7 @@ def advice(messages: Messages) -> str:
 
 @pytest.fixture
 def bank(tmp_path: Path) -> Path:
-    asyncio.run(_fill(tmp_path / "bank"))
+    asyncio.run(_fill(BankConfig(path=str(tmp_path / "bank"))))
     return tmp_path / "bank"
 
 
@@ -134,6 +135,32 @@ async def test_without_an_extractor_there_is_only_search(arguments: list[str], b
     await reopened.close()
 
 
+async def test_a_bank_on_a_qdrant_server_is_read_while_another_process_writes_it(
+    endpoints: tuple[EmbeddingEndpoint, ChatEndpoint],
+) -> None:
+    double = QdrantDouble().start()
+    place = BankConfig(url=double.url, collection="mine")
+    arguments = ["-m", "verl_comprl.cli.main", "bank", "serve", "--url", double.url, "--collection", "mine"]
+    arguments += ["--embedder-url", endpoints[0].url]
+    try:
+        await _fill(place)
+        writer = await ExperienceBank.open(place, None)
+        double.requests.clear()
+        server = StdioServerParameters(command=sys.executable, args=arguments, env=variables())
+        async with asyncio.timeout(120), Client(server) as client:
+            # The quarantined entry, which is more similar, is never handed out.
+            assert (await titles(client, "red door"))[0] == "red door" and len(await titles(client, "red door")) == 3
+            assert await titles(client, "red door", task="lake") == ["lake"]
+        asked = [call for call in double.requests if ".lease/" not in call[1]]  # which the writer renews
+        await writer.close()
+    finally:
+        double.close()
+    assert any(path.endswith("/points/query/batch") for _, path in asked)
+    reads = ("/points/query/batch", "/points/scroll", "/points/count", "/points")
+    assert not [(method, path) for method, path in asked if method != "GET" and not path.endswith(reads)]
+    assert {method for method, _ in asked} == {"GET", "POST"}
+
+
 @contextmanager
 def served(arguments: list[str], host: str = "127.0.0.1", **more: str) -> Iterator[str]:
     with socket.socket() as probe:
@@ -160,8 +187,9 @@ def served(arguments: list[str], host: str = "127.0.0.1", **more: str) -> Iterat
 
 
 @asynccontextmanager
-async def connected(url: str, token: str = "") -> AsyncIterator[Client]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+async def connected(url: str, token: str = "", **headers: str) -> AsyncIterator[Client]:
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     async with (
         httpx2.AsyncClient(headers=headers) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
@@ -197,6 +225,17 @@ async def test_http_with_a_token(arguments: list[str]) -> None:
         with pytest.raises((MCPError, httpx2.HTTPError, ExceptionGroup)):
             async with asyncio.timeout(60), connected(url, "wrong") as client:
                 await client.list_tools()
+
+
+async def test_http_for_other_machines(arguments: list[str]) -> None:
+    """They know this one by names that the server cannot know; the token protects it instead."""
+    with served(arguments, host="0.0.0.0", COMPRL_MCP_TOKEN=TOKEN) as url:
+        name = {"Host": url.removeprefix("http://").removesuffix("/mcp").replace("0.0.0.0", "bank.example")}
+        async with asyncio.timeout(60), connected(url, TOKEN, **name) as client:
+            assert await titles(client, "blue door", limit=1) == ["blue door"]
+        async with httpx2.AsyncClient() as http:
+            for token in ({}, {"Authorization": "Bearer wrong"}):
+                assert (await http.post(url, json={}, headers=name | token)).status_code == 401
 
 
 @pytest.mark.parametrize("token", ["", "short"])

@@ -24,6 +24,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         (finding,) = found["findings"]
         assert finding["check"] == name
         assert code == int(finding["status"] == "failed") and found["ok"] == (code == 0)
+        assert bool(finding["remedy"]) == (finding["status"] in ("warning", "failed")), finding
         return finding
 
     return run

@@ -1,36 +1,23 @@
-"""Ways in which an installation, a machine or a run's arguments are wrong, and what the doctor says to each."""
+"""Ways in which installation, endpoint, environments or a cluster are wrong, and what the doctor says to each."""
 
-import json
-import shutil
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from chat_endpoint import ChatEndpoint, refusal
-from omegaconf import OmegaConf
 
 from verl_comprl import compat, plugin
 from verl_comprl.cli.doctor import bank as bank_checks
-from verl_comprl.cli.doctor import cluster, installation, machine, run_settings
+from verl_comprl.cli.doctor import cluster, installation
 from verl_comprl.cli.doctor.finding import Problem, Status
 from verl_comprl.cli.doctor.setup import Setup
-from verl_comprl.cli.main import main
 from verl_comprl.launch.versions import installed_versions
-from verl_comprl.trainer.run_folder.lock import lock_run
-from verl_comprl.training import complete_config
-
-RECIPES = Path(__file__).parents[3] / "recipes"
-GIB = 2**30
-
-
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
+from verl_comprl.platform import detection
 
 
 @pytest.fixture
@@ -52,6 +39,63 @@ def test_other_versions_than_the_tested_ones(doctor: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(installation, "version", lambda name: "4.0" if name == "transformers" else version(name))
     finding = doctor("versions")
     assert finding["status"] == "warning" and "transformers 4.0 (tested: 5.10.4)" in finding["message"]
+
+
+@pytest.mark.parametrize(
+    ("python", "supported"), [((3, 10), False), ((3, 11), True), ((3, 12), True), ((3, 13), False)]
+)
+def test_a_python_that_is_not_supported(
+    python: tuple[int, int], supported: bool, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = ".".join(map(str, (*python, 1)))
+    monkeypatch.setattr(installation, "sys", SimpleNamespace(version_info=(*python, 1, "final", 0)))
+    monkeypatch.setattr(installation, "platform", SimpleNamespace(python_version=lambda: shown))
+    finding = doctor("versions")
+    assert (finding["status"] != "failed") == supported and f"Python {shown}" in finding["message"] + finding["remedy"]
+    if not supported:
+        assert finding["message"] == f"Python {shown} is not supported; supported are 3.11 and 3.12"
+        assert finding["remedy"] == "make clean setup PYTHON=python3.12"
+
+
+@pytest.fixture
+def flash_attn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """On a machine with GPUs, make a package flash_attn whose source is given."""
+    monkeypatch.setattr(detection, "uses_cpu", lambda: False)
+
+    def install(source: str) -> None:
+        monkeypatch.setitem(sys.modules, "flash_attn", None)  # whatever the test imports is forgotten after it
+        del sys.modules["flash_attn"]
+        (tmp_path / "flash_attn").mkdir()
+        (tmp_path / "flash_attn/__init__.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+def test_flash_attn_where_it_is_needed(doctor: Any, flash_attn: Callable[[str], None]) -> None:
+    flash_attn("__version__ = '2.8.3'")
+    finding = doctor("flash-attn")
+    assert finding["status"] == "ok" and finding["message"] == "flash-attn 2.8.3"
+
+
+def test_no_flash_attn(doctor: Any, flash_attn: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn", None)  # as if it were not installed
+    finding = doctor("flash-attn")
+    assert finding["status"] == "failed" and finding["message"].startswith("flash-attn is missing")
+    assert finding["remedy"] == "pip install --no-build-isolation 'verl-comprl[flash-attn]'"
+
+
+def test_flash_attn_that_does_not_fit_torch(doctor: Any, flash_attn: Callable[[str], None]) -> None:
+    flash_attn("raise ImportError('flash_attn_2_cuda.so: undefined symbol: _ZN3c10')")
+    finding = doctor("flash-attn")
+    assert finding["status"] == "failed" and "does not fit the installed torch" in finding["message"]
+    assert "undefined symbol: _ZN3c10" in finding["message"]
+    assert "--force-reinstall --no-deps --no-build-isolation" in finding["remedy"]
+
+
+def test_flash_attn_on_a_cpu(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "uses_cpu", lambda: True)
+    assert doctor("flash-attn")["status"] == "skipped"
 
 
 def test_missing_extra(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,122 +173,6 @@ def test_unreachable_endpoint(doctor: Any, monkeypatch: pytest.MonkeyPatch, endp
     assert finding["remedy"].endswith(f"set comprl.extractor.endpoint.url=OTHER_URL; to look: curl {url}/models")
 
 
-def test_full_disk(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 100 * GIB - 1000, 1000))
-    finding = doctor("disk", f"trainer.default_local_dir={tmp_path}/run")
-    assert finding["status"] == "failed" and f"{tmp_path}/run has 0.0 GiB free" in finding["message"]
-    assert "trainer.default_local_dir=" in finding["remedy"]
-
-
-def test_the_disk_of_a_folder_in_the_home_directory(
-    doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    measured: list[Path] = []
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: measured.append(path) or Usage(100 * GIB, GIB, 99 * GIB))
-    monkeypatch.setenv("RAY_TMPDIR", "~/ray")
-    doctor("disk")
-    assert measured[-1] == tmp_path / "home"
-
-
-def test_disk_on_which_ray_stops_writing(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1000 * GIB, 960 * GIB, 40 * GIB))
-    finding = doctor("disk")
-    assert finding["status"] == "warning" and "96% full" in finding["message"] and "RAY_TMPDIR" in finding["remedy"]
-
-
-def test_shared_memory_of_a_container(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**26, 0, 2**26))
-    finding = doctor("shared memory")
-    assert finding["status"] == "warning" and "64 MiB" in finding["message"] and "--shm-size" in finding["remedy"]
-
-
-def test_ports_that_a_firewall_closes(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_own_address", lambda: "192.0.2.1")  # no address of this machine
-    finding = doctor("ports")
-    assert finding["status"] == "failed" and "192.0.2.1" in finding["message"] and finding["remedy"]
-
-
-def test_too_few_slots() -> None:
-    setup = Setup(("comprl.extractor.n_gpus_per_node=1", "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"))
-    setup.checked = setup.config
-    complete_config(setup.checked)
-    with pytest.raises(Problem) as caught:
-        run_settings.check_slots(setup)
-    assert "Ray has 2 device slots (GPU), but 3 are needed" in str(caught.value) and caught.value.remedy
-
-
-def test_bad_model_path(doctor: Any) -> None:
-    finding = doctor("settings", "actor_rollout_ref.model.path=/no/such/model")
-    assert finding["status"] == "failed"
-    assert "actor_rollout_ref.model.path=/no/such/model has no config.json" in finding["message"]
-
-
-@pytest.fixture
-def tasks_and_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Arguments of a run that lack the sizes of micro-batches."""
-    tasks, models = tmp_path / "tasks.parquet", RECIPES / "miniature/models/plain"
-    assert main(["data", "vaults", "--split", "train", "--count", "16", "--output", str(tasks)]) == 0
-    capsys.readouterr()
-    files = [f"data.train_files={tasks}", f"data.val_files={tasks}", "data.train_batch_size=16"]
-    return [*files, f"actor_rollout_ref.model.path={models}/actor", f"extractor.model.path={models}/extractor"]
-
-
-def test_what_verl_refuses_is_said_with_its_reason(doctor: Any, tasks_and_models: list[str]) -> None:
-    finding = doctor("settings", *tasks_and_models)
-    assert finding["status"] == "failed" and finding["remedy"] and "micro_batch_size_per_gpu" in finding["message"]
-
-
-@pytest.fixture
-def good_run(tasks_and_models: list[str]) -> list[str]:
-    sizes = [f"{model}.actor.use_dynamic_bsz=true" for model in ("actor_rollout_ref", "extractor")]
-    return [*tasks_and_models, *sizes, "trainer.n_gpus_per_node=2"]
-
-
-def test_what_verl_prints_is_not_in_the_output(
-    doctor: Any, good_run: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert doctor("settings", *good_run)["message"] == "allowed, with models, data and environments"
-    assert main(["doctor", *good_run]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "ok    settings: allowed, with models, data and environments",
-        "All checks passed.",
-    ]
-    monkeypatch.setenv("COMPRL_VERBOSE", "1")
-    assert main(["doctor", "--json", *good_run]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["ok"] and "validate_config" in printed.err
-
-
-def test_a_model_that_is_not_on_this_machine_is_a_warning(doctor: Any, good_run: list[str]) -> None:
-    finding = doctor("settings", *good_run, "actor_rollout_ref.model.path=nowhere")
-    assert finding["status"] == "warning" and finding["remedy"].startswith("hf download nowhere")
-    assert finding["message"].endswith("the run loads it from the hub: actor_rollout_ref.model.path=nowhere")
-    unused = doctor("settings", *good_run, "extractor.model.path=nowhere", "arm=baseline")
-    assert unused["status"] == "ok"
-
-
-def test_a_learning_rate_that_is_no_number_is_refused(doctor: Any, good_run: list[str]) -> None:
-    finding = doctor("settings", *good_run, "actor_rollout_ref.actor.optim.lr=fast")
-    assert finding["status"] == "failed" and "actor_rollout_ref.actor.optim.lr='fast' is not" in finding["message"]
-
-
-def test_a_recipe_whose_folders_are_not_named(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COMPRL_RUN", raising=False)
-    recipe = ("--config-dir", str(RECIPES), "--config-name", "minihack_small/cpu")
-    finding = doctor("disk", *recipe)
-    assert finding["status"] == "failed" and finding["remedy"] == "export COMPRL_RUN=…"
-    assert "\n" not in finding["message"]
-    assert doctor("settings", *recipe)["remedy"].startswith("export COMPRL_")
-    assert doctor("bank", *recipe)["message"] == "not known: the settings are wrong"
-
-
-def test_arguments_that_do_not_fit_the_config(doctor: Any) -> None:
-    finding = doctor("settings", "trainer.no_such_key=1")
-    assert finding["status"] == "failed" and "no_such_key" in finding["message"]
-
-
 def test_bad_key(doctor: Any, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "wrong")
     endpoint.failures.append(refusal(401))
@@ -296,7 +224,8 @@ def test_ray_that_cannot_be_reached(doctor: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")  # refused without a wait for the address
     finding = doctor("ray")
     assert finding["status"] == "failed" and "ray://127.0.0.1:1" in finding["message"]
-    assert finding["remedy"] == "ray status --address ray://127.0.0.1:1"
+    assert "unset RAY_ADDRESS" in finding["remedy"]
+    assert finding["remedy"].endswith("; to look: ray status --address ray://127.0.0.1:1")
 
 
 def test_ray_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,69 +236,42 @@ def test_ray_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("found", "message", "remedy"),
     [
-        ({"error": "no space left"}, "a Ray of this machine: no space left"),
-        ({"plugin_error": "not registered"}, "does not load verl-comprl: not registered"),
+        ({"error": "no space left"}, "a Ray of this machine: no space left", "ray start --head"),
         (
-            {"versions": installed_versions() | {"verl": "0.8.0"}, "plugin_error": ""},
+            {"plugin_error": "not registered"},
+            "does not load verl-comprl: not registered",
+            "pip install verl-comprl on every node",
+        ),
+        (
+            {"versions": installed_versions() | {"verl": "0.8.0"}},
             "verl is 0.8.0 there and 0.9.1 here",
+            "on every node: pip install --no-deps verl==0.9.1",
         ),
     ],
 )
-def test_what_a_worker_reports(found: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_reports(
+    found: dict[str, Any], message: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(cluster, "_probe", lambda *_: found)
-    with pytest.raises(Problem, match=message):
+    with pytest.raises(Problem, match=message) as caught:
         cluster.check_ray(Setup())
+    assert caught.value.remedy.startswith(remedy)
 
 
-@pytest.mark.parametrize(
-    ("available", "variables", "status", "message"),
-    [
-        (False, {"VERL_PLATFORM": "nvidia"}, "failed", "verl expects cuda, but PyTorch finds none"),
-        (False, {"RAY_ADDRESS": "10.0.0.1:6379"}, "skipped", "verl expects cuda on the Ray cluster 10.0.0.1:6379"),
-        (True, {}, "ok", "8 x cuda"),
-    ],
-)
-def test_a_gpu_that_is_expected(
-    doctor: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    available: bool,
-    variables: dict[str, str],
-    status: str,
-    message: str,
-) -> None:
-    import torch
-    import verl.plugin.platform as platform
-
-    class Cuda:
-        device_name = "cuda"
-
-    monkeypatch.delenv("VERL_PLATFORM", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: available)
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
-    monkeypatch.setattr(platform, "get_platform", Cuda)
-    finding = doctor("device")
-    assert finding["status"] == status and finding["message"].startswith(message)
-    assert finding["remedy"] == ("unset VERL_PLATFORM" if status == "failed" else "")
-
-
-def test_a_folder_in_which_another_run_trains(tmp_path: Path) -> None:
-    def check() -> str:
-        config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
-        return run_settings.check_run_folder(Setup(checked=config))
-
-    assert check() == f"{tmp_path} has no run yet" and not list(tmp_path.iterdir())
-    lock = lock_run(tmp_path, tell=print)
-    assert lock is not None
-    with pytest.raises(Problem, match="already open in this process") as found:
-        check()
-    assert "trainer.default_local_dir=OTHER_FOLDER" in found.value.remedy
-    lock.release()
-    assert check() == f"no other run has {tmp_path}"
-    lock = lock_run(tmp_path, tell=print)  # the check has released it
-    assert lock is not None
-    lock.release()
+def test_the_commands_for_a_cluster_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"Python": "3.12.4", "verl": "0.9.1", "ray": "2.50", "vllm": "none", "verl-comprl": "1.2"}
+    here["source of verl_comprl"] = "abc"
+    monkeypatch.setattr(cluster, "installed_versions", lambda: here)
+    monkeypatch.setattr(installation, "distribution", lambda _: SimpleNamespace(version="1.2", read_text=lambda _: ""))
+    monkeypatch.setattr(cluster, "_probe", lambda *_: {"versions": dict.fromkeys(here, "other") | {"ray": "2.50"}})
+    with pytest.raises(Problem) as caught:
+        cluster.check_ray(Setup())
+    assert caught.value.remedy.removeprefix("on every node: ").split(" && ") == [
+        "make clean setup PYTHON=python3.12",
+        "pip install --no-deps verl==0.9.1",
+        "pip uninstall vllm",
+        "pip install --force-reinstall --no-deps verl-comprl==1.2",
+    ]

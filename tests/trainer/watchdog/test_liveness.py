@@ -1,15 +1,19 @@
-"""Actors that die while a batch is waited for, in a real Ray."""
+"""Actors that die or stop while a batch is waited for, in a real Ray."""
 
 import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
+from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
+from verl_comprl.trainer.watchdog.situation import situation
 
 pytestmark = pytest.mark.run
 
@@ -50,6 +54,14 @@ def checked(vital: VitalActors, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def wait_for_death(pid: int) -> None:
+    """Wait for what ``ray.kill`` has begun: on a busy machine the process may answer once more."""
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_death_is_an_error_within_seconds_that_names_the_actor(players: dict[str, Any], busy: bool) -> None:
     vital = VitalActors()
@@ -64,12 +76,14 @@ def test_a_death_is_an_error_within_seconds_that_names_the_actor(players: dict[s
 
 
 def test_what_fails_because_of_a_death_is_blamed_on_it_and_nothing_else_is(players: dict[str, Any]) -> None:
+    pid: Any = ray.get(players["player 0"].pid.remote())
     vital, error = VitalActors(), RuntimeError("no rollouts")
     vital.watch(players)
     vital.blame(error)
     vital.check()
     time.sleep(1)  # all have answered, and nobody has read it
     ray.kill(players["player 0"])
+    wait_for_death(pid)
     with pytest.raises(ProcessLost, match="player 0 has died") as lost:
         vital.blame(error)
     assert lost.value.__cause__ is error
@@ -82,6 +96,21 @@ def test_actors_of_the_run_before_are_forgotten(players: dict[str, Any]) -> None
     vital.watch({"player 0": players["player 0"]})
     ray.kill(players["player 1"])
     checked(vital, 5)
+
+
+def test_a_process_that_is_stopped_is_said_not_to_answer_until_it_goes_on(players: dict[str, Any]) -> None:
+    """The servers of a run stand for all its processes."""
+    replica = SimpleNamespace(servers=[*players.values()])
+    servers = SimpleNamespace(replicas=[replica])
+    trainer = SimpleNamespace(checkpoint_manager=servers, experience_runtime=NoExperienceRuntime())
+    _, pid = ray.get([player.pid.remote() for player in players.values()])
+    assert list(situation(trainer)) == ["2 of 2 processes answer"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert list(situation(trainer)) == ["the actor's server 1: does not answer", "1 of 2 processes answer"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert list(situation(trainer)) == ["2 of 2 processes answer"]
 
 
 def test_asking_never_waits(players: dict[str, Any]) -> None:

@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 
 from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.installation import reinstall
 from verl_comprl.cli.doctor.setup import Setup
-from verl_comprl.launch.versions import installed_versions
+from verl_comprl.launch.versions import MISSING, SOURCE, installed_versions
 
 _SECONDS = 300.0
 """A busy machine takes minutes to import verl in two processes."""
@@ -21,7 +23,9 @@ def check_ray(setup: Setup) -> str:
     """Run a task in a worker of Ray."""
     address = os.environ.get("RAY_ADDRESS")
     place = f"the Ray cluster {address}" if address else "a Ray of this machine"
-    status = f"ray status --address {address}" if address else "ray start --head, and read what it says"
+    status = "ray start --head, and read what it says"
+    if address:
+        status = f"ray start --head on its first node, or unset RAY_ADDRESS; to look: ray status --address {address}"
     found = _probe(setup, place, status)
     if error := found.get("error"):
         raise Problem(f"{place}: {error}", status)
@@ -33,12 +37,28 @@ def check_ray(setup: Setup) -> str:
     there, here = found["versions"], installed_versions()
     if others := [name for name, own in here.items() if there.get(name) != own]:
         shown = ", ".join(f"{name} is {there.get(name)} there and {here[name]} here" for name in others)
-        raise Problem(f"a worker of {place} has other versions: {shown}", "install the same versions on every node")
+        raise Problem(f"a worker of {place} has other versions: {shown}", _same_versions(others, here))
     resources = found["resources"]
     if address:
         setup.resources = resources
     slots = f" ({resources.get('GPU', 0):g} device slots, {resources.get('CPU', 0):g} CPUs)" if address else ""
     return f"a worker of {place} loads verl-comprl{slots}"
+
+
+def _same_versions(names: Iterable[str], here: Mapping[str, str]) -> str:
+    """Return the commands that install on another node what this one has, of those with these names."""
+    commands = {}  # each once
+    for name in names:
+        if name == "Python":
+            command = f"make clean setup PYTHON=python{here[name].rpartition('.')[0]}"
+        elif name in ("verl-comprl", SOURCE):
+            command = reinstall()
+        elif here[name] == MISSING:
+            command = f"pip uninstall {name}"
+        else:
+            command = f"pip install --no-deps {name}=={here[name]}"
+        commands[command] = None
+    return f"on every node: {' && '.join(commands)}"
 
 
 def _probe(setup: Setup, place: str, status: str) -> dict:

@@ -62,7 +62,7 @@ def check_plugin(_: Setup) -> str:
     except Exception as error:  # an import that fails in a module of ours or of a library raises anything
         cause = error.__cause__ or error
         policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS")
-        remedy = "unset VERL_USE_EXTERNAL_PLUGINS" if policy else _reinstall()
+        remedy = "unset VERL_USE_EXTERNAL_PLUGINS" if policy else reinstall()
         raise Problem(str(error) if cause is error else f"{error} ({cause!r})", remedy) from error
     return "verl loads verl-comprl in this process"
 
@@ -99,7 +99,7 @@ def check_flash_attn(_: Setup) -> str:
     return f"flash-attn {flash_attn.__version__}"
 
 
-def _reinstall() -> str:
+def reinstall() -> str:
     """Return the command that installs this package again as it was, and none of what it needs, which is pinned."""
     try:
         package = distribution("verl-comprl")

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
+from verl_comprl.cli.doctor.installation import GPU
 from verl_comprl.cli.doctor.setup import Setup
 
 _GIB = 2**30
@@ -33,19 +34,24 @@ def check_device(_: Setup) -> str:
         return f"{torch.accelerator.device_count()} x {name}"
     if os.environ.get("RAY_ADDRESS"):
         raise Skipped(f"verl expects {name} on the Ray cluster {os.environ['RAY_ADDRESS']}; this machine has none")
-    chosen = os.environ.get("VERL_PLATFORM")
-    raise Problem(
-        f"verl expects {name}, but PyTorch finds none"
-        + (f" (VERL_PLATFORM={chosen})" if chosen else "; install a driver and a PyTorch build for the GPU"),
-        "unset VERL_PLATFORM" if chosen else "nvidia-smi",
-    )
+    message = f"verl expects {name}, but PyTorch finds none"
+    if chosen := os.environ.get("VERL_PLATFORM"):
+        raise Problem(f"{message} (VERL_PLATFORM={chosen})", "unset VERL_PLATFORM")
+    if torch.version.cuda is None:
+        # Without --force-reinstall a build for CPUs of the same version counts as installed.
+        remedy = f"pip install --force-reinstall torch=={GPU['torch']}"
+        raise Problem(f"{message}: torch {torch.__version__} is built without CUDA", remedy)
+    driver = "ubuntu-drivers install, or for a container docker run --gpus all …; to look: nvidia-smi"
+    raise Problem(f"{message}: no driver, none that this torch can use, or a container without the GPU", driver)
 
 
 def check_disk(setup: Setup) -> str:
-    """Check the free space where a run and Ray write."""
+    """Check the free space where a run, its bank and Ray write."""
     run = Path(setup.config.trainer.default_local_dir if setup.is_run else ".")
     ray = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
     places = {"the run's folder": (run, "trainer.default_local_dir=FOLDER on another disk, or delete old checkpoints")}
+    if (bank := _bank_folder(setup)) is not None:
+        places["the bank's folder"] = (bank, "comprl.bank.path=FOLDER on another disk")
     places["Ray's folder"] = (ray, "export RAY_TMPDIR=FOLDER on another disk")
     found = []
     for name, (folder, remedy) in places.items():
@@ -61,6 +67,15 @@ def check_disk(setup: Setup) -> str:
             raise Problem(f"{full}; Ray stops writing to it at 95 %", remedy, warning=True)
         found.append(f"{usage.free / _GIB:.0f} GiB free for {name}")
     return ", ".join(found)
+
+
+def _bank_folder(setup: Setup) -> Path | None:
+    """Return the folder of a bank that the arguments name or imply; None if there is none or it is not known."""
+    if not setup.is_run and not setup.sets("comprl.bank."):
+        return None
+    comprl = setup.comprl
+    unused = setup.is_wrong or comprl.bank.url or not comprl.experience
+    return None if unused else Path(comprl.bank.path)
 
 
 def check_shared_memory(_: Setup) -> str:
@@ -88,7 +103,8 @@ def check_ports(_: Setup) -> str:
         except OSError as error:
             raise Problem(
                 f"no connection to a free port of {address}, by which Ray's processes on this machine talk: {error}",
-                "open the ports in the firewall",
+                # Linux sends what is for an address of its own through the loopback interface.
+                "iptables -I INPUT -i lo -j ACCEPT; to look: iptables -nvL",
             ) from error
     files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= files < _LEAST_FILES:
