@@ -172,6 +172,15 @@ def test_a_step_that_a_stop_has_cut_short_is_written(queue: Queue, tmp_path: Pat
     assert written(log, tmp_path) == [(99, "a_0", "trained", 1.0)]
 
 
+def test_the_steps_to_keep_are_those_of_the_settings(queue: Queue, tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path, RecordConfig(keep_steps=2))
+    for step in (1, 2, 3):
+        queue.ended(f"{step}_0")
+        log.trained([f"{step}_0"], [1.0])
+        log.take(step)
+    assert [step for step, *_ in written(log, tmp_path)] == [2, 3]
+
+
 def test_switched_off_it_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (episode_log, keys):
         monkeypatch.setattr(module, "tq", None)
