@@ -185,7 +185,7 @@ def test_rankings_tell_entries_of_one_title_apart(browser: Tab, page: Path, made
 def test_a_narrow_list_cuts_the_tasks_and_not_how_often_an_entry_was_used(browser: Tab, page: Path) -> None:
     show(browser, page, "#0/bank", ".list .row small")
     used = [text for text in texts(browser, ".list .row .main small") if "%" in text]
-    form = re.compile(r"(added|updated|merged)( in step \d+)?( · \w+)? · \d+ % of \d+ · \S+")
+    form = re.compile(r"(added|updated|merged)( in step \d+)?( · \w+)? · \d+ % of \d+ · \S+(, \S+)*")
     assert used and all(map(form.fullmatch, used)), used[:3]
 
 
