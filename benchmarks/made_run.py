@@ -28,6 +28,7 @@ class Maker:
         self.worth: dict[str, float] = {}
         self.text: dict[str, tuple[str, str]] = {}
         self.writer: dict[str, str] = {}
+        self.tasks: dict[str, set[str]] = {}
         self.record: dict[str, list[bool]] = {}
         self.present: list[str] = []
         self.events: list[dict[str, Any]] = []
@@ -171,6 +172,7 @@ class Maker:
             "options": {"size": 6},
             "seed": seed,
             "goal": goal,
+            "instructions": system,
             "slot_guided": slot,
             "guided": bool(entry),
             "guide": {
@@ -314,17 +316,20 @@ class Maker:
                     episode=None if merge else episode["id"],
                 )
             )
+            own = set() if merge else {episode["task"]}
+            self.tasks[entry] = own.union(*(self.tasks[parent] for parent in parents))
             text = {
                 "entry": entry,
                 "title": title,
                 "content": content,
+                "tasks": sorted(self.tasks[entry]),
                 "parents": parents,
                 "weight_version": self.updates,
                 "call": call,
                 "step": step,
             }
             if merge:
-                self.events.append({"event": "merged", "tasks": sorted(self.draw.sample(TASKS, 2)), **text})
+                self.events.append({"event": "merged", **text})
             else:
                 self.events.append(
                     {

@@ -4,7 +4,7 @@ A made run of 5,000 episodes and 20,000 entries is collected into a page, which 
 several times. *first_paint* is the browser's own number, from navigation on; *first_page* is when curves and rankings
 stand in the document; *thread* is the processor time of the page's main thread until then, which does not depend on
 what else the machine does. *list*: until another page shows its list; *search*: one search in all its texts. The target
-is a first paint within 2 s.
+is a first paint within 2 s; if it is missed, the exit code is 1.
 
     python -m benchmarks.viewer [--episodes 5000] [--entries 20000] [--repeats 5] [--json]
 """
@@ -12,6 +12,7 @@ is a first paint within 2 s.
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,6 +33,17 @@ SEARCH = """(async () => {
   while (count.textContent.includes('searching')) await new Promise(done => setTimeout(done, 20));
   return performance.now() - started;
 })()"""
+
+
+def write_large(folder: Path, episodes: int, entries: int) -> tuple[Path, float]:
+    """Make a run of about this size and its page; returns the page and the seconds that writing it took."""
+    run, file = folder / "run", folder / "view.html"
+    steps = -(-episodes // (PROMPTS * K))
+    # Of 25 calls one cannot be parsed, and writes none.
+    make_run(run, steps, PROMPTS, -(-entries * 26 // (steps * 25)), turns=10, words=40)
+    started = time.perf_counter()
+    write_view([run], file)
+    return file, time.perf_counter() - started
 
 
 def measure(tab: Tab, file: Path) -> dict[str, float]:
@@ -59,23 +71,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    steps = -(-options.episodes // (PROMPTS * K))
     with tempfile.TemporaryDirectory() as folder:
-        run, file = Path(folder) / "run", Path(folder) / "view.html"
-        make_run(run, steps, PROMPTS, -(-options.entries * 26 // (steps * 25)), turns=10, words=40)
-        started = time.perf_counter()
-        write_view([run], file)
-        result: dict[str, float] = {"write": time.perf_counter() - started, "megabytes": file.stat().st_size / 2**20}
+        file, seconds = write_large(Path(folder), options.episodes, options.entries)
+        result: dict[str, float] = {"write": seconds, "megabytes": file.stat().st_size / 2**20}
         with chromium() as tab:
             visits = [measure(tab, file) for _ in range(options.repeats)]
     result |= {name: statistics.median(visit[name] for visit in visits) for name in visits[0]}
+    within = result["first_paint"] <= TARGET_SECONDS
     if options.json:
         print(json.dumps(result))
-        return
-    print(f"{options.episodes:,} episodes, {options.entries:,} entries; seconds, median of {options.repeats}")
-    for name, value in result.items():
-        print(f"{name:16} {value:8.2f}")
-    print("first paint", "within" if result["first_paint"] <= TARGET_SECONDS else "NOT within", f"{TARGET_SECONDS} s")
+    else:
+        print(f"{options.episodes:,} episodes, {options.entries:,} entries; seconds, median of {options.repeats}")
+        for name, value in result.items():
+            print(f"{name:16} {value:8.2f}")
+        print("first paint", "within" if within else "NOT within", f"{TARGET_SECONDS} s")
+    if not within:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

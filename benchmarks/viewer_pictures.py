@@ -1,6 +1,6 @@
 """Makes the pictures of docs/viewer.md from runs, or from two made ones, in light and dark colours.
 
-python -m benchmarks.viewer_pictures [--runs RUN [RUN]] [--output docs/images] [--font FAMILY]
+python -m benchmarks.viewer_pictures [--runs RUN [RUN]] [--output docs/images] [--font FAMILY] [--width 1280]
 """
 
 import argparse
@@ -47,11 +47,12 @@ def main() -> None:
     parser.add_argument("--runs", nargs="+", type=Path, help="folders, shown as they are given (default: made ones)")
     parser.add_argument("--output", type=Path, default=Path("docs/images"))
     parser.add_argument("--font", default="", help="instead of the system's")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the window in CSS pixels")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, chromium() as tab:
         output, page = options.output.resolve(), Path(folder) / "view.html"
         write_view(options.runs or _made_runs(folder), page)
-        tab.size(WIDTH, HEIGHT, SCALE)
+        tab.size(options.width, HEIGHT, SCALE)
         for scheme, suffix in (("light", ""), ("dark", "_dark")):
             tab.scheme(scheme)
             take(tab, page, "#0", ".ranking svg", output / f"viewer{suffix}.png", options.font)

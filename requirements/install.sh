@@ -37,11 +37,12 @@ if ((${#missing[@]})); then
     apt-get -qq update
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
 fi
-# The viewer's tests open its page in a browser; without one they are skipped, so a failure here is none of the setup.
+# The viewer's tests open its page in a browser. Nothing else needs one, so a failure here is none of the setup: without
+# it they are skipped, or fail in continuous integration.
 if [ "$(id -u)" = 0 ] && [ -e /etc/debian_version ] && ! grep -qi ubuntu /etc/os-release && ! command -v chromium >/dev/null; then
     echo "setup: installing system packages: chromium"
     { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
-        >/dev/null || echo "setup: no chromium; the viewer's tests will be skipped" >&2
+        >/dev/null || echo "setup: no chromium; the viewer's tests will be skipped (in CI: will fail)" >&2
 fi
 
 # The marker outlives an interrupted run, whose half-written packages pip would later take for installed ones.

@@ -16,6 +16,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 PLACEHOLDERS = {"key=value", "…", "...", "COMMAND"}
+_LOOP = re.compile(r"^(for|while) .*?^done", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`((?:comprl |make |python -m |bash recipes/run\.sh |pip install )[^`]+)`")
 
 
@@ -50,12 +51,17 @@ class Page:
         """Return the fenced blocks of a language."""
         return re.findall(rf"^```{language}\n(.*?)^```", self.text, re.DOTALL | re.MULTILINE)
 
+    def scripts(self) -> list[str]:
+        """Return the blocks of shell commands that hold together: a loop is no list of commands, one a line."""
+        return [block for block in self.blocks("bash") if _LOOP.search(block)]
+
     @cached_property
     def commands(self) -> list[Command]:
-        """All commands of the page."""
+        """All commands of the page but those of its scripts."""
         prose = re.sub(r"^```.*?^```", "", self.text, flags=re.DOTALL | re.MULTILINE)
         inline = [" ".join(code.split()) for code in _INLINE.findall(prose)]
-        found = {words: True for block in self.blocks("bash") for words in _words(block)}
+        lists = [block for block in self.blocks("bash") if block not in self.scripts()]
+        found = {words: True for block in lists for words in _words(block)}
         found |= {words: False for code in inline for words in _words(code) if words not in found}
         return [Command(self.name, words, in_block) for words, in_block in found.items()]
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import run_folder_page
 from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged
 
 from verl_comprl.experience.schema import derive_id
@@ -17,6 +18,10 @@ async def recorded(setup: Setup, tmp_path: Path) -> dict[int, list[dict[str, Any
     await asyncio.to_thread(setup.manager._call_log.close, 99)
     files = StepFiles(tmp_path / "bank-calls")
     return {step: list(decode(files.read(step))) for step in files.steps()}
+
+
+def bank_events(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "bank.jsonl").read_text().splitlines()]
 
 
 async def test_a_distillation_from_its_prompt_to_its_training(
@@ -53,6 +58,11 @@ async def test_a_distillation_from_its_prompt_to_its_training(
         (2, ["use", "use", "call", "trained", "trained"]),
         (99, ["call"]),
     ]
+    for event in (event for events in steps.values() for event in events):
+        assert event.keys() == run_folder_page.call_event(event["event"])
+    events = bank_events(tmp_path)
+    assert {event["event"] for event in events} >= {"written", "nothing", "removed"}
+    assert all(event.keys() == run_folder_page.bank_event(event["event"]) for event in events)
     call, _ = steps[1]
     entries = {entry.title: entry.id for entry in setup.bank.entries()}
     assert call["call"] == made and call["kind"] == "distill" and call["episode"] == "a" and call["step"] == 1
@@ -62,6 +72,8 @@ async def test_a_distillation_from_its_prompt_to_its_training(
     )
     assert call["format_ok"] and [error["kind"] for error in call["errors"]] == ["bad_index"]
     assert call["operations"] == [update, add]
+    assert call["tokens"].keys() == run_folder_page.within(run_folder_page.CALL, "tokens")
+    assert call["errors"][0].keys() == run_folder_page.within(run_folder_page.CALL, "errors")
     assert (call["listed"], call["removed"]) == ([old], [old])
     assert call["entries"] == [entries["a door"], entries["keys"]]
     assert call["tokens"]["response"] == len(call["answer"]) and call["reward"] is None
@@ -111,7 +123,9 @@ async def test_a_merge(running: Setup, extractor: Extractor, tmp_path: Path) -> 
     (left,) = running.bank.entries()
     assert (call["kind"], call["entries"], sorted(call["removed"])) == ("merge", [left.id], sorted(ids))
     assert sorted(call["listed"]) == sorted(ids) and call["episode"] is None
-    events = [json.loads(line) for line in (tmp_path / "bank.jsonl").read_text().splitlines()]
+    events = bank_events(tmp_path)
+    assert {event["event"] for event in events} >= {"merged", "removed"}
+    assert all(event.keys() == run_folder_page.bank_event(event["event"]) for event in events)
     assert {tuple(event["tasks"]) for event in events if event["event"] in ("written", "merged")} == {left.tasks}
     reasons = {event["entry"]: event["reason"] for event in events if event["event"] == "removed"}
     parents = set(left.parents)

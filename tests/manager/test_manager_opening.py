@@ -10,16 +10,17 @@ import pytest_asyncio
 from omegaconf import OmegaConf
 
 from verl_comprl.config.generate import YAML_FILE
-from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.config.tree import ComprlConfig, RecordConfig
 from verl_comprl.experience import Add, BankConfig
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
-from verl_comprl.extractor.credit import ONE_STEP, Settling
+from verl_comprl.extractor.credit import ONE_STEP, Settling, Use
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.manager import actor
 from verl_comprl.manager.actor import Opening, open_bank
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.manager.reported import REPORTED
+from verl_comprl.record import RunRecord
 
 CALL = {"listed": (), "task": "fetch", "environment": "room", "step": 0, "weight_version": 0}
 KEPT, NOT_KEPT = Opening(keep_content=True), Opening(keep_content=False)
@@ -128,6 +129,25 @@ async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
     assert titles(manager) == ["of the checkpoint"]
     await manager.replace_bank(snapshot)
     assert titles(manager) == ["in another bank"]
+
+
+@pytest.mark.parametrize(
+    ("record", "steps"),
+    [
+        (RecordConfig(), [1, 2, 3]),
+        (RecordConfig(keep_steps=2), [2, 3]),
+        (RecordConfig(enabled=False), []),
+    ],
+)
+async def test_calls_are_recorded_as_the_settings_say(
+    open_manager: OpenManager, tmp_path: Path, record: RecordConfig, steps: list[int]
+) -> None:
+    log = (await open_manager(NOT_KEPT, record=record))._call_log
+    for step in (1, 2, 3):
+        log.used(Use("call", "p", "fetch", success=True, judged=0.0, step=step), 1.0)
+        log.flush(step)
+    log.close(3)
+    assert [event["step"] for event in RunRecord(tmp_path).call_events()] == steps
 
 
 @pytest.mark.parametrize("saved", ["before the save", "after the save", "never"])

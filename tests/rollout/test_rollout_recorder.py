@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+import run_folder_page
+from run_folder_page import EPISODE, TURN
 from scripted import (
     ANSWER,
     GUIDE,
@@ -22,11 +24,7 @@ from verl_comprl.extractor.recorded_episodes import RecordedEpisode
 from verl_comprl.manager.messages import Answer, Guide
 from verl_comprl.rollout.episode import UNREAD
 
-KEYS = {
-    "id prompt session kind submitted task environment options seed goal instructions slot_guided guided guide "
-    "turns unfinished final_observation input output loss_spans score outcome reported gts advantage invalid_actions "
-    "tool_calls cut_turns error seconds tokens weight_versions ended_at"
-}
+KEYS = run_folder_page.rows(EPISODE).keys() - {"status", "step"}
 """Those of docs/run_folder.md without what the trainer adds."""
 
 
@@ -36,7 +34,7 @@ async def test_a_guided_episode_with_a_question(make_loop: Any, tokenizer: Any, 
     output = await play(make_loop(server, ScriptedManager(GUIDE, answer)), **row(0))
     record = queue.episodes["u_0"]
     assert queue.tags == {"u_0": {"failed": False, "evaluation": False}}
-    assert record.keys() == set(" ".join(KEYS).split())
+    assert record.keys() == KEYS
 
     # The same moves in the environment itself.
     extra = row(0)["extra_info"]
@@ -60,6 +58,10 @@ async def test_a_guided_episode_with_a_question(make_loop: Any, tokenizer: Any, 
     assert (record["invalid_actions"], record["tool_calls"], record["cut_turns"]) == (1, 1, 0)
 
     assert [len(turn["questions"]) for turn in record["turns"]] == [1, 0, 0]
+    assert all(turn.keys() == run_folder_page.rows(TURN).keys() for turn in record["turns"])
+    assert record["turns"][0]["questions"][0].keys() == run_folder_page.within(TURN, "questions")
+    for part in ("guide", "outcome", "seconds", "tokens"):
+        assert record[part].keys() == run_folder_page.within(EPISODE, part)
     assert record["turns"][0]["questions"] == [
         {
             "query": "Where do I go?",
@@ -168,6 +170,7 @@ async def test_an_episode_that_fails_in_its_second_turn(make_loop: Any, tokenize
     assert queue.tags["u_0"] == {"failed": True, "evaluation": False}
     assert record["error"] == {key: failure[key] for key in ("boundary", "type", "text")}
     assert record["error"]["type"] == "IndexError"
+    assert record["error"].keys() == run_folder_page.within(EPISODE, "error")
     assert [turn["response"] for turn in record["turns"]] == [MOVE_TURN] and record["guide"]["entry"] == "entry-1"
     assert record["output"].startswith(MOVE_TURN) and record["loss_spans"][0][0] == 0
 
@@ -186,7 +189,7 @@ async def test_a_broken_row_has_a_record(
 ) -> None:
     await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 9), ScriptedManager(GUIDE)), **row(0, **changes))
     record = queue.episodes["u_0"]
-    assert record.keys() == set(" ".join(KEYS).split())
+    assert record.keys() == KEYS
     if "data_source" not in changes:
         assert record["error"] and record["outcome"] is None and record["turns"] == []
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from run_folder_page import EPISODE, rows
 from running import undocumented
 
 from verl_comprl.config.tree import RecordConfig
 from verl_comprl.record import RunRecord
-from verl_comprl.rollout.recorder import FIELD, PARTITION, pack, unpack
+from verl_comprl.rollout.recorder import FIELD, PARTITION, episode_record, pack, unpack
 from verl_comprl.trainer.run_folder import episode_log
 from verl_comprl.trainer.run_folder.episode_log import EpisodeLog
 from verl_comprl.trainer.step import keys
@@ -94,6 +95,17 @@ def test_each_episode_is_written_when_it_is_known_what_became_of_it(queue: Queue
     assert undocumented(log.metrics()) == []
 
 
+def test_an_episode_has_the_keys_that_the_page_names(queue: Queue, tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path, RecordConfig())
+    queue.ended("a_0")
+    queue.fields["a_0"] = pack(episode_record({"uid": "a", "session_id": 0}, None, None, None))
+    log.trained(["a_0"], [1.0])
+    log.take(1)
+    log.close(99)
+    (episode,) = RunRecord(tmp_path).episodes()
+    assert episode.keys() == rows(EPISODE).keys()
+
+
 def test_an_evaluation_after_a_step_is_added_to_its_file(queue: Queue, tmp_path: Path) -> None:
     log = EpisodeLog(tmp_path, RecordConfig())
     queue.ended("a_0")
@@ -158,6 +170,15 @@ def test_a_step_that_a_stop_has_cut_short_is_written(queue: Queue, tmp_path: Pat
     queue.ended("a_0")
     log.trained(["a_0"], [1.0])
     assert written(log, tmp_path) == [(99, "a_0", "trained", 1.0)]
+
+
+def test_the_steps_to_keep_are_those_of_the_settings(queue: Queue, tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path, RecordConfig(keep_steps=2))
+    for step in (1, 2, 3):
+        queue.ended(f"{step}_0")
+        log.trained([f"{step}_0"], [1.0])
+        log.take(step)
+    assert [step for step, *_ in written(log, tmp_path)] == [2, 3]
 
 
 def test_switched_off_it_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

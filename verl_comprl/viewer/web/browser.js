@@ -1,6 +1,6 @@
 // A page of one table: search, filters, sorting, the list, and the chosen row next to it (or instead of it, if narrow).
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { List } from "viewer/list";
 import { Link, html, number } from "viewer/parts";
 import { usePane } from "viewer/route";
@@ -63,8 +63,10 @@ export function Browser({ table, noun, columns, filters, main, names, detail, to
 
 function Detail({ close, children }) {
   const box = useRef(null);
-  useEffect(() => {
-    const pressed = (event) => event.key === "Escape" && close();
+  const { front } = usePane();
+  // With what is shown, not after it: a second Escape soon after the first is for the other side.
+  useLayoutEffect(() => {
+    const pressed = (event) => event.key === "Escape" && front && close(); // of two sides only one may answer
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
   });

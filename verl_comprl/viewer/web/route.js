@@ -36,7 +36,8 @@ export function useRoute() {
   return panes;
 }
 
-// Of the pane around a component: its run, its route, and `link` and `go` to another route of the same pane.
+// Of the pane around a component: its run, its route, whether what it has open is the last that is (`front`), and `link`
+// and `go` to another route of the same pane.
 export const Pane = createContext(null);
 export const usePane = () => useContext(Pane);
 
@@ -47,6 +48,7 @@ export function paneOf(panes, number, run) {
   }));
   return {
     run, route, link,
+    front: panes.findLastIndex(({ id }) => id) === number,
     go: (change) => { location.hash = link(change); },
     replace: (change) => {
       history.replaceState(null, "", link(change));

@@ -1,0 +1,157 @@
+"""The page of a real run, ``examples/run``: what it shows is what was recorded."""
+
+from collections import defaultdict
+from math import hypot
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from visits import choose, click, count, hashes, show, texts
+
+from benchmarks.chromium import Tab
+from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.record import RunRecord
+from verl_comprl.viewer.view import write_view
+
+RUN = Path(__file__).parents[2] / "examples/run"
+RANKINGS = {"Helped most": ".cards > :nth-child(3)", "Misled most": ".cards > :nth-child(4)"}
+
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def real_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("real") / "view.html"
+    write_view([RUN], file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def episodes() -> dict[str, Record]:
+    return {episode["id"]: episode for episode in RunRecord(RUN).episodes()}
+
+
+@pytest.fixture(scope="module")
+def entries(episodes: dict[str, Record]) -> list[Record]:
+    """The events that wrote the entries which guided three episodes or more, with what the entries were worth."""
+    free: dict[str, list[bool]] = defaultdict(list)
+    guided: dict[str, list[Record]] = defaultdict(list)
+    for episode in episodes.values():
+        if episode["kind"] == "training" and episode["guided"]:
+            guided[episode["guide"]["entry"]].append(episode)
+        elif episode["kind"] == "training":
+            free[episode["prompt"]].append(episode["outcome"]["success"])
+    written = [event for event in RunRecord(RUN).events() if event["event"] == "written"]
+    return [event | worth(guided[event["entry"]], free) for event in written if len(guided[event["entry"]]) >= 3]
+
+
+def worth(guided: list[Record], free: dict[str, list[bool]]) -> Record:
+    """Success with an entry, that of the free halves of the same prompts, and Newcombe's interval of the difference."""
+    successes = [episode["outcome"]["success"] for episode in guided]
+    rates = [sum(free[episode["prompt"]]) / len(free[episode["prompt"]]) for episode in guided]
+    rate, other = fmean(successes), fmean(rates)
+    count = sum(len(free[prompt]) for prompt in {episode["prompt"] for episode in guided})
+    lowest, highest = wilson_interval(sum(successes), len(successes))
+    free_lowest, free_highest = wilson_interval(other * count, count)
+    return {
+        "uses": len(successes),
+        "rate": rate,
+        "free": other,
+        "low": rate - other - hypot(rate - lowest, free_highest - other),
+        "high": rate - other + hypot(highest - rate, other - free_lowest),
+    }
+
+
+def ranked(entries: list[Record], title: str) -> list[Record]:
+    """The six entries of a ranking."""
+    if title == "Helped most":
+        return sorted((item for item in entries if item["rate"] > item["free"]), key=lambda item: -item["low"])[:6]
+    return sorted((item for item in entries if item["rate"] < item["free"]), key=lambda item: item["high"])[:6]
+
+
+@pytest.mark.parametrize("title", RANKINGS)
+def test_from_an_entry_of_a_ranking_to_the_rewards_of_the_call_that_wrote_it(
+    browser: Tab, real_page: Path, entries: list[Record], episodes: dict[str, Record], title: str
+) -> None:
+    show(browser, real_page, "#0/overview", f"{RANKINGS[title]} .ranking")
+    first, *_ = ranking = ranked(entries, title)
+    ranking_shows(browser, title, ranking)
+    click(browser, f"{RANKINGS[title]} .ranking a")
+    entry_shows(browser, first)
+    click(browser, ".detail .lineage a[href*='/episodes/']")
+    episode_shows(browser, episodes[first["episode"]])
+    click(browser, f".detail a[href$='/extractor/{first['call']}']")
+    call = next(call for call in RunRecord(RUN).calls() if call["call"] == first["call"])
+    call_shows(browser, call)
+    rewards_show(browser, call)
+    assert browser.problems == []
+
+
+def ranking_shows(browser: Tab, title: str, ranking: list[Record]) -> None:
+    card = RANKINGS[title]
+    browser.wait(f"[...document.querySelectorAll('{card} .content')].every(item => item.innerText !== '…')")
+    assert texts(browser, f"{card} h2") == [title] and len(ranking) == 6
+    assert hashes(browser, f"{card} .ranking a") == [f"#0/bank/{entry['entry']}" for entry in ranking]
+    assert texts(browser, f"{card} .ranking a") == [entry["title"] for entry in ranking]
+    assert texts(browser, f"{card} .content") == [entry["content"] for entry in ranking]
+    origins = [f"{'updated' if entry['parents'] else 'added'} in step {entry['step']}" for entry in ranking]
+    uses = [f"{entry['uses']} uses" for entry in ranking]
+    assert texts(browser, f"{card} small") == [" · ".join(pair) for pair in zip(origins, uses, strict=True)]
+
+
+def entry_shows(browser: Tab, entry: Record) -> None:
+    browser.wait("document.querySelector('.detail .lineage')")
+    assert texts(browser, ".detail .lesson") == [entry["content"]]
+    shown = [number(text) for text in texts(browser, ".detail .worth > div > b")]
+    expected = (entry["rate"], entry["free"], entry["rate"] - entry["free"])
+    assert shown == pytest.approx([100 * share for share in expected], abs=0.51)
+    links = [f"#0/episodes/{entry['episode']}", f"#0/extractor/{entry['call']}"]
+    assert hashes(browser, ".detail .lineage > li > a")[:2] == links
+
+
+def episode_shows(browser: Tab, episode: Record) -> None:
+    browser.wait("document.querySelector('.detail .turns')")
+    assert texts(browser, ".detail .goal") == [episode["goal"]]
+    assert texts(browser, ".turn .response") == [turn["response"] for turn in episode["turns"]]
+    observations = [*(turn["observation"] for turn in episode["turns"]), episode["final_observation"]]
+    assert texts(browser, ".turn .observation") == observations
+    assert texts(browser, ".detail h2 .outcome") == ["●" if episode["outcome"]["success"] else "○"]
+
+
+def call_shows(browser: Tab, call: Record) -> None:
+    browser.wait("document.querySelector('.detail .operation')")
+    assert texts(browser, ".operation .badge") == [operation["operation"] for operation in call["operations"]]
+    assert texts(browser, ".operation div.text") == [operation["content"] for operation in call["operations"]]
+    raw = browser.evaluate("[...document.querySelectorAll('.detail pre.raw')].map(item => item.textContent)")
+    assert raw == [call["answer"], *(message["content"] for message in call["messages"])]
+
+
+def rewards_show(browser: Tab, call: Record) -> None:
+    """Of the episodes that used it, no more than the list shows at first."""
+    browser.wait(f"document.querySelectorAll('.detail .reward').length === {len(call['uses'])}")
+    rewards = [number(text) for text in texts(browser, ".detail .reward")]
+    shown = dict(zip(hashes(browser, ".detail .reward + a"), rewards, strict=True))
+    assert shown == {f"#0/episodes/{use['episode']}": use["reward"] for use in call["uses"]}
+    cells = [number(text) for text in texts(browser, ".trainings tbody td")]
+    columns = ("update", "step", "reward", "weight", "advantage")
+    trainings = [training[column] for training in call["trainings"] for column in columns]
+    assert cells == pytest.approx(trainings, abs=0.0051) and trainings
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").rstrip(" %"))
+
+
+def test_its_lists_hold_everything_that_was_recorded(
+    browser: Tab, real_page: Path, episodes: dict[str, Record]
+) -> None:
+    record = RunRecord(RUN)
+    entries = {event["entry"] for event in record.events() if event["event"] in ("written", "merged")}
+    for place, expected in (("bank", len(entries)), ("episodes", len(episodes)), ("extractor", len([*record.calls()]))):
+        show(browser, real_page, f"#0/{place}", ".list .row")
+        assert count(browser) == expected > 0
+    show(browser, real_page, "#0/episodes", ".list .row")
+    choose(browser, "Kind", "evaluation")
+    evaluations = sum(episode["kind"] == "evaluation" for episode in episodes.values())
+    browser.wait(f"document.querySelector('.count').innerText === '{evaluations} episodes'")
