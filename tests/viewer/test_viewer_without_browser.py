@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from visits import REQUIRED_BY, no_browser
+from visits import no_browser
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,6 @@ def outcome(variables: Mapping[str, str]) -> str:
         ({}, "skipped"),
         ({"CI": "false"}, "skipped"),
         ({"CI": "true"}, "failed"),
-        ({"COMPRL_REQUIRE_CHROMIUM": "1"}, "failed"),
     ],
 )
 def test_it_is_missed_in_ci_alone(variables: dict[str, str], expected: str) -> None:
@@ -41,14 +40,3 @@ def test_a_test_of_the_page_fails_where_ci_has_none() -> None:
     environment = {**os.environ, "CI": "true", "PATH": "/nowhere"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "no Chromium here" in done.stdout, done.stdout + done.stderr
-
-
-def test_our_own_ci_wants_one(tmp_path: Path) -> None:
-    make = tmp_path / "make"
-    make.write_text("#!/bin/sh\nenv\n")
-    make.chmod(0o755)
-    inherited = {name: value for name, value in os.environ.items() if name not in REQUIRED_BY}
-    environment = inherited | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True)
-    passed_on = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    assert outcome(passed_on) == "failed"
