@@ -14,6 +14,7 @@ from verl_comprl.config.saved import FILE, load_config, save_config
 def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.setenv("PLACE", "/data")
     monkeypatch.setenv("SERVICE_API_KEY", "sk-1")
+    monkeypatch.setenv("DB_CREDENTIAL", "swordfish-1")
     config = OmegaConf.create(
         {
             "path": "${oc.env:PLACE}/x",
@@ -21,6 +22,9 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
             "key": "${oc.env:SERVICE_API_KEY}",
             "list": ["${oc.env:SERVICE_API_KEY}", 1],
             "group": {"lr": 0.1, "nothing": None},
+            "store": "${oc.env:DB_CREDENTIAL}",
+            "indirect": "https://user:${store}@host",
+            "literal": ["--password", "swordfish-1"],
         }
     )
     save_config(config, tmp_path / "run")
@@ -30,6 +34,8 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
 def test_everything_is_resolved_but_secrets(folder: Path) -> None:
     text = (folder / FILE).read_text()
     assert "sk-1" not in text and text.count("${oc.env:SERVICE_API_KEY}") == 2
+    assert "swordfish" not in text and text.count("${oc.env:DB_CREDENTIAL}") == 1
+    assert "https://user:***@host" in text
     config = load_config(folder)
     assert (config.path, config.again, config.key, config.list) == ("/data/x", "/data/x", "sk-1", ["sk-1", 1])
 

@@ -44,6 +44,23 @@ from verl_comprl.config.variants import variant_notes
             "comprl.self_distillation.weight needs algorithm.adv_estimator=comprl_subgroup.*it is grpo",
         ),
         (
+            {
+                "comprl.self_distillation.weight": 0.1,
+                "data.train_batch_size": 2,
+                "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
+            },
+            "comprl.self_distillation.weight with 2 mini-batches .* needs actor_rollout_ref.actor.shuffle=true",
+        ),
+        (
+            {
+                "comprl.actor_critic.enabled": True,
+                "comprl.actor_critic.train": True,
+                "data.train_batch_size": 2,
+                "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
+            },
+            "comprl.actor_critic.train=true with 2 mini-batches .* needs actor_rollout_ref.actor.shuffle=true",
+        ),
+        (
             {"comprl.experience": False, "comprl.self_distillation.weight": 2.0},
             "comprl.self_distillation.source=guided needs comprl.experience=true: .*use source=free",
         ),
@@ -56,6 +73,13 @@ def test_variants_that_exclude_one_another(config: DictConfig, settings: dict[st
         validate(config)
     (found,) = str(caught.value).splitlines()
     assert re.search(line, found), found
+
+
+def test_a_shuffled_batch_may_have_several_mini_batches(config: DictConfig) -> None:
+    config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size = 2, 1
+    config.comprl.self_distillation.weight = 0.5
+    config.actor_rollout_ref.actor.shuffle = True
+    validate(config)
 
 
 def test_a_watchdog_with_less_patience_than_an_episode_has_time_is_noted(config: DictConfig) -> None:

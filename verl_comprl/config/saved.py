@@ -1,7 +1,7 @@
 """The resolved configuration kept in a run's folder, from which ``comprl evaluate`` starts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_comprl.config.reading import leaves
 from verl_comprl.files import write_atomically
+from verl_comprl.record.lines import SECRET_NAME, text_redactor
 from verl_comprl.record.settings_file import SETTINGS as FILE
 from verl_comprl.record.settings_file import read_settings
 
-_SECRET = re.compile(r"oc\.env:\s*\w*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
+_VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
 
 
 def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> None:
@@ -56,17 +57,18 @@ def changed_settings(config: DictConfig, folder: Path) -> dict[str, tuple[Any, A
 
 def _plain(config: DictConfig) -> Any:
     resolved = OmegaConf.to_container(config, resolve=True)
-    return _without_secrets(resolved, OmegaConf.to_container(config, resolve=False))
+    return _without_secrets(resolved, OmegaConf.to_container(config, resolve=False), text_redactor())
 
 
-def _without_secrets(resolved: Any, given: Any) -> Any:
-    if isinstance(given, str) and _SECRET.search(given):
+def _without_secrets(resolved: Any, given: Any, redact: Callable[[str], str]) -> Any:
+    """Return the resolved settings; as they were given where they name a secret, and without the values of others."""
+    if isinstance(given, str) and any(map(SECRET_NAME.search, _VARIABLE.findall(given))):
         return given
     if isinstance(resolved, dict) and isinstance(given, dict):
-        return {key: _without_secrets(value, given.get(key)) for key, value in resolved.items()}
+        return {key: _without_secrets(value, given.get(key), redact) for key, value in resolved.items()}
     if isinstance(resolved, list) and isinstance(given, list):
-        return [_without_secrets(*pair) for pair in zip(resolved, given, strict=True)]
-    return resolved
+        return [_without_secrets(*pair, redact) for pair in zip(resolved, given, strict=True)]
+    return redact(resolved) if isinstance(resolved, str) else resolved
 
 
 def load_config(folder: Path, overrides: Sequence[str] = ()) -> Any:

@@ -106,8 +106,8 @@ class WatchdogConfig(Settings):
     """Report it only if it also takes more than this multiple of the median of its last sixteen durations."""
 
     end_after: NonNegativeFloat = 3600.0
-    """End the run with an error if the phase does not get on for so many seconds more; 0 is never. That a rollout ends
-    is a sign that a phase gets on. An hour on top of `after`, since a single rollout may take
+    """End the run with an error if the phase does not get on for so many seconds more; 0 is never. A finished rollout
+    counts as progress. An hour on top of `after`, since a single rollout may take
     `environments.episode_timeout` without any other sign: set it higher where that is, or where one update of the actor
     takes longer. Waits that have a limit of their own (`work_timeout`) do not count."""
 
@@ -137,15 +137,15 @@ class ComprlConfig(Settings):
 
     exploration: Share = 0.1
     """Share of guided training episodes (of prompts, with `guide_per: prompt`) that get one of the least used entries
-    of its task (if there are none, of the scope) at random instead of the best one: otherwise nothing is known about
-    entries that retrieval passes over. 0 in the paper."""
+    of the episode's task (if there are none, of the scope) at random instead of the best one: otherwise nothing is
+    known about entries that retrieval passes over. 0 in the paper."""
 
     max_turn_tokens: PositiveInt = 4096
     """Tokens of one turn of the actor."""
 
     invalid_action_penalty: NonNegativeFloat = 0.0
     """Subtracted from the reward for every invalid action, in training only. A small one keeps a policy's format where
-    most episodes fail: without it an episode that fails for its form is as good as any that fails. Success, which the
+    most episodes fail: without it a failure through bad format costs no more than any other failure. Success, which the
     extractor is rewarded with, stays as it is."""
 
     poll_interval: PositiveFloat = 0.5

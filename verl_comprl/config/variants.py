@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from verl_comprl.config.trainer_mode import is_separate
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 
@@ -25,6 +26,12 @@ def variant_mistakes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             yield (
                 f"{name} needs algorithm.adv_estimator={ADVANTAGE_ESTIMATOR}, which tells the outputs of a rollout "
                 f"apart; it is {config.algorithm.adv_estimator}"
+            )
+        if (count := _mini_batches(config)) > 1 and not config.actor_rollout_ref.actor.shuffle:
+            yield (
+                f"{name} with {count} mini-batches (data.train_batch_size, actor_rollout_ref.actor.ppo_mini_batch_size)"
+                " needs actor_rollout_ref.actor.shuffle=true: verl pads such a batch at its end, and the last "
+                "mini-batches would hold padding alone"
             )
     if not distillation.weight:
         return
@@ -68,6 +75,13 @@ def variant_notes(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
             f"comprl.watchdog.end_after={watchdog.end_after:g} may end a run whose last rollouts still have time "
             f"(comprl.environments.reset_timeout + episode_timeout: {episode:g} s)"
         )
+
+
+def _mini_batches(config: DictConfig) -> int:
+    """Return into how many mini-batches the actor's batch is divided; of ``separate_async`` that of a local update."""
+    if is_separate(config):
+        return 1
+    return math.ceil(config.data.train_batch_size / config.actor_rollout_ref.actor.ppo_mini_batch_size)
 
 
 def _has_no_ratio(config: DictConfig) -> bool:

@@ -24,10 +24,10 @@ class BankConfig(Settings):
     """Name of the bank on the server; one per run."""
 
     timeout_seconds: PositiveFloat = 5.0
-    """Seconds for one request to the server."""
+    """Seconds for one request to the server; but for searches rounded to whole seconds."""
 
     attempts: PositiveInt = 3
-    """Attempts of one request to the server."""
+    """Attempts of one request to the server; a search for a retrieval is made once."""
 
     max_in_flight: PositiveInt = 16
     """Concurrent requests to the server."""

@@ -14,7 +14,8 @@ Record = dict[str, Any]
 SHORTEST_SECRET = 8
 """Characters; shorter values are words that occur in any text."""
 
-_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL", re.IGNORECASE)
+SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL", re.IGNORECASE)
+"""Found in the names of variables whose values are secrets."""
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
@@ -87,7 +88,7 @@ def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:
     """Return the values of variables that are named like secrets, longest first: one may contain another."""
-    return _longest_first(value for name, value in environment.items() if _SECRET_NAME.search(name))
+    return _longest_first(value for name, value in environment.items() if SECRET_NAME.search(name))
 
 
 def _longest_first(values: Iterable[str]) -> list[str]:
