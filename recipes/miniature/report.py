@@ -36,12 +36,18 @@ def report(output: Path, into: Path | None = None, *, add: bool = False) -> bool
         return False
     into.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = "\n\n".join(f"## {title}\n\n{table}\n\n{caption}" for title, table, caption in _tables(rows))
-    (into / "tables.md").write_text(f"# Tables of the miniature\n\n{text}\n")
-    print(text)
+    page = tables_page(rows)
+    (into / "tables.md").write_text(page)
+    print(page.partition("\n\n")[2], end="")
     for file in draw(rows, into):
         print(f"figure: {file}")
     return True
+
+
+def tables_page(rows: Sequence[Row]) -> str:
+    """Return the text of ``tables.md``."""
+    text = "\n\n".join(f"## {title}\n\n{table}\n\n{caption}" for title, table, caption in _tables(rows))
+    return f"# Tables of the miniature\n\n{text}\n"
 
 
 def _tables(rows: Sequence[Row]) -> list[tuple[str, str, str]]:

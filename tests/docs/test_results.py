@@ -1,0 +1,130 @@
+"""Published numbers of the miniature are those of the rows beside them, computed here a second time."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from recipes.miniature.report import tables_page
+from recipes.miniature.rows import Row, stored_rows
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = sorted(path.parent for path in (ROOT / "docs/results").glob("*/rows.jsonl"))
+T = {2: 12.706, 3: 4.303, 5: 2.776}
+"""0.975 quantiles of Student's t by number of worlds."""
+ARMS = {
+    "complementary": "complementary",
+    "experience only": "experience_only",
+    "static online": "static_online",
+    "baseline": "baseline",
+}
+Successes = Callable[[str, str, int], dict[int, float]]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_tables_are_made_of_the_rows_that_are_published_with_them(folder: Path) -> None:
+    assert (folder / "tables.md").read_text() == tables_page(stored_rows(folder / "rows.jsonl"))
+
+
+def successes(folder: str, batch: str) -> Successes:
+    """Return a function of arm, "with" or "without", and step that returns success by world."""
+    rows: list[Row] = stored_rows(ROOT / "docs/results" / folder / "rows.jsonl")
+
+    def of(arm: str, mode: str, step: int) -> dict[int, float]:
+        found = [row for row in rows if (row["arm"], row["batch"]) == (arm, batch)]
+        measured = {row["seed"]: row["evaluations"].get(str(step), {}) for row in found}
+        return {seed: value[mode] for seed, value in measured.items() if mode in value}
+
+    return of
+
+
+def spread(values: list[float]) -> str:
+    """Write a mean and its standard deviation as the page does."""
+    return short(mean(values)) + (f" ± {short(stdev(values))}" if len(values) > 1 else "")
+
+
+def interval(differences: list[float], *, signed: bool = True) -> str:
+    """Write a mean difference and half of its 95 % interval as the page does."""
+    count, middle = len(differences), mean(differences)
+    half = f" ± {short(T[count] * stdev(differences) / count**0.5)}" if count > 1 else ""
+    sign = ("+" if middle >= 0 else "−") if signed else ""
+    return f"{sign}{short(abs(middle))}{half} ({sum(value > 0 for value in differences)} of {count})"
+
+
+def short(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
+def differences(one: dict[int, float], other: dict[int, float]) -> list[float]:
+    return [one[world] - other[world] for world in sorted(one.keys() & other.keys())]
+
+
+def table(page: str, header: str) -> list[list[str]]:
+    """Return the cells of the table whose header begins so, without bold type."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(header)) + 2
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().replace("**", "") for cell in line.strip("|").split(" | ")])
+    return rows
+
+
+def test_success_on_the_page_is_that_of_the_rows() -> None:
+    of = successes("miniature", "3")
+    rows = table("docs/results.md", "| arm | evaluated | step 0 |")
+    assert len(rows) == 5
+    for arm, mode, *cells in rows:
+        name = ARMS[arm.partition(":")[0]]
+        at = {step: list(of(name, mode, step).values()) for step in (0, 30, 60, 120)}
+        worlds = of(name, mode, 60)
+        few = f" ({len(at[120])})" if at[120] else ""
+        last = spread(at[120]) + few if at[120] else "-"
+        expected = [spread(at[0]), spread(at[30]), spread(at[60]), " ".join(short(worlds[w]) for w in sorted(worlds))]
+        assert cells == [*expected, last], arm
+
+
+def test_differences_on_the_page_are_those_of_the_rows() -> None:
+    of = successes("miniature", "3")
+    rows = table("docs/results.md", "| difference, paired over worlds")
+    assert len(rows) == 7
+    for what, *cells in rows:
+        if what == "static online: with − without":
+            pairs = [
+                (of("static_online", "with", step), of("static_online", "without", step)) for step in (30, 60, 120)
+            ]
+        else:
+            named = re.fullmatch(r"(.+) \((with|without)\) − (.+?)(?: \((with)\))?", what)
+            assert named, what
+            one, mode, other, second = named.groups()
+            modes = (mode, second or "without")
+            pairs = [(of(ARMS[one], modes[0], step), of(ARMS[other], modes[1], step)) for step in (30, 60, 120)]
+        found = [differences(*pair) for pair in pairs]
+        assert cells == [interval(each) if each else "-" for each in found], what
+
+
+def test_without_experience_the_page_and_the_readme_have_the_rows_numbers() -> None:
+    of = successes("without_experience", "3u4")
+    ((_, *cells),) = table("docs/results.md", "| four updates, self-distillation − baseline")
+    pairs = [(of("self_distillation", "without", s), of("baseline", "without", s)) for s in (60, 90, 120, 150, 180)]
+    assert cells == [interval(differences(*pair)) for pair in pairs]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    last = [100 * mean(of(arm, "without", 180).values()) for arm in ("self_distillation", "baseline")]
+    assert f"{last[0]:.0f} % after 180 steps, GRPO {last[1]:.0f} %" in readme
+    half = interval(differences(*pairs[-1])).split()
+    assert f"{half[0].replace('.', '')} ± {half[2].removeprefix('.')} points" in readme
+
+
+def test_the_readmes_table_has_the_rows_numbers() -> None:
+    of = successes("miniature", "3")
+    expected = [
+        ("complementary", "with"),
+        ("experience_only", "with"),
+        ("static_online", "with"),
+        ("baseline", "without"),
+    ]
+    rows = table("README.md", "| after 60 steps, held-out tasks")
+    assert [cell for _, cell in rows] == [f"{100 * mean(of(arm, mode, 60).values()):.0f} %" for arm, mode in expected]
