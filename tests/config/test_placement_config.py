@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_comprl.config.validation import ConfigError, validate
 from verl_comprl.trainer.extractor.runtime import extractor_view
@@ -119,3 +119,13 @@ def test_the_extractor_s_servers_are_laid_out_on_the_slots_that_they_have(
     if placement == "split":
         config.extractor.rollout.n_gpus_per_node = 2
     assert extractor_view(config).actor_rollout_ref.rollout.n_gpus_per_node == slots
+
+
+@pytest.mark.parametrize("subtree", ["actor_rollout_ref", "extractor"])
+def test_a_rank_that_the_engine_does_not_read_is_refused(config: DictConfig, subtree: str) -> None:
+    """The FSDP engine of verl would train all weights, and its server expect an adapter."""
+    OmegaConf.update(config, f"{subtree}.model.lora.rank", 16, force_add=True)
+    (found,) = mistakes(config)
+    assert f"{subtree}.model.lora.rank=16 makes no adapter" in found and f"use {subtree}.model.lora_rank=16" in found
+    config[subtree].model.lora_rank = 16
+    validate(config)

@@ -52,10 +52,14 @@ exit 9"""
     assert job.wait(timeout=30) == 9
     assert (tmp_path / "checkpoint").exists() and not (tmp_path / "torchrun_was_told").exists()
     words = (tmp_path / "told").read_text().splitlines()
-    assert words[words.index("--nodelist") + 1] == "node07" and words[words.index("pkill") + 1] == "-TERM"
+    # On all nodes: torchrun decides which one has the training.
+    assert words[words.index("--nodes") + 1] == "2" and "--nodelist" not in words and "--ntasks-per-node=1" in words
+    command = words[words.index("-c") + 1]
+    found = re.match(r'pkill -TERM -f -- "([^"]+)"', command)
+    assert found
     driver = "/usr/bin/python -m verl_comprl.train trainer.nnodes=1"  # and neither launcher nor the command itself
-    assert re.search(words[-1], driver)
-    assert not re.search(words[-1], driver.replace("train ", "launch ")) and not re.search(words[-1], " ".join(words))
+    assert re.search(found[1], driver)
+    assert not re.search(found[1], driver.replace("train ", "launch ")) and not re.search(found[1], command)
 
 
 def test_the_manifest_has_as_many_gpus_as_its_run_needs() -> None:

@@ -15,6 +15,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from benchmarks.gpu_memory import CARD, EMBEDDER, HEADER, Pool, compose_layout, pools
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.slots import needed_slots
+from verl_comprl.config.variants import variant_notes
 from verl_comprl.trainer.extractor.runtime import extractor_view
 from verl_comprl.training import check_config
 
@@ -73,7 +74,7 @@ def test_a_paper_recipe_alone_is_the_layout_of_the_papers_gpus(composed) -> None
 @pytest.mark.parametrize(("layout", "recipe"), ON_TOP)
 def test_a_layout_on_top_of_a_recipe_passes_our_checks_and_verls(composed, layout: str, recipe: str) -> None:
     config = composed(layout, recipe)
-    check_config(config)
+    assert list(variant_notes(config, check_config(config))) == []  # nor is there anything to remark
     for view in (config, extractor_view(config)):
         model = view.actor_rollout_ref
         rollout, actor = omega_conf_to_dataclass(model.rollout), omega_conf_to_dataclass(model.actor)

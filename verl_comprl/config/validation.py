@@ -17,7 +17,7 @@ from verl_comprl.config.backends import frozen_back_end
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import undividable
 from verl_comprl.config.paths import listed
-from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
+from verl_comprl.config.placement import adapter_rank_mistakes, placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
 from verl_comprl.config.slots import (
     ACTOR_POOL,
@@ -55,6 +55,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *undividable(config, comprl),
         *_micro_batches(config),
         *_data(config),
+        *adapter_rank_mistakes(config),
         *separate_adapter_mistakes(config),
         *variant_mistakes(config, comprl),
     ]

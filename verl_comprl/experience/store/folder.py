@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from verl_comprl.experience.store.errors import StoreError
-from verl_comprl.folder_lock import FolderLock, FolderLockError
+from verl_comprl.folder_lock import FolderInUse, FolderLock, FolderLockError
 
 LOCK = "lock"
 _OWN = {LOCK, "bank.json.tmp", "address.json", "address.json.tmp"}
@@ -18,7 +18,8 @@ def lock_bank(folder: Path) -> FolderLock:
     try:
         return FolderLock(folder, what="experience bank folder", setting="comprl.bank.path", name=LOCK)
     except FolderLockError as error:
-        raise StoreError(str(error)) from error
+        hint = "" if isinstance(error, FolderInUse) else "; set comprl.bank.path to a folder on a local disk"
+        raise StoreError(f"{error}{hint}") from error
 
 
 def check_adoptable(folder: Path) -> None:

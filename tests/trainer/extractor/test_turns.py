@@ -1,0 +1,38 @@
+"""Who begins an update of the extractor: its own thread, or on shared slots the actor's step."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.experience import BankConfig
+from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"placement": "own"}, ["thread"]),
+        ({"placement": "split"}, ["thread"]),
+        ({"placement": "shared", "slice_seconds": 7.0}, ["turn of 7 s"]),
+        ({"placement": "shared", "train": False}, []),
+        ({"placement": "own", "train": False}, []),
+    ],
+)
+def test_an_extractor_on_shared_slots_is_trained_in_its_turn_and_never_beside_the_actor(
+    settings: dict[str, Any], expected: list[str]
+) -> None:
+    begun: list[str] = []
+    runtime = object.__new__(ExperienceRuntime)
+    runtime._comprl = ComprlConfig(
+        bank=BankConfig(path="-"), queue=QueueConfig(folder="-"), extractor=ExtractorConfig(**settings)
+    )
+    learner: Any = SimpleNamespace(
+        start=lambda: begun.append("thread"), take_turn=lambda seconds: begun.append(f"turn of {seconds:g} s")
+    )
+    runtime._learner = learner
+    runtime.begin()
+    runtime.take_turn()
+    assert begun == expected
