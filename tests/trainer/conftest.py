@@ -45,10 +45,12 @@ def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupted(folder: Path) -> Run:
     """A run in ``folder/run`` that got SIGTERM after the first update of its extractor, which shares the actor's slot.
 
-    It is continued with slots for both.
+    Its extractor is away while it is trained, as on a GPU, where its server gives its memory to the engine (which a CPU
+    server does not). It is continued with slots for both.
     """
-    shared = "comprl.extractor.placement=shared"
-    run = Run(folder, "trainer.total_training_steps=1000", shared, script="probed_run.py")
+    shared = ["comprl.extractor.placement=shared", "extractor.rollout.free_cache_engine=true"]
+    shared.append("extractor.rollout.enable_sleep_mode=false")  # a CPU server refuses it
+    run = Run(folder, "trainer.total_training_steps=1000", *shared, script="probed_run.py")
     try:
         # Not before step 2, whose episodes are the first ones that are guided, and so give outcomes.
         run.wait_until(lambda: extractor_was_updated(folder / "run"))

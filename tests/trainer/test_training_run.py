@@ -40,6 +40,14 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
     assert json.loads((saved / "comprl.json").read_text())["step"] == step
 
 
+def test_an_extractor_that_shares_memory_is_away_for_its_update_and_comes_back(folder, interrupted):
+    lines = [json.loads(line)["data"] for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    trained = next(line for line in lines if line["comprl/extractor/updates"] > 0)
+    assert trained["comprl/extractor/away_seconds"] > 0 == trained["comprl/extractor/failed"]
+    # Its turn is the end of a step; in the next one it answers and distils again.
+    assert lines[-1]["comprl/extractor/away"] == 0 and lines[-1]["comprl/queue/dead"] == 0
+
+
 def test_the_bank_can_be_read_while_the_run_has_it_open(folder, interrupted):
     stats, verified, refused = interrupted.beside
     assert stats.returncode == 0, stats.stderr
