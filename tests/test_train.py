@@ -356,7 +356,8 @@ def test_mistakes_are_printed_one_per_line_before_anything_starts(tmp_path):
     assert "error: actor_rollout_ref.model.path=/no/such/model has no config.json" in result.stdout
     for missing in ("data.train_files", "data.val_files", "extractor.model.path"):
         assert f"error: {missing} is missing; " in result.stdout
-    assert all(line.startswith("error: ") for line in result.stdout.splitlines())
+    # A slow machine is told that the checks go on.
+    assert all(line.startswith("error: ") or line.endswith(" so far") for line in result.stdout.splitlines())
     assert "Traceback" not in result.stdout + result.stderr
 
 
