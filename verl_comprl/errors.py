@@ -47,7 +47,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
   ``comprl/queue/disk_failures``; both are kept in memory.
 
 An endpoint in the extractor's place (``extractor/endpoint.py``) fails like its server does, after the retries of a
-request (``openai.OpenAIError``, ``EndpointError``). While the actor's server, in that place, is paused, calls wait.
+request (``openai.OpenAIError``, ``EndpointError``); one that cannot be reached, or takes no requests, is away. While
+the actor's server, in that place, is paused, calls wait.
 
 The first traceback of each kind is in ``RUN/train.log``, with all other warnings of the manager
 (``manager/kept_warnings.py``). While the extractor is away, distillations and a merge wait, which is no failure

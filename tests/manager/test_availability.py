@@ -5,7 +5,7 @@ import time
 
 from managed import LESSON, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged, until
 
-from verl_comprl.manager.availability import ExtractorGone
+from verl_comprl.manager.availability import FIRST_PAUSE, ExtractorGone, ExtractorUnreachable
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport
 
 GONE = Answer("unavailable", UNAVAILABLE)
@@ -96,6 +96,29 @@ async def test_a_server_that_dies_while_it_answers_a_question_makes_it_unavailab
     async with asyncio.timeout(1):
         assert await running.manager.search_and_ask("open the door", *WHERE) == GONE
     assert (await running.manager.metrics())["extractor/away"] == 1
+
+
+async def test_an_endpoint_that_cannot_be_reached_is_asked_again_after_growing_pauses_and_no_attempt_is_counted(
+    running: Setup, extractor: Extractor, make_request: MakeRequest
+) -> None:
+    await running.seed("open the door")
+    availability = running.manager.availability
+    availability._pause = 0.2
+    extractor.replies["distill"] = [*[ExtractorUnreachable("no route")] * 2, LESSON]
+    await running.manager.report(EpisodeReport(make_request("a"), guided=False))
+
+    async def noticed() -> bool:
+        return (await running.manager.metrics())["extractor/away"] == 1
+
+    await until(noticed)
+    started = time.perf_counter()
+    assert await running.manager.search_and_ask("open the door", *WHERE) == GONE
+    assert time.perf_counter() - started < 0.1
+    metrics = await running.finished()
+    assert (metrics["queue/retried"], metrics["queue/dead"], metrics["distillations/written"]) == (0, 0, 1)
+    assert 0.6 <= metrics["extractor/away_seconds"] < 5  # 0.2 s, then 0.4 s
+    assert availability._pause == FIRST_PAUSE  # of the next outage
+    assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"
 
 
 async def test_a_merge_waits_and_the_next_one_is_not_started_meanwhile(

@@ -2,12 +2,14 @@
 
 import asyncio
 
+import httpx
 import pytest
+from openai import APIConnectionError, APIStatusError, APITimeoutError
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from verl_comprl.extractor.calls import Generation, Prompt
-from verl_comprl.manager.availability import ExtractorGone
+from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.manager.server_calls import bounded
 from verl_comprl.platform.under_way import under_way
 
@@ -26,7 +28,32 @@ async def test_a_server_or_an_engine_that_has_died_is_gone(error: Exception) -> 
         await bounded(generate, 5)(Prompt([], [1]))
 
 
-@pytest.mark.parametrize("error", [raised_remotely(ValueError("too long")), ActorUnavailableError("busy", None)])
+REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
+
+
+def refused(code: int) -> APIStatusError:
+    return APIStatusError("refused", response=httpx.Response(code, request=REQUEST), body=None)
+
+
+@pytest.mark.parametrize("error", [APIConnectionError(request=REQUEST), *map(refused, (429, 502, 503, 504))])
+async def test_an_endpoint_that_takes_no_requests_is_unreachable(error: Exception) -> None:
+    async def generate(_: Prompt) -> Generation:
+        raise error
+
+    with pytest.raises(ExtractorUnreachable):
+        await bounded(generate, 5)(Prompt([], [1]))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised_remotely(ValueError("too long")),
+        ActorUnavailableError("busy", None),
+        APITimeoutError(request=REQUEST),
+        refused(400),
+        refused(500),
+    ],
+)
 async def test_another_failure_is_one_of_the_request(error: Exception) -> None:
     async def generate(_: Prompt) -> Generation:
         raise error

@@ -1,7 +1,8 @@
 """Whether the extractor can be asked now, and what becomes of calls while it cannot.
 
-It is away while its server sleeps for an update, and from the moment its server has died. Nobody in a rollout waits for
-it then; work in the background does, which is not counted as a failed attempt.
+It is away while its server sleeps for an update, from the moment its server has died, and for a pause when an endpoint
+cannot be reached. Nobody in a rollout waits for it then; work in the background does, which is not counted as a failed
+attempt.
 """
 
 import asyncio
@@ -13,9 +14,16 @@ from verl_comprl.extractor.calls import Generate, Generation, Prompt
 
 T = TypeVar("T")
 
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
+"""Seconds until an endpoint that could not be reached is asked again; doubled from one failure to the next."""
+
 
 class ExtractorGone(Exception):
     """The extractor's server has died; raised by a :data:`~verl_comprl.extractor.calls.Generate`."""
+
+
+class ExtractorUnreachable(Exception):
+    """The extractor's endpoint cannot be reached, or takes no requests; raised by a ``Generate``, after its retries."""
 
 
 class Availability:
@@ -27,6 +35,7 @@ class Availability:
         self._there.set()
         self._since = 0.0
         self._seconds = 0.0
+        self._pause = FIRST_PAUSE
 
     def away(self) -> None:
         """Note that it cannot be asked from now on."""
@@ -39,6 +48,13 @@ class Availability:
         """Note that it has died, so that nobody can tell whether it will be back."""
         self.away()
         self._gone.set()
+
+    def unreachable(self) -> None:
+        """Note that it could not be reached: it is away for a pause, after which the waiting calls find out more."""
+        if not self._left.is_set():  # one of many calls that have failed together
+            self.away()
+            asyncio.get_running_loop().call_later(self._pause, self.back)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def back(self) -> None:
         """Note that it can be asked again."""
@@ -55,15 +71,20 @@ class Availability:
         return {"extractor/away": float(away), "extractor/away_seconds": self._seconds + running}
 
     def when_there(self, generate: Generate) -> Generate:
-        """Return ``generate`` for calls that may wait: it starts when the extractor is there, again if it died."""
+        """Return ``generate`` for calls that may wait: it starts when the extractor is there, again if it was not."""
 
         async def wait_and_generate(prompt: Prompt) -> Generation:
             while True:
                 await self._there.wait()
                 try:
-                    return await generate(prompt)
+                    generation = await generate(prompt)
                 except ExtractorGone:
                     self.gone()
+                except ExtractorUnreachable:
+                    self.unreachable()
+                else:
+                    self._pause = FIRST_PAUSE
+                    return generation
 
         return wait_and_generate
 

@@ -1,4 +1,4 @@
-"""Bounds generations of the extractor in time, and tells a server that has died from a request that failed."""
+"""Bounds generations of the extractor in time, and tells what concerns its server from a request that failed."""
 
 import asyncio
 from typing import Any
@@ -6,12 +6,16 @@ from typing import Any
 from ray.exceptions import ActorDiedError
 
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
-from verl_comprl.manager.availability import ExtractorGone
+from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.platform.under_way import doing
 
 
 def bounded(generate: Generate, seconds: float) -> Generate:
-    """Return ``generate`` with a limit for each call; one whose server has died raises :class:`ExtractorGone`."""
+    """Return ``generate`` with a limit for each call.
+
+    One whose server has died raises :class:`ExtractorGone`, one whose endpoint cannot be reached
+    :class:`ExtractorUnreachable`.
+    """
 
     async def generate_within(prompt: Prompt) -> Generation:
         try:
@@ -21,6 +25,8 @@ def bounded(generate: Generate, seconds: float) -> Generate:
         except Exception as error:
             if is_dead(error):
                 raise ExtractorGone(repr(error)) from error
+            if is_unreachable(error):
+                raise ExtractorUnreachable(repr(error)) from error
             raise
 
     return generate_within
@@ -30,6 +36,16 @@ def is_dead(error: Exception) -> bool:
     """Return whether a call to a vLLM server failed because its process, or that of its engine, has died."""
     # By name: vLLM takes seconds to import, and nothing else here needs it.
     return isinstance(error, ActorDiedError) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Return whether a request to an endpoint failed for a reason that is none of its own.
+
+    A request that is late, or is answered with another error, may be the cause: it counts as failed, or the same
+    episode could be tried for ever.
+    """
+    refused = getattr(error, "status_code", None) in (429, 502, 503, 504)
+    return refused or type(error).__name__ == "APIConnectionError"  # openai's; a time-out is a class of its own
 
 
 def raise_if_dead(server: Any) -> None:
