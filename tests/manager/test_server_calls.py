@@ -2,7 +2,7 @@
 
 import asyncio
 
-import httpx
+import httpx2
 import pytest
 from openai import APIConnectionError, APIStatusError, APITimeoutError
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
@@ -28,11 +28,11 @@ async def test_a_server_or_an_engine_that_has_died_is_gone(error: Exception) -> 
         await bounded(generate, 5)(Prompt([], [1]))
 
 
-REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
+REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1/chat/completions")
 
 
 def refused(code: int) -> APIStatusError:
-    return APIStatusError("refused", response=httpx.Response(code, request=REQUEST), body=None)
+    return APIStatusError("refused", response=httpx2.Response(code, request=REQUEST), body=None)
 
 
 @pytest.mark.parametrize("error", [APIConnectionError(request=REQUEST), *map(refused, (429, 502, 503, 504))])
