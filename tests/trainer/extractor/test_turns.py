@@ -1,4 +1,4 @@
-"""Who begins an update of the extractor: its own thread, or on shared slots the actor's step."""
+"""An update of the extractor begins in its own thread; on shared slots, in the actor's step."""
 
 from types import SimpleNamespace
 from typing import Any
