@@ -1,4 +1,4 @@
-"""What is said of waits before a run has begun."""
+"""Lines about long waits before a run has begun."""
 
 import threading
 import time

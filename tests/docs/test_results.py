@@ -45,11 +45,11 @@ def spread(values: list[float]) -> str:
     return short(mean(values)) + (f" ± {short(stdev(values))}" if len(values) > 1 else "")
 
 
-def interval(differences: list[float], *, signed: bool = True) -> str:
+def interval(differences: list[float]) -> str:
     """Write a mean difference and half of its 95 % interval as the page does."""
     count, middle = len(differences), mean(differences)
     half = f" ± {short(T[count] * stdev(differences) / count**0.5)}" if count > 1 else ""
-    sign = ("+" if middle >= 0 else "−") if signed else ""
+    sign = "+" if middle >= 0 else "−"
     return f"{sign}{short(abs(middle))}{half} ({sum(value > 0 for value in differences)} of {count})"
 
 

@@ -3,9 +3,11 @@
 import asyncio
 import time
 
+import pytest
 from managed import LESSON, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged, until
 
-from verl_comprl.manager.availability import FIRST_PAUSE, ExtractorGone, ExtractorUnreachable
+from verl_comprl.manager import availability as availability_module
+from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport
 
 GONE = Answer("unavailable", UNAVAILABLE)
@@ -99,11 +101,16 @@ async def test_a_server_that_dies_while_it_answers_a_question_makes_it_unavailab
 
 
 async def test_an_endpoint_that_cannot_be_reached_is_asked_again_after_growing_pauses_and_no_attempt_is_counted(
-    running: Setup, extractor: Extractor, make_request: MakeRequest
+    running: Setup,
+    extractor: Extractor,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await running.seed("open the door")
     availability = running.manager.availability
     availability._pause = 0.2
+    monkeypatch.setattr(availability_module, "FIRST_PAUSE", 0.2)
     extractor.replies["distill"] = [*[ExtractorUnreachable("no route")] * 2, LESSON]
     await running.manager.report(EpisodeReport(make_request("a"), guided=False))
 
@@ -117,7 +124,10 @@ async def test_an_endpoint_that_cannot_be_reached_is_asked_again_after_growing_p
     metrics = await running.finished()
     assert (metrics["queue/retried"], metrics["queue/dead"], metrics["distillations/written"]) == (0, 0, 1)
     assert 0.6 <= metrics["extractor/away_seconds"] < 5  # 0.2 s, then 0.4 s
-    assert availability._pause == FIRST_PAUSE  # of the next outage
+    assert availability._pause == 0.2  # of the next outage
+    assert [record.getMessage() for record in caplog.records if "takes no requests" in record.getMessage()] == [
+        "the extractor's endpoint takes no requests; it is asked again and again: no route"
+    ]
     assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"
 
 

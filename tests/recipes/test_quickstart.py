@@ -44,16 +44,12 @@ def test_it_starts_a_run_that_passes_the_checks_of_a_start(started: Commands, tm
     options = dict(zip(command[3:7:2], command[4:7:2], strict=True))
     assert options["--config-dir"] == str(ROOT / "recipes")
     overrides = tuple(command[7:])
-    (checked,) = check(*prepared(overrides, options["--config-name"]))
+    runs = [Run("quickstart", overrides)]
+    (checked,) = check(runs, compose(runs, ROOT / "recipes", options["--config-name"]))
     settings = checked.config.trainer
     assert f"trainer.default_local_dir={tmp_path / 'quickstart'}" in overrides
     assert (settings.total_training_steps, settings.test_freq, settings.logger) == (30, 15, ["console"])
     assert all(Path(file).is_file() for file in (checked.config.data.train_files, checked.config.data.val_files))
-
-
-def prepared(overrides: tuple[str, ...], config: str) -> tuple[list[Run], list[object]]:
-    runs = [Run("quickstart", overrides)]
-    return runs, compose(runs, ROOT / "recipes", config)
 
 
 def test_a_run_that_has_finished_is_set_aside_and_one_that_has_not_is_continued(

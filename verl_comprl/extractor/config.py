@@ -59,8 +59,8 @@ class EndpointConfig(Settings):
     retries: NonNegativeInt = 4
     """Further attempts of a request after status 408, 409, 429 or 5xx, a time-out or a lost connection. The pause
     before each is what the endpoint asks for (`Retry-After`, up to two minutes), otherwise 0.5 s, then doubled up to
-    8 s. After the last one, or if the endpoint asks for a longer pause, the call has failed: an episode is distilled
-    again later (`comprl.queue`)."""
+    8 s. After the last one, or if the endpoint asks for a longer pause, the extractor is away if it took no requests,
+    otherwise the call has failed: an episode is distilled again later (`comprl.queue`)."""
 
     max_concurrent: PositiveInt = 32
     """Requests at the same time; more wait."""

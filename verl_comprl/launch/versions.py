@@ -1,4 +1,4 @@
-"""What must be equal on all nodes: the versions of Python and of the libraries, and this package's source."""
+"""Versions that must be equal on all nodes: of Python, of the libraries, and of this package's source."""
 
 import hashlib
 import platform

@@ -6,6 +6,7 @@ attempt.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -13,6 +14,8 @@ from typing import Any, TypeVar
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
 """Seconds until an endpoint that could not be reached is asked again; doubled from one failure to the next."""
@@ -49,9 +52,11 @@ class Availability:
         self.away()
         self._gone.set()
 
-    def unreachable(self) -> None:
+    def unreachable(self, error: Exception) -> None:
         """Note that it could not be reached: it is away for a pause, after which the waiting calls find out more."""
         if not self._left.is_set():  # one of many calls that have failed together
+            if self._pause == FIRST_PAUSE:  # once in an outage, which may be a quota that is used up
+                logger.warning("the extractor's endpoint takes no requests; it is asked again and again: %s", error)
             self.away()
             asyncio.get_running_loop().call_later(self._pause, self.back)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -80,8 +85,8 @@ class Availability:
                     generation = await generate(prompt)
                 except ExtractorGone:
                     self.gone()
-                except ExtractorUnreachable:
-                    self.unreachable()
+                except ExtractorUnreachable as error:
+                    self.unreachable(error)
                 else:
                     self._pause = FIRST_PAUSE
                     return generation
