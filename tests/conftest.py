@@ -1,5 +1,6 @@
 """Fixtures shared by all packages: verl on the CPU, records, and an extractor that answers from a script."""
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -33,6 +34,12 @@ class CharacterTokenizer:
 
     def decode(self, token_ids: Sequence[int], **_: Any) -> str:
         return "".join(map(chr, token_ids))
+
+
+@pytest.fixture(autouse=True)
+def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
+    # verl's import sets the root logger to ERROR, so what a test sees would depend on the tests before it.
+    caplog.set_level(logging.WARNING, logger="verl_comprl")
 
 
 @pytest.fixture
