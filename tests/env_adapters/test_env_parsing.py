@@ -55,9 +55,9 @@ def test_the_last_tag_counts_whatever_precedes_it(noise: str, action: str) -> No
 @pytest.mark.parametrize("unit", ["<action>", "</action>", "<think>", "</think>", "<", " ", "\x00"])
 def test_a_megabyte_is_parsed_in_linear_time(unit: str) -> None:
     message = unit * (1_000_000 // len(unit))
-    started = time.perf_counter()
+    started = time.process_time()
     assert match_action(extract_action(message), ALLOWED) is None
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class Setup:
         return list(report.new_ids)
 
     async def finished(self) -> dict[str, float]:
-        assert await self.manager.drain(5)
+        assert await self.manager.drain(30)
         return await self.manager.metrics()
 
 
@@ -80,7 +80,7 @@ Open = Callable[..., Awaitable[Setup]]
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await condition():
             await asyncio.sleep(0.005)
 
