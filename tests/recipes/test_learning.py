@@ -66,3 +66,9 @@ def test_a_run_learns(tmp_path: Path) -> None:
     assert set(GAINS) <= set(gains(row))
     assert min(gains(row).values()) > 0, gains(row)
     assert row["journal"]["30"]["unreadable"] < 0.1
+    (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
+    steps = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
+    collecting, all_of_it = (
+        sum(step.get(f"timing_s/{name}", 0) for step in steps) for name in ("comprl_collect", "step")
+    )
+    assert 0 < collecting < 0.01 * all_of_it, "a step waits for its records"
