@@ -18,7 +18,8 @@ def test_nothing_is_reserved_in_a_ray_that_was_started_after_another(monkeypatch
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(placement, "reserve_resource_pools", lambda: reserved)
     monkeypatch.setattr(placement, "placement_group", lambda *_: made.append(object()) or made[-1])
-    monkeypatch.setattr(placement, "placement_group_table", lambda _: {"state": "CREATED"})
+    monkeypatch.setattr(placement, "placement_group_table", lambda _: {"state": "CREATED", "bundles_to_node_id": {}})
+    monkeypatch.setattr(placement, "available_resources_per_node", dict)
     groups = [SlotGroup("global_pool", (1,)), SlotGroup("comprl_extractor", (1,))]
     placement.reserve(groups)
     placement.reserve(groups)

@@ -19,7 +19,7 @@ def nodes() -> Iterator[dict[str, str]]:
     """Ids of a large node and of a small one that has the resource "corner"."""
     cluster = Cluster()
     try:
-        cluster.add_node(num_gpus=4, num_cpus=12)
+        cluster.add_node(num_gpus=4, num_cpus=16)
         cluster.add_node(num_gpus=2, num_cpus=12, resources={"corner": 1})
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, log_to_driver=False)
@@ -43,10 +43,21 @@ def test_what_does_not_fit_is_an_error_with_bundles_and_nodes_and_nothing_is_kep
     shown = {line.split(":")[0].strip() for line in lines}
     assert shown == {node[:8] for node in nodes.values()}
     assert any("corner 1" in line for line in lines)
+    all_is_given_back()
+
+
+def all_is_given_back() -> None:
     deadline = time.monotonic() + 30
     while set(states()) != {"REMOVED"} and time.monotonic() < deadline:
         time.sleep(0.1)
     assert set(states()) == {"REMOVED"}
+
+
+def test_slots_that_leave_no_cpu_for_a_server_on_their_node_are_an_error(nodes: dict[str, str]) -> None:
+    everything = SlotGroup("global_pool", (4,), processes=4)
+    with pytest.raises(PlacementError, match=f"global_pool take all CPUs of the nodes {nodes['large'][:8]};"):
+        reserve([everything], seconds=2)
+    all_is_given_back()
 
 
 def test_pools_of_verl_take_what_was_reserved_for_them(nodes: dict[str, str]) -> None:

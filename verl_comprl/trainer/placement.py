@@ -6,7 +6,7 @@ reserved at once, in the order of :func:`~verl_comprl.config.slots.slot_groups`,
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray._private.state import available_resources_per_node
@@ -36,7 +36,8 @@ def reserve(groups: Sequence[SlotGroup], *, seconds: float = LIMIT_SECONDS) -> N
         seconds: Limit for all of them together.
 
     Raises:
-        PlacementError: If the limit is over; what had been reserved is given back. It lists bundles and nodes.
+        PlacementError: If the limit is over, or a node has no CPU left for its servers; what had been reserved is
+            given back. It lists bundles and nodes.
     """
     reserved = reserve_resource_pools()
     job = ray_job()
@@ -47,10 +48,30 @@ def reserve(groups: Sequence[SlotGroup], *, seconds: float = LIMIT_SECONDS) -> N
             continue
         taken[group.name] = [placement_group(_bundles(group, count), "STRICT_PACK") for count in group.per_node]
         if not _ready(taken[group.name], deadline):
-            for placed in (one for ones in taken.values() for one in ones):
-                remove_placement_group(placed)
+            _give_back(taken)
             raise PlacementError(_message(group, seconds))
+    while full := _full_nodes(taken):
+        if time.monotonic() > deadline:
+            _give_back(taken)
+            raise PlacementError(
+                f"the slots of {', '.join(taken)} take all CPUs of the nodes {', '.join(full)}; a server starts there "
+                "only where another one is free: start nodes with more, ray start --num-cpus (they are logical)"
+            )
+        time.sleep(_POLL_SECONDS)
     reserved.update({(job, name): placed for name, placed in taken.items()})
+
+
+def _give_back(taken: Mapping[str, Sequence[Any]]) -> None:
+    for placed in (one for ones in taken.values() for one in ones):
+        remove_placement_group(placed)
+
+
+def _full_nodes(taken: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the nodes of reserved groups without a free CPU, which Ray wants for an actor even if it keeps none."""
+    tables = [placement_group_table(one) for ones in taken.values() for one in ones]
+    nodes = sorted({node for table in tables for node in table["bundles_to_node_id"].values()})
+    free = available_resources_per_node()
+    return [node[:8] for node in nodes if free.get(node, {}).get("CPU", 0) < 1]
 
 
 def _bundles(group: SlotGroup, count: int) -> list[dict[str, float]]:
