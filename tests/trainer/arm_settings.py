@@ -71,7 +71,17 @@ ARMS: dict[str, list[str]] = {
     ],
 }
 
-MORE_ARMS = {name: [f"arm={name}"] for name in ("all_guided", "shared_baseline", "no_merge", "no_search_and_ask")}
+MORE_ARMS = {
+    name: [f"arm={name}"]
+    for name in (
+        "all_guided",
+        "shared_baseline",
+        "no_merge",
+        "no_search_and_ask",
+        "self_distillation",
+        "self_imitation",
+    )
+}
 """Those for which CI has no time."""
 
 KEY, CANARY = "COMPRL_TEST_KEY", "canary-7c1f5e9d40b2"
