@@ -108,13 +108,18 @@ def test_differences_on_the_page_are_those_of_the_rows() -> None:
 
 def test_without_experience_the_page_and_the_readme_have_the_rows_numbers() -> None:
     of = successes("without_experience", "3u4")
-    ((_, *cells),) = table("docs/results.md", "| four updates, self-distillation − baseline")
-    pairs = [(of("self_distillation", "without", s), of("baseline", "without", s)) for s in (60, 90, 120, 150, 180)]
-    assert cells == [interval(differences(*pair)) for pair in pairs]
+    others, found = ("baseline", "self_imitation"), list[list[str]]()
+    rows = table("docs/results.md", "| four updates, without experience |")
+    for other, (what, *cells) in zip(others, rows, strict=True):
+        assert what == f"self-distillation − {other.replace('_', '-')}"
+        pairs = [(of("self_distillation", "without", s), of(other, "without", s)) for s in (60, 90, 120, 150, 180)]
+        found.append([interval(differences(*pair)) for pair in pairs])
+        assert cells == found[-1]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    last = [100 * mean(of(arm, "without", 180).values()) for arm in ("self_distillation", "baseline")]
+    last = [100 * mean(of(arm, "without", 180).values()) for arm in ("self_distillation", *others)]
     assert f"{last[0]:.0f} % after 180 steps, GRPO {last[1]:.0f} %" in readme
-    half = interval(differences(*pairs[-1])).split()
+    assert f"imitates its own successes without experience, {last[2]:.0f} %" in readme
+    half = found[0][-1].split()
     assert f"{half[0].replace('.', '')} ± {half[2].removeprefix('.')} points" in readme
 
 
