@@ -51,12 +51,12 @@ class World:
     """A run with all that it depends on, and the ways to break them."""
 
     def __init__(
-        self, run: Run, finished: Callable[[], int], mood: Path, store: QdrantDouble, embedder: EmbeddingEndpoint
+        self, run: Run, steps: Callable[[], list[str]], mood: Path, store: QdrantDouble, embedder: EmbeddingEndpoint
     ) -> None:
-        self._run, self._finished, self._mood = run, finished, mood
+        self._run, self._steps, self._mood = run, steps, mood
         self._store, self._embedder = store, embedder
         self.kinds: dict[str, Fault] = {
-            "environment killed": lambda: self._dead(playing),
+            "environment killed": self._killed,
             "environment hung": lambda: self._hung(playing, STEP_TIMEOUT + 3),
             **{f"environment {mood}": partial(self._moody, mood) for mood in MOODS},
             "manager killed": lambda: self._dead(manager),
@@ -74,6 +74,13 @@ class World:
         self._run.wait_until(lambda: found.extend(find(self._run)[:1]) or found)
         return found
 
+    def _finished(self) -> int:
+        return len(self._steps())
+
+    def _failed_since(self, step: int) -> bool:
+        """Whether an environment has failed a rollout after a step."""
+        return any(re.search(f'"comprl/{OF_A_STEP[0]}":[1-9]', line) for line in self._steps()[step:])
+
     def _server(self, name: str) -> int:
         return json.loads(self._run.probe.read_text())[name]
 
@@ -90,10 +97,23 @@ class World:
             yield
 
     @contextmanager
+    def _killed(self) -> Iterator[None]:
+        """Again if no rollout has failed: an episode may have ended just before its environment was killed."""
+        begun = self._finished()
+        for _ in range(5):
+            if not self._failed_since(begun):
+                with self._whole_step():
+                    kill(self._one(playing))
+        yield
+
+    @contextmanager
     def _moody(self, mood: str) -> Iterator[None]:
+        """Until a rollout has failed, if the mood makes it fail: few episodes are moody, in a step perhaps none."""
+        begun = self._finished()
         with self._whole_step():
             self._mood.write_text(mood)
             yield
+        self._run.wait_until(lambda: f"environment {mood}" not in COUNTED or self._failed_since(begun))
         self._mood.write_text("")
 
     @contextmanager
@@ -179,10 +199,13 @@ def test_a_run_survives_whatever_breaks_and_its_books_agree(
     )
     metrics = folder / "run/metrics.jsonl"
 
-    def finished() -> int:
-        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    def steps() -> list[str]:
+        return metrics.read_text().splitlines() if metrics.exists() else []
 
-    world, made = World(run, finished, mood, store, embedder), list[tuple[str, int, int]]()
+    def finished() -> int:
+        return len(steps())
+
+    world, made = World(run, steps, mood, store, embedder), list[tuple[str, int, int]]()
     try:
         run.wait_until(lambda: finished() >= 1)
         for kind in in_order([*world.kinds], chance):

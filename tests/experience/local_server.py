@@ -22,6 +22,7 @@ class LocalServer:
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         while not self._server.started:
+            assert self._thread.is_alive(), f"another process has taken port {self._port}"
             time.sleep(0.01)
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,11 +74,14 @@ async def test_a_late_answer_is_given_up_and_requested_again(served: ChatEndpoin
     with pytest.raises(APITimeoutError):
         # Long enough for a request to arrive on a busy machine.
         await connect(served, timeout=1.0, retries=1)(PROMPT)
+    deadline = time.monotonic() + 10
+    while len(served.requests) < 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
     assert len(served.requests) == 2
 
 
 async def test_no_more_requests_at_once_than_allowed(served: ChatEndpoint) -> None:
-    endpoint, served.delay = connect(served, max_concurrent=3), 0.02
+    endpoint, served.delay = connect(served, max_concurrent=3), 0.5
     await asyncio.gather(*(endpoint(PROMPT) for _ in range(9)))
     assert served.most_in_flight == 3
 

@@ -19,7 +19,7 @@ WAITS = "import time; print('up', flush=True); time.sleep(300)"
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")
+    monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "30")
     return Node(1, 2, "127.0.0.1", os.environ | {"RAY_TMPDIR": str(tmp_path), "RANK": "1", "RAY_ADDRESS": "elsewhere"})
 
 
@@ -31,7 +31,8 @@ def test_children_get_a_clean_environment_and_end_with_the_node(node: Node) -> N
     assert process.returncode == -signal.SIGTERM and not node.folder.exists()
 
 
-def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node) -> None:
+def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")
     stubborn = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     stubborn += f"subprocess.run([sys.executable, '-c', {WAITS!r}])"
     process = node.start("-c", stubborn)

@@ -75,7 +75,7 @@ def test_the_users_second_signal_stops_at_once_also_after_it(tmp_path: Path) -> 
     launcher, driver = launch(tmp_path, 2000)
     launcher.kill()
     launcher.wait()
-    time.sleep(0.5)
+    time.sleep(2)
     os.kill(driver, signal.SIGTERM)
     assert until(tmp_path / "checkpoint", tmp_path / "nothing") == "nothing"
 

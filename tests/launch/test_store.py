@@ -223,7 +223,18 @@ def test_the_first_node_counts_who_came(port: int, monkeypatch, capsys) -> None:
 
 
 def test_a_signal_while_nodes_are_awaited_ends_the_launch(port: int) -> None:
-    store = RunStore(variables(0, port))
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    assert lead(store, ["-c", ""]) == INTERRUPTED and store.get("end") == "130"
+    store, over = RunStore(variables(0, port)), threading.Event()
+
+    def interrupt() -> None:
+        while not over.wait(0.5):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until ``lead`` listens
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        code = lead(store, ["-c", ""])
+    finally:
+        over.set()
+        thread.join()
+    assert code == INTERRUPTED and store.get("end") == "130"

@@ -26,13 +26,16 @@ pytestmark = pytest.mark.run
 
 
 class Server:
-    """Takes a second for an answer."""
+    """Takes a second for its first answer, and a minute for each later one."""
+
+    seconds = 1.0
 
     def pid(self) -> int:
         return os.getpid()
 
     async def generate(self) -> list[int]:
-        await asyncio.sleep(1)
+        seconds, self.seconds = self.seconds, 60.0
+        await asyncio.sleep(seconds)
         return [ord(character) for character in "<answer>go left</answer>"]
 
 

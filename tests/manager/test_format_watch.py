@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from managed import LESSON, WHERE, Extractor, MakeRequest, Open
+from managed import LESSON, WHERE, Extractor, MakeRequest, Open, ours
 
 from verl_comprl.manager.format_watch import FIRST_ANSWERS
 from verl_comprl.manager.messages import EpisodeReport
@@ -51,6 +51,6 @@ async def test_answers_to_questions_count_as_well(
     extractor.replies["answer"] = REFUSAL
     with caplog.at_level(logging.WARNING, LOGGER):
         for _ in range(FIRST_ANSWERS):
-            assert not caplog.records
+            assert not ours(caplog)
             assert (await setup.manager.search_and_ask("open the door", *WHERE)).status == "malformed"
-    assert [record.name for record in caplog.records] == [LOGGER]
+    assert [record.name for record in ours(caplog)] == [LOGGER]

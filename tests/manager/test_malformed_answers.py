@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from managed import WHERE, Extractor, MakeRequest, Open, merged
 
 from verl_comprl.manager.messages import MAX_CHARS, NOTHING_FOUND, EpisodeReport
@@ -89,7 +88,6 @@ def good(random: random.Random, number: int, most: int) -> tuple[str, dict[str, 
     return f"so {CONTROL} </think> then {wrap(operations)} {random.choice(['', wrap('no')])}", added
 
 
-@pytest.mark.timeout(300)
 async def test_the_bank_changes_by_valid_operations_only(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
@@ -133,7 +131,6 @@ def good_merge(random: random.Random, number: int, listed: list[str]) -> tuple[s
     return answer, [listed[index - 1] for index in order], title
 
 
-@pytest.mark.timeout(300)
 async def test_a_merge_changes_the_bank_by_valid_operations_only(open_manager: Open, extractor: Extractor) -> None:
     draw = random.Random(7)
     setup = await open_manager(extractor_settings={"distill": False})
@@ -168,7 +165,6 @@ async def test_a_merge_changes_the_bank_by_valid_operations_only(open_manager: O
     assert await setup.bank.verify() == []
 
 
-@pytest.mark.timeout(300)
 async def test_an_answer_to_a_question_changes_no_bank_and_reaches_the_actor_clean(
     open_manager: Open, extractor: Extractor
 ) -> None:

@@ -116,12 +116,10 @@ async def test_an_answer_is_not_late_because_the_servers_paused(
     setup.start()
     await setup.seed("open the door")
     extractor.gate.clear()
-    asking = asyncio.create_task(setup.manager.search_and_ask("open the door", *WHERE))
-    await asyncio.sleep(0.05)
     clock.pause(True)
+    asking = asyncio.create_task(setup.manager.search_and_ask("open the door", *WHERE))
     await asyncio.sleep(0.8)
     extractor.gate.set()
-    clock.pause(False)
     assert (await asking).status == "answered"
 
 
@@ -130,7 +128,7 @@ async def test_a_late_answer_is_given_up(open_manager: Open, extractor: Extracto
     setup.start()
     await setup.seed("open the door")
     extractor.gate.clear()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         answer = await setup.manager.search_and_ask("open the door", *WHERE)
     assert answer == Answer("failed", UNAVAILABLE)
     metrics = await setup.manager.metrics()

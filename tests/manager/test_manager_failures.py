@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, ours
 
 from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience.schema import derive_id
@@ -80,7 +80,7 @@ async def test_a_failing_extractor_is_counted_logged_once_and_asked_again(
         metrics = await running.finished()
     assert (metrics["failures/distill:RuntimeError"], metrics["queue/retried"]) == (2, 2)
     assert (metrics["bank/size"], metrics["queue/depth"], metrics["queue/dead"]) == (1, 0, 0)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in ours(caplog)] == [
         "distill failed (further ones are counted only): server is gone"
     ]
 
@@ -145,7 +145,7 @@ async def test_a_slow_embedding_holds_up_nobody_else(
     waiting.clear()
     extractor.replies["distill"] = LESSON
     await running.manager.report(EpisodeReport(make_request("a"), guided=False))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await waiting.wait()
         assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"
         await running.manager.report(EpisodeReport(make_request("b"), guided=True))
@@ -164,7 +164,7 @@ async def test_drain_gives_up_after_its_timeout(
     assert not await running.manager.drain(0.02)
     assert (await running.manager.metrics())["queue/depth"] == 1
     extractor.gate.set()
-    assert await running.manager.drain(5)
+    assert await running.manager.drain(20)
 
 
 async def test_a_slow_extractor_does_not_hold_up_retrieval(
@@ -175,7 +175,7 @@ async def test_a_slow_extractor_does_not_hold_up_retrieval(
     for number in range(4):
         await running.manager.report(EpisodeReport(make_request(str(number)), guided=False))
     await running.manager.merge()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         assert (await running.manager.guide("open the door", *WHERE)).status == "found"
         await running.manager.collect(1)
 
@@ -224,7 +224,7 @@ async def test_an_embedder_that_hangs_costs_answers_and_no_step(
         return await embed(texts)
 
     embedder.embed_documents = hang
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         guide = asyncio.create_task(setup.manager.guide("where is it?", *WHERE))
         assert (await setup.manager.search_and_ask("where is the key?", *WHERE)).status == "failed"
         assert await setup.manager.report(EpisodeReport(make_request("a"), guided=False))

@@ -24,7 +24,7 @@ async def test_rollouts_are_guided_and_answered_while_a_snapshot_is_written(
 
     monkeypatch.setattr(running.bank, "save", slowly)
     saving = asyncio.create_task(running.manager.save(str(tmp_path / "snapshot")))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await begun.wait()
         assert (await running.manager.guide("open the door", *WHERE)).status == "found"
         assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"

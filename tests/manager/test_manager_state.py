@@ -223,7 +223,7 @@ async def test_closing_in_the_middle_of_a_call_ends(
     extractor.gate.clear()
     await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
     await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await setup.manager.close()
     again = await open_manager()  # the folder is free again
     assert len(again.bank) == 0

@@ -115,7 +115,7 @@ def test_a_wait_with_a_limit_is_under_way_until_its_limit() -> None:
             found.update(item.what for item in under_way())
 
     with doing("checkpoint"), pytest.raises(WaitTimeout):
-        call_within(look, 1, "the workers to save")
+        call_within(look, 3, "the workers to save")
     gate.set()
     assert "checkpoint > waiting for the workers to save" in found
     assert seen() == []

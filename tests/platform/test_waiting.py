@@ -33,7 +33,7 @@ def test_a_call_that_hangs_is_left_behind_and_the_error_says_what_and_how_long()
     with pytest.raises(WaitTimeout, match=r"^waited 0\.05 s for the workers to save$") as caught:
         call_within(gate.wait, 0.05, "the workers to save")
     assert (caught.value.what, caught.value.seconds) == ("the workers to save", 0.05)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     gate.set()
 
 

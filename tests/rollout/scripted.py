@@ -114,7 +114,7 @@ def settings(**rollout: Any) -> DictConfigWrap:
                     "max_idle": 4,
                 },
                 "search_and_ask": {"max_calls": 1},
-                "actor_critic": {"enabled": False, "train": False, "timeout": 1.0, "max_tokens": 64},
+                "actor_critic": {"enabled": False, "train": False, "timeout": 60.0, "max_tokens": 64},
                 "self_distillation": {"weight": 0.0, "every": 1},
                 "bank": {"path": "unused"},
                 "queue": {"folder": "unused"},

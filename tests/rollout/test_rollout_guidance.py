@@ -50,8 +50,8 @@ class HangingManager:
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guidance_module, "FIRST_SECONDS", 2.0)
-    monkeypatch.setattr(guidance_module, "LATER_SECONDS", 0.02)
+    monkeypatch.setattr(guidance_module, "FIRST_SECONDS", 4.0)
+    monkeypatch.setattr(guidance_module, "LATER_SECONDS", 0.2)
 
 
 async def guide(guidance: Guidance) -> tuple[str, float]:
@@ -64,14 +64,12 @@ async def test_a_question_waits_while_the_actors_servers_pause(monkeypatch: pyte
     """They may be what answers it (``comprl.extractor.backend=actor``)."""
     clock = pauses.PausableClock()
     monkeypatch.setattr(pauses, "_clock", clock)
+    clock.pause(True)
     manager = HangingManager()
     asked = Guidance(manager).ask("q", task="t", environment="e", read_only=False, timeout=0.5)
     asking = asyncio.create_task(asked)
-    await asyncio.sleep(0.05)
-    clock.pause(True)
     await asyncio.sleep(0.8)
     manager.gate.set()
-    clock.pause(False)
     assert (await asking).status == "answered"
 
 
@@ -88,31 +86,34 @@ async def test_no_secret_of_the_environment_leaves_the_rollout_in_a_query(monkey
     assert sent == [query.replace('a"secret-0123', "***") for query in queries for _ in range(2)]
 
 
-async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(limits: None) -> None:
+async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(
+    limits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manager = HangingManager()
     guidance = Guidance(manager)
     # All rollouts of a step ask at the same time: together they are one time-out.
     first = await asyncio.gather(*(guide(guidance) for _ in range(50)))
-    assert {status for status, _ in first} == {"degraded"} and all(seconds >= 2 for _, seconds in first)
+    assert {status for status, _ in first} == {"degraded"} and all(seconds >= 4 for _, seconds in first)
     episode: Any = object()
     started = time.perf_counter()
     assert not await guidance.report(episode)
-    assert 0.02 <= time.perf_counter() - started < 2
+    assert 0.2 <= time.perf_counter() - started < 4
     status, seconds = await guide(guidance)
-    assert status == "degraded" and 0.02 <= seconds < 2
+    assert status == "degraded" and 0.2 <= seconds < 4
 
     # Reports are still sent, but not waited for.
     started = time.perf_counter()
     for _ in range(20):
         assert not await guidance.report(episode)
-    assert time.perf_counter() - started < 20 * 0.02 and manager.called.count("report") == 21
+    assert time.perf_counter() - started < 20 * 0.2 and manager.called.count("report") == 21
 
+    monkeypatch.setattr(guidance_module, "LATER_SECONDS", 2.0)
     manager.gate.set()
     assert (await guide(guidance))[0] == "found"
     assert await guidance.report(episode)
     manager.gate.clear()
     status, seconds = await guide(guidance)
-    assert status == "degraded" and seconds >= 2, "it has answered in between"
+    assert status == "degraded" and seconds >= 4, "it has answered in between"
 
 
 async def test_a_question_takes_no_longer_than_its_limit(limits: None) -> None:
@@ -120,7 +121,7 @@ async def test_a_question_takes_no_longer_than_its_limit(limits: None) -> None:
     guidance = Guidance(manager)
     started = time.perf_counter()
     answer = await guidance.ask("q", task="t", environment="e", read_only=False, timeout=0.05)
-    assert answer == Answer("degraded", UNAVAILABLE) and 0.05 <= time.perf_counter() - started < 2
+    assert answer == Answer("degraded", UNAVAILABLE) and 0.05 <= time.perf_counter() - started < 4
     manager.gate.set()
-    answer = await guidance.ask("q", task="t", environment="e", read_only=False, timeout=0.05)
+    answer = await guidance.ask("q", task="t", environment="e", read_only=False, timeout=5)
     assert answer == Answer("answered", "text")

@@ -15,6 +15,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform import waiting
 from verl_comprl.trainer import engine_sharing
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.servers import limited_transfers
@@ -51,7 +52,12 @@ def trainer(hang: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Any:
         if issubclass(kind, PPOTrainer) and kind.__module__.startswith("verl."):
             for name in {"on_init_end", "on_sample_end", "on_step_end"} & vars(kind).keys():
                 monkeypatch.setattr(kind, name, lambda self: None)
+
+    def call_within(call: Callable[[], Any], seconds: float, what: str) -> Any:
+        return waiting.call_within(call, 60 if call is dict else seconds, what)
+
     monkeypatch.setattr(engine_sharing, "SERVER_SECONDS", 0.1)
+    monkeypatch.setattr(engine_sharing, "call_within", call_within)
     monkeypatch.setattr(engine_sharing, "comprl_config", lambda _: trainer.comprl)
     monkeypatch.setattr(engine_sharing, "forget_requests", lambda *_: None)
     return trainer

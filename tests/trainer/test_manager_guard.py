@@ -36,7 +36,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "wait_for", wait_for)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(module, "RESTART_SECONDS", 0.5)
+    monkeypatch.setattr(module, "RESTART_SECONDS", 30.0)
 
 
 def died() -> ActorDiedError:
@@ -66,7 +66,8 @@ def test_it_begins_again_only_in_a_new_process(states: tuple, restarts: int) -> 
     assert guard.restarts == len(begun) == restarts
 
 
-def test_a_manager_that_ray_does_not_start_again_is_an_error() -> None:
+def test_a_manager_that_ray_does_not_start_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_SECONDS", 0.5)
     with pytest.raises(ActorDiedError):
         ManagerGuard(Manager(died()), lambda: None).check(1.0)
 
@@ -138,7 +139,7 @@ def test_a_call_waits_only_so_long_for_a_manager_that_begins_again() -> None:
 
     def begin_again() -> None:
         begun.set()
-        end.wait(8)
+        end.wait(40)
 
     guard = ManagerGuard(Manager(False), begin_again)
     guard.start()
@@ -147,7 +148,7 @@ def test_a_call_waits_only_so_long_for_a_manager_that_begins_again() -> None:
     with pytest.raises(WaitTimeout, match=r"waited 0\.1 s for the experience manager to begin again"):
         guard.ask(died, 0.1, "it")
     guard.stop(0.1)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
     end.set()
 
 

@@ -33,7 +33,7 @@ def make_trainer(folder: Path, end: threading.Event, placement: str, monkeypatch
     trainer.progress, trainer.engines = SimpleNamespace(note=None), None
     trainer.prepare = trainer.take_back_marker = lambda: None
     trainer.resource_pool_manager = SimpleNamespace(resource_pool_dict={ACTOR_POOL: "slots"})
-    trainer.experience_runtime = SimpleNamespace(open=lambda folder: None, start=lambda *_: end.wait(8))
+    trainer.experience_runtime = SimpleNamespace(open=lambda folder: None, start=lambda *_: end.wait(40))
     for name in ("resume_folder", "rewind_run", "reserve", "slot_groups"):
         monkeypatch.setattr(module, name, lambda *_: None)
     return trainer
@@ -49,7 +49,7 @@ def test_an_error_of_the_actor_is_seen_at_once(
     started = time.monotonic()
     with pytest.raises(MemoryError, match="does not fit"):
         make_trainer(tmp_path, end, "own", monkeypatch)._setup()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("placement", ["own", "shared"])

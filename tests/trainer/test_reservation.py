@@ -36,10 +36,10 @@ def states() -> list[str]:
 def test_what_does_not_fit_is_an_error_with_bundles_and_nodes_and_nothing_is_kept(nodes: dict[str, str]) -> None:
     started = time.monotonic()
     with pytest.raises(PlacementError) as caught:
-        reserve([SlotGroup("fits", (2,)), SlotGroup("too_large", (5,))], seconds=2)
+        reserve([SlotGroup("fits", (2,)), SlotGroup("too_large", (5,))], seconds=5)
     assert time.monotonic() - started < 30
     first, *lines = str(caught.value).splitlines()
-    assert "too_large" in first and "within 2 s: 5 on one node" in first
+    assert "too_large" in first and "within 5 s: 5 on one node" in first
     shown = {line.split(":")[0].strip() for line in lines}
     assert shown == {node[:8] for node in nodes.values()}
     assert any("corner 1" in line for line in lines)
@@ -56,7 +56,7 @@ def all_is_given_back() -> None:
 def test_slots_that_leave_no_cpu_for_a_server_on_their_node_are_an_error(nodes: dict[str, str]) -> None:
     everything = SlotGroup("global_pool", (4,), processes=4)
     with pytest.raises(PlacementError, match=f"global_pool take all CPUs of the nodes {nodes['large'][:8]};"):
-        reserve([everything], seconds=2)
+        reserve([everything], seconds=10)
     all_is_given_back()
 
 

@@ -233,7 +233,7 @@ def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
     def abort(reject_request: bool) -> None:
         if failure is not None:
             raise failure
-        threading.Event().wait(5)
+        threading.Event().wait(40)
 
     del trainer.end_episodes
     trainer.kill_episodes = lambda: True
@@ -243,7 +243,7 @@ def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
     started = time.monotonic()
     with pytest.raises(RunInterrupted, match="stopped after step 4"):
         trainer.on_step_begin()
-    assert events == ["save 4"] and time.monotonic() - started < 4
+    assert events == ["save 4"] and time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -60,9 +60,10 @@ def runtime() -> Any:
     runtime: Any = object.__new__(ExtractorRuntime)
     runtime.config = OmegaConf.create({"actor_rollout_ref": model})
     runtime.workers, runtime.servers = Workers(), Servers()
-    runtime.weight_version, runtime._updating, runtime._work_timeout = 0, None, 0.05
+    runtime.weight_version, runtime._updating, runtime._work_timeout = 0, None, 10
     runtime.serving = Serving(runtime.servers, shares_memory=False)
     runtime.publish_weights()
+    runtime._work_timeout = 0.05
     return runtime
 
 
@@ -88,6 +89,7 @@ def test_a_late_update_is_waited_for_and_its_weights_reach_the_servers(runtime: 
             runtime.wait_for_late_update()
     runtime.workers.gate.set()
     finished(runtime)
+    runtime._work_timeout = 10
     runtime.wait_for_late_update()
     assert (runtime.workers.steps, runtime.weight_version, runtime.servers.versions) == (1, 1, [0])
     for _ in range(2):

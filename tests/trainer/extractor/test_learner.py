@@ -221,8 +221,8 @@ def test_servers_that_cannot_be_restored_do_not_keep_a_run_from_its_end(start: S
     until(lambda: values(learner) == (1, 1, 1))
     extractor.place = "restore"
     started = time.monotonic()
-    learner.stop(10.0)
-    assert extractor.is_down and time.monotonic() - started < 5 and values(learner) == (1, 1, 1)
+    learner.stop(40.0)
+    assert extractor.is_down and time.monotonic() - started < 20 and values(learner) == (1, 1, 1)
 
 
 def test_a_turn_restores_them_too(start: Start, unhurried: None) -> None:
@@ -259,11 +259,11 @@ def test_nothing_waits_while_the_learner_waits_for_its_next_attempt(
     learner, extractor, _ = start(1)
     assert extractor.entered.wait(10)
     started = time.monotonic()
-    assert extractor.lock.acquire(timeout=5), "a checkpoint could not be written"
+    assert extractor.lock.acquire(timeout=20), "a checkpoint could not be written"
     extractor.lock.release()
     assert values(learner)[2] == 0
-    learner.stop(10.0)
-    assert time.monotonic() - started < 5
+    learner.stop(40.0)
+    assert time.monotonic() - started < 20
 
 
 def test_a_checkpoint_comes_before_the_next_update(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, mon
 
     def update(batch: TrainingBatch) -> dict[str, float]:
         begun.set()
-        end.wait(8)
+        end.wait(40)
         raise RuntimeError
 
     monkeypatch.setattr(extractor, "update", update)
@@ -328,7 +328,7 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(start: Start, mon
     assert begun.wait(10)
     started = time.monotonic()
     learner.stop(0.1)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
     end.set()
 
 
@@ -347,7 +347,7 @@ def test_a_turn_that_fails_costs_no_time_and_is_made_up_for_later(start: Start, 
     learner, extractor, _ = start(1, thread=False)
     began = time.monotonic()
     learner.take_turn(30.0)
-    assert time.monotonic() - began < 5 and extractor.trained_on == []
+    assert time.monotonic() - began < 20 and extractor.trained_on == []
     assert learner.metrics()["comprl/extractor/failed"] == 1.0
     deadline = time.monotonic() + 30
     while not extractor.trained_on and time.monotonic() < deadline:

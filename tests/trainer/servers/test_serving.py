@@ -9,6 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, RayActorError
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform import waiting
 from verl_comprl.trainer.servers import serving as module
 from verl_comprl.trainer.servers.serving import Serving, State
 
@@ -40,7 +41,7 @@ class Servers:
     def note(self, name: str, detail: str = "") -> None:
         self.events.append(f"{name} {detail}".strip())
         if name == self.hanging:
-            threading.Event().wait(5)
+            threading.Event().wait(40)
         if name in self.failing:
             raise self.failing[name]
 
@@ -181,7 +182,11 @@ def test_a_server_that_hangs_when_it_is_asked_is_not_taken_for_dead(make: Make, 
 def test_a_server_that_hangs_is_an_error_and_is_restored(
     make: Make, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def call_within(call: Callable[[], Any], seconds: float, what: str) -> Any:
+        return waiting.call_within(call, seconds if "sleep" in what else 30, what)
+
     monkeypatch.setattr(module, "SERVER_SECONDS", 0.05)
+    monkeypatch.setattr(module, "call_within", call_within)
     serving = make(True)
     servers.hanging = "sleep"
     with pytest.raises(WaitTimeout, match=r"waited 0\.05 s for the extractor's servers \(sleep_replicas\)"):
@@ -236,19 +241,19 @@ def test_what_is_told_last_is_the_state_although_two_threads_tell(make: Make, se
     def tell(there: bool) -> None:
         if not there:  # the guard's thread has seen that the extractor is away, and takes its time
             telling.set()
-            goes_on.wait(5)
+            goes_on.wait(20)
         servers.note("back" if there else "away")
 
     serving.tell = tell
     guard = threading.Thread(target=serving.tell_again)
-    learner = threading.Thread(target=lambda: serving.publish(3, 5))
+    learner = threading.Thread(target=lambda: serving.publish(3, 20))
     guard.start()
-    assert telling.wait(5)
+    assert telling.wait(20)
     learner.start()
     learner.join(0.3)
     goes_on.set()
     for thread in (guard, learner):
-        thread.join(5)
+        thread.join(20)
     told = [event for event in servers.events if event in ("away", "back")]
     assert told == ["away", "back"] and serving.state is State.SERVING
 
@@ -307,7 +312,7 @@ def test_a_transfer_begins_when_a_late_one_has_ended(make: Make, servers: Server
         nonlocal running, at_a_time
         running += 1
         at_a_time = max(at_a_time, running)
-        end.wait(5)
+        end.wait(40)
         running -= 1
         servers.note("sync", str(version))
         if fails and version == 3:
@@ -319,6 +324,6 @@ def test_a_transfer_begins_when_a_late_one_has_ended(make: Make, servers: Server
             serving.publish(3, 0.05)
         assert serving.state is State.DOWN
     end.set()
-    serving.publish(4, 5)
+    serving.publish(4, 20)
     assert [event for event in servers.events if event.startswith("sync")] == ["sync 3", "sync 4"]
     assert at_a_time == 1 and serving.state is State.SERVING and serving.version == 4

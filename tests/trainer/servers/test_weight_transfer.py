@@ -2,20 +2,28 @@
 
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 
 
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A folder with a short path, since a socket's must be short."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield folder
+
+
 @pytest.mark.slow
-def test_a_transfer_without_a_receiver_gives_up(tmp_path: Path) -> None:
+def test_a_transfer_without_a_receiver_gives_up(folder: str) -> None:
     program = f"""
 import asyncio, torch, zmq
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl_comprl.platform.weight_transfers import limit_transfers
 limit_transfers(0.2)
 for _ in range(2):  # the address is free again
-    sender = BucketedWeightSender("ipc://{tmp_path}/socket", bucket_size_mb=1, use_shm=True)
+    sender = BucketedWeightSender("ipc://{folder}/socket", bucket_size_mb=1, use_shm=True)
     try:
         asyncio.run(sender.async_send_weights(iter([("weight", torch.ones(3))])))
     except zmq.Again:
