@@ -166,10 +166,16 @@ def _port(file: Path, process: subprocess.Popen) -> int:
 def _address(port: int) -> str:
     from http.client import HTTPConnection
 
-    connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
-    try:
-        connection.request("GET", "/json/list")
-        pages = json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-    return next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
+        try:
+            connection.request("GET", "/json/list")
+            targets = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        for target in targets:
+            if target["type"] == "page":
+                return target["webSocketDebuggerUrl"]
+        time.sleep(0.05)
+    raise TimeoutError(f"Chromium opened no page within {START_SECONDS} s")

@@ -41,7 +41,7 @@ def execute(file: Path, parameters: dict[str, Any] | None = None, *, timeout: fl
     # Under pytest a kernel would give commands no standard error that they can inherit.
     given_here = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     resources = {"metadata": {"path": str(FOLDER)}}
-    client = NotebookClient(notebook, timeout=timeout, resources=resources, record_timing=False)
+    client = NotebookClient(notebook, timeout=timeout, iopub_timeout=60, resources=resources, record_timing=False)
     client.execute(env=given_here | variables)
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -1,9 +1,10 @@
 """Servers that only wait: what they return, and for how long."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import timed
 from benchmarks.timed import Speed, TimedServer
 
 PARAMETERS = {"max_tokens": 100}
@@ -13,15 +14,18 @@ def test_a_request_takes_as_long_as_its_new_tokens_and_those_generated() -> None
     assert Speed(prefill=0.001, decode=0.01, load=2.0).seconds(50, 20) == pytest.approx(2 * (0.05 + 0.2))
 
 
-async def test_only_tokens_that_a_conversation_has_not_seen_are_prefilled() -> None:
+async def test_only_tokens_that_a_conversation_has_not_seen_are_prefilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(timed, "asyncio", SimpleNamespace(sleep=sleep))
     server = TimedServer([[7]], 0, Speed(prefill=0.05, decode=0.0), seed="a", lengths=(5, 5))
     first = await server.generate("one", prompt_ids=[1] * 20, sampling_params=PARAMETERS)
-    started = time.perf_counter()
     await server.generate("one", prompt_ids=[1] * 20 + first.token_ids, sampling_params=PARAMETERS)
-    assert time.perf_counter() - started < 0.7
-    started = time.perf_counter()
     await server.generate("two", prompt_ids=[1] * 20, sampling_params=PARAMETERS)
-    assert time.perf_counter() - started >= 1
+    assert waits == pytest.approx([1, 0, 1])
 
 
 async def test_lengths_follow_from_seed_conversation_and_turn_whatever_else_is_asked() -> None:

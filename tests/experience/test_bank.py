@@ -270,7 +270,7 @@ async def test_a_failing_embedder_degrades_retrieval_and_is_logged_once(
     embedder.failure = ConnectionError("gone")
     with caplog.at_level(logging.ERROR):
         assert {(await bank.retrieve(f"q{i}")).status for i in range(3)} == {"degraded"}
-    assert len(caplog.records) == 1
+    assert sum(record.name.startswith("verl_comprl") for record in caplog.records) == 1
     with pytest.raises(ConnectionError):
         await apply(bank, key("b"), call_id="second")
     embedder.failure = None
@@ -313,8 +313,8 @@ async def test_a_replacement_is_made_although_the_store_cannot_delete_yet(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(bank._ledger.store, "delete", refuse)
         report = await apply(bank, Update(ids=(1,), title="A", content="new"), call_id="second", listed=[a])
-        assert report.removed_ids == (a,) and len(bank) == 1 and len(caplog.records) == 1
-        assert (await bank.retrieve("a")).entry.content == "new"
+        assert sum(record.name.startswith("verl_comprl") for record in caplog.records) == 1
+        assert report.removed_ids == (a,) and len(bank) == 1 and (await bank.retrieve("a")).entry.content == "new"
         assert {entry.id for entry in await bank._ledger.store.load()} == {a, *report.new_ids}
     await bank.flush()
     assert [entry.id for entry in await bank._ledger.store.load()] == list(report.new_ids)

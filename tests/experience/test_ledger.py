@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ async def test_a_failing_flush_is_counted_logged_once_and_repeated(
         async with asyncio.timeout(10):
             while bank.statistics()["counter_flush_failures"] < 2:
                 await asyncio.sleep(0.02)
-        assert len(caplog.records) == 1
+        assert sum(record.name.startswith("verl_comprl") for record in caplog.records) == 1
         failed = bank.statistics()["counters_unwritten_seconds"]
         await asyncio.sleep(0.1)
         assert bank.statistics()["counters_unwritten_seconds"] >= failed + 0.1  # a failure is no write
@@ -56,9 +57,9 @@ async def test_it_is_known_for_how_long_counters_have_not_been_written(open_bank
     bank = await open_bank(flush_seconds=600)
     await asyncio.sleep(0.2)
     assert 0.2 <= bank.statistics()["counters_unwritten_seconds"] < 100
-    before = bank.statistics()["counters_unwritten_seconds"]
+    started = time.monotonic()
     await bank.flush()
-    assert bank.statistics()["counters_unwritten_seconds"] < before
+    assert bank.statistics()["counters_unwritten_seconds"] <= time.monotonic() - started
 
 
 async def test_training_and_votes_are_counted_with_the_entries_of_the_call(open_bank: Any, apply: Any) -> None:

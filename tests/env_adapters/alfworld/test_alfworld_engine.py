@@ -230,8 +230,10 @@ def test_memory_and_temporary_files_do_not_grow(data: str, monkeypatch: pytest.M
         return remembered
 
     def resident() -> float:
+        """MiB, without pages of files, which come and go as other processes need memory."""
         gc.collect()
-        return psutil.Process().memory_info().rss / 2**20
+        memory = psutil.Process().memory_info()
+        return (memory.rss - getattr(memory, "shared", 0)) / 2**20
 
     mementos.core._memento_cache.clear()
     first = play()

@@ -8,7 +8,7 @@ from env_adapters import TextEnvironment, Transition
 
 
 class Misbehaving(TextEnvironment):
-    """Actions: fine, raise, hang (forever), sleep (0.3 s), exit, die, pid, huge; numbers that cannot be used."""
+    """Actions: fine, raise, hang (forever), sleep (0.3 s), doze (6 s), exit, die, pid, huge; unusable numbers."""
 
     instructions = goal = "Misbehave."
     task_id = "misbehaving"
@@ -43,6 +43,8 @@ class Misbehaving(TextEnvironment):
                     pass
             case "sleep":
                 time.sleep(0.3)
+            case "doze":
+                time.sleep(6)
             case "exit":
                 raise SystemExit
             case "die":

@@ -22,7 +22,7 @@ from env_adapters.host.wire import encode
 PROCESS = "misbehaving:Misbehaving"
 THREAD = "misbehaving:Sharing"
 BOTH = pytest.mark.parametrize("name", [PROCESS, THREAD])
-SHORT = Limits(reset=20.0, step=2.0, episode=60.0)
+SHORT = Limits(reset=20.0, step=6.0, episode=60.0)
 
 MakeHost = Callable[..., EnvironmentHost]
 
@@ -81,14 +81,14 @@ async def test_only_thread_safe_environments_share_the_process(make_host: MakeHo
 @BOTH
 @pytest.mark.parametrize(
     ("action", "message"),
-    [("raise", "RuntimeError: raised on command"), ("hang", r"step\(\) did not return within 2 s")],
+    [("raise", "RuntimeError: raised on command"), ("hang", r"step\(\) did not return within 6 s")],
 )
 async def test_a_failure_affects_only_its_episode(make_host: MakeHost, name: str, action: str, message: str) -> None:
     host = make_host()
     if (name, action) == (THREAD, "hang"):
-        action = "sleep"  # a thread that hangs would keep running in the process of the tests
-        host = make_host(Limits(step=0.1))
-        message = r"step\(\) did not return within 0.1 s"
+        action = "doze"  # a thread that hangs would keep running in the process of the tests
+        host = make_host(Limits(step=3.0))
+        message = r"step\(\) did not return within 3 s"
     others = [play(host, name, *["fine"] * 20, seed=seed) for seed in range(4)]
     bad = play(host, name, "fine", action, "fine")
     *good, failure = await asyncio.gather(*others, bad, return_exceptions=True)
@@ -145,7 +145,7 @@ async def test_whatever_a_process_sends_only_its_episode_fails(sent: bytes) -> N
         with pytest.raises(EnvironmentFailure):
             await worker.call("step", "x")
         worker.stop()
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(30) == -signal.SIGKILL
 
 
 async def test_a_process_that_dies_affects_only_its_episode(make_host: MakeHost) -> None:
@@ -217,10 +217,10 @@ async def test_an_environment_that_exits_in_a_thread_fails_at_once(make_host: Ma
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within a few seconds; one that is waiting to be reaped has ended."""
+    """Whether a process ends within half a minute; one that is waiting to be reaped has ended."""
     try:
         process = psutil.Process(pid)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
                 return False
@@ -252,7 +252,7 @@ async def test_a_hanging_process_is_killed(make_host: MakeHost) -> None:
 async def test_an_environment_that_cannot_start_fails_cleanly(
     make_host: MakeHost, name: str, fails: str, message: str
 ) -> None:
-    host = make_host(Limits(reset=3.0))
+    host = make_host(Limits(reset=8.0))
     with pytest.raises(EnvironmentFailure, match=message):
         await play(host, name, fails=fails)
     assert host.counts["failed"] == 1
@@ -275,7 +275,7 @@ async def test_closing_does_not_wait_for_an_environment_that_hangs_in_close(
     pid = int((await play(host, PROCESS, "pid", fails="close"))[-1])
     started = time.monotonic()
     await host.close()
-    assert time.monotonic() - started < 10 and gone(pid)
+    assert time.monotonic() - started < 60 and gone(pid)
 
 
 async def test_an_episode_has_a_time_limit_of_its_own(make_host: MakeHost) -> None:
@@ -326,10 +326,10 @@ async def test_families_that_share_a_library_with_circular_imports_can_be_import
 async def test_an_import_that_hangs_affects_only_its_episode(
     make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "hanging.py").write_text("import time; time.sleep(3)")
+    (tmp_path / "hanging.py").write_text("import time; time.sleep(6)")
     monkeypatch.syspath_prepend(tmp_path)
-    host = make_host(Limits(reset=0.5, step=2.0, episode=60.0))
-    with pytest.raises(EnvironmentFailure, match=r"importing 'hanging:Environment' did not return within 0\.5 s"):
+    host = make_host(Limits(reset=2.0, step=6.0, episode=60.0))
+    with pytest.raises(EnvironmentFailure, match=r"importing 'hanging:Environment' did not return within 2 s"):
         await play(host, "hanging:Environment")
     assert await play(host, THREAD, "fine") == ["seed 1", "fine"]
 

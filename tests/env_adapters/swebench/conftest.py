@@ -13,7 +13,7 @@ from env_adapters.swebench.bubblewrap import start_bubblewrap
 from env_adapters.swebench.instances import FIXTURES, Instance, load
 from env_adapters.swebench.sandbox import Limits, Sandbox
 
-SMALL = {"memory": 128, "disk": 16, "processes": 32, "timeout": 1.5, "test_timeout": 10.0}
+SMALL = {"memory": 128, "disk": 16, "processes": 32, "timeout": 5.0, "test_timeout": 10.0}
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def test_there_is_no_network(agent: Callable[[str], str]) -> None:
             assert "REACHED" not in answer and "rror" in answer, attempt
         assert not called.is_set()
         socket.create_connection(("127.0.0.1", port)).close()
-        assert called.wait(5)  # a connection would have been noticed
+        assert called.wait(30)  # a connection would have been noticed
         for server in (tcp, unix):
             server.shutdown(socket.SHUT_RDWR)
     assert agent("tail -n +3 /proc/net/dev | cut -d : -f 1 | tr -d ' '") == "lo"
@@ -212,10 +212,10 @@ def test_disk_memory_output_and_time_are_limited(agent: Callable[[str], str]) ->
     assert "No space left" in agent("cat /dev/zero > /testbed/zero; rm /testbed/zero")
     assert "No space left" in agent("cat /dev/zero > /tmp/zero; cat /dev/zero > /dev/shm/zero; rm /tmp/zero")
     assert "MemoryError" in agent("python3 -c 'bytearray(1 << 30)'")
-    hungry = "for i in 1 2 3; do python3 -c 'import time; x = bytearray(60 << 20); time.sleep(2)' & done; wait"
+    hungry = "for i in 1 2 3; do python3 -c 'import time; x = bytearray(60 << 20); time.sleep(9)' & done; wait"
     assert "more than 128 MiB of memory" in agent(hungry)
     assert "it wrote more than 4194304 bytes" in agent("yes")
-    assert "longer than 1.5 seconds" in agent("sleep 600")
+    assert "longer than 5 seconds" in agent("sleep 600")
     assert agent("dd if=/dev/zero bs=1M count=2 2>/dev/null | tr '\\0' x | wc -c") == "2097152"
 
 
@@ -287,10 +287,12 @@ def test_breaking_the_sandbox_loses_the_episode(small: TextEnvironment, call: Ca
     small.reset(seed=0)
     sandbox = small._sandbox  # type: ignore[attr-defined]
     sandbox._process.kill()
+    sandbox._process.wait()  # or what runs in it may still answer
     observation, reward, terminated, truncated, info = small.step(call("bash", command="ls"))
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert "broke down" in observation
     assert small.reset(seed=0)[0].startswith("The repository")
     small._sandbox._process.kill()  # type: ignore[attr-defined]
+    small._sandbox._process.wait()  # type: ignore[attr-defined]
     observation, reward, terminated, *_ = small.step(call("submit"))
     assert (reward, terminated) == (0.0, True) and "not tested" in observation

@@ -99,7 +99,7 @@ END""",
 @pytest.mark.parametrize("trick", TRICKS)
 def test_tricks_do_not_resolve(trick: str, start: Start, instances: dict[str, Instance]) -> None:
     # A time-out would look like a good defence, so only the trick that needs one has a short time.
-    seconds = 2 if trick == "never ends" else 30
+    seconds = 5 if trick == "never ends" else 30
     started = time.monotonic()
     verdict = grade_changes(start, instances["chronos-2"], TRICKS[trick], seconds=seconds)
     assert not verdict.resolved and verdict.score == 0.0
@@ -200,5 +200,5 @@ def test_rows_of_version_5_are_graded_by_their_script(start: Start, instances: d
     assert not verdict.resolved and verdict.problem == "the tests did not come to their end"
     hidden = "echo \"print('>>>>> End Test Output'); print('>>>>> Test Exit Code: 0')\" >> chronos/__init__.py"
     assert grade_changes(start, instance, hidden) == Verdict(0, 3, 0)
-    endless = grade_changes(start, instance, "echo 'while True: pass' >> chronos/__init__.py", seconds=1)
+    endless = grade_changes(start, instance, "echo 'while True: pass' >> chronos/__init__.py", seconds=5)
     assert endless.problem == "the tests did not come to their end"

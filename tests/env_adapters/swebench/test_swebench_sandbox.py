@@ -99,9 +99,9 @@ def test_a_command_that_takes_too_long_is_stopped_and_a_new_shell_works(start: S
     sandbox.exec("cd /tmp; echo kept > f", session=True)
     for endless in ("sleep 60", "trap '' INT TERM HUP; while :; do :; done", "(trap '' TERM; sleep 60)"):
         begin = time.monotonic()
-        output = sandbox.exec(f"echo before; {endless}", timeout=0.3, session=True)
+        output = sandbox.exec(f"echo before; {endless}", timeout=2, session=True)
         assert (output.data, output.stopped, output.ok) == (b"before\n", "timeout", False)
-        assert 0.2 < time.monotonic() - begin < 5
+        assert 1.9 < time.monotonic() - begin < 20
         assert shell(sandbox, "pwd; cat /tmp/f") == "/testbed\nkept\n"
     assert start(timeout=0.1).exec("sleep 60").stopped == "timeout"
     assert sandbox.exec("sleep 60", timeout=0.2).stopped == "timeout"
@@ -115,7 +115,7 @@ def test_output_beyond_the_limit_stops_the_command(start: Start) -> None:
     for session in (False, True):
         output = sandbox.exec("yes", session=session)
         assert output.stopped == "output" and output.data == b"y\n" * 500
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
     assert shell(sandbox, "echo here") == "here\n"
 
 
@@ -145,7 +145,7 @@ def test_background_processes_are_suspended_between_commands(start: Start) -> No
     size = len(sandbox.read("/tmp/ticks") or b"")
     time.sleep(0.3)
     assert len(sandbox.read("/tmp/ticks") or b"") - size <= 2
-    sandbox.exec("sleep 0.3", session=True)
+    sandbox.exec("sleep 3", session=True)
     assert len(sandbox.read("/tmp/ticks") or b"") - size > 6
 
 
@@ -192,7 +192,7 @@ def test_files_are_limited_in_size_and_number(start: Start) -> None:
     for folder in ("/testbed", "/tmp"):
         assert b"No space left" in sandbox.exec(f"head -c 9M /dev/zero > {folder}/large").data
         assert sandbox.exec(f"stat -c %s {folder}/large; rm {folder}/large").data == b"4194304\n"
-    many = "for i in $(seq 2000); do : > /tmp/$i; done; sleep 1"
+    many = "for i in $(seq 2000); do : > /tmp/$i; done; sleep 8"
     assert sandbox.exec(many, session=True).stopped == "files"
     assert sandbox.exec("find /tmp -type f -delete; sleep 0.3; find /tmp -type f | wc -l", session=True).data == b"0\n"
     assert shell(sandbox, "sleep 0.3; echo here") == "here\n"
@@ -213,14 +213,14 @@ def test_all_writable_file_systems_have_a_size_limit(start: Start) -> None:
 
 def test_cpu_time_is_limited(start: Start) -> None:
     cores = os.cpu_count() or 1
-    sandbox = start(timeout=3)
-    assert int(sandbox.exec("ulimit -t").data) == 3 * cores + 1
-    assert int(sandbox.exec("ulimit -t", session=True).data) == 3 * cores + 1
+    sandbox = start(timeout=30)
+    assert int(sandbox.exec("ulimit -t").data) == 30 * cores + 1
+    assert int(sandbox.exec("ulimit -t", session=True).data) == 30 * cores + 1
 
 
 def test_closing_leaves_no_process(start: Start) -> None:
     sandbox = start()
-    sandbox.exec("setsid nohup sleep 91827 >/dev/null 2>&1 & sleep 0.1", session=True)
+    sandbox.exec("setsid nohup sleep 91827 >/dev/null 2>&1 & sleep 1", session=True)
 
     def running() -> list[int]:
         return [
@@ -230,7 +230,7 @@ def test_closing_leaves_no_process(start: Start) -> None:
     assert running()
     sandbox.close()
     sandbox.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while running() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not running()
@@ -246,7 +246,7 @@ def test_a_sandbox_dies_with_its_owner() -> None:
         "os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == -9
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         left = [p.pid for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "81726"]]
         if not left:

@@ -99,9 +99,9 @@ def test_plain_leaves_nothing_but_text(data: bytes) -> None:
 
 def test_plain_runs_in_linear_time() -> None:
     for piece in (b"\x1b[", b"\x1b]", b"\x1b[0", b"\x1b", b"\x1b]x\x1b", b"\x1b ", b"0;", b"\r"):
-        begin = time.perf_counter()
+        begin = time.process_time()
         plain(piece * (2**20 // len(piece)))
-        assert time.perf_counter() - begin < 5, piece
+        assert time.process_time() - begin < 5, piece
 
 
 def test_cut_keeps_both_ends() -> None:

@@ -89,7 +89,7 @@ async def test_the_key_comes_from_the_environment(endpoint: Endpoint, monkeypatc
 
 async def test_no_more_requests_at_once_than_allowed(endpoint: Endpoint) -> None:
     embedder = await connect(endpoint, batch_size=1, max_in_flight=3)
-    endpoint.delay = 0.02
+    endpoint.delay = 0.25
     await asyncio.gather(embedder.embed_queries(["a"] * 6), embedder.embed_documents(["b"] * 6))
     assert endpoint.most_in_flight == 3
 
@@ -102,11 +102,13 @@ async def test_transient_failures_are_retried(endpoint: Endpoint) -> None:
 
 
 async def test_persistent_failures_are_raised(endpoint: Endpoint) -> None:
-    embedder = await connect(endpoint, timeout=0.1)
+    embedder = await connect(endpoint, timeout=60)
+    assert embedder._client.timeout == 60
     endpoint.statuses = [500] * 9
     with pytest.raises(APIStatusError):
         await embedder.embed_queries(["a"])
-    endpoint.statuses, endpoint.delay = [], 1.0
+    endpoint.statuses, endpoint.delay = [], 60.0
+    embedder._client = embedder._client.with_options(timeout=0.1)
     with pytest.raises(APITimeoutError):
         await embedder.embed_queries(["a"])
 

@@ -19,6 +19,7 @@ from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, 
 from verl_comprl.experience.store import check_server
 from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
+from verl_comprl.experience.store.server_client import ServerClient
 from verl_comprl.experience.store.server_collection import ServerCollection
 
 IDENTITY = {"model": "fake", "dimension": 8}
@@ -95,7 +96,7 @@ async def test_429_with_retry_after(double: QdrantDouble, store: ServerStore) ->
     double.faults.responses = [(429, {"Retry-After": "1"})]
     started = time.monotonic()
     assert await store.count() == 3
-    assert 1.0 <= time.monotonic() - started < 4
+    assert 1.0 <= time.monotonic() - started < 30
     double.faults.responses = [(429, {"Retry-After": "3600"})]  # longer than any wait: the server counts as down
     with pytest.raises(StoreError, match="provoked"):
         await store.count()
@@ -127,16 +128,16 @@ async def test_creation_is_not_retried(double: QdrantDouble, config: BankConfig)
     ]
 
 
-async def test_timeouts(double: QdrantDouble) -> None:
-    config = BankConfig(url=double.url, collection="slow", timeout_seconds=1, attempts=1)
-    store = await ServerStore.open(config, embedding=IDENTITY)
-    double.faults.delay = 5.0
+async def test_timeouts(double: QdrantDouble, store: ServerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = ServerClient(BankConfig(url=double.url, collection="slow", timeout_seconds=1, attempts=1))
+    double.faults.delay = 60.0
     started = time.monotonic()
-    with pytest.raises(StoreError, match=r"ReadTimeout|no answer within 1 s"):
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match=r"(Read|Connect)Timeout|no answer within 1 s"):
+        patch.setattr(store, "_client", impatient)
         await store.search(SEARCH)
-    assert time.monotonic() - started < 4.0
     double.faults.delay = 0.0
-    await store.close()
+    assert time.monotonic() - started < 30
+    await impatient.close()
 
 
 async def test_pool_exhaustion_under_fan_out(double: QdrantDouble) -> None:
@@ -166,17 +167,22 @@ async def test_errors_are_not_turned_into_no_memories(double: QdrantDouble, conf
             statuses.append((await bank.retrieve(f"lamp {asker} {number}")).status)
 
     askers = [asyncio.create_task(ask(n)) for n in range(8)]
-    await asyncio.sleep(0.3)
-    await asyncio.to_thread(double.stop)
-    with pytest.raises(StoreError, match="ConnectError"):
-        await bank.apply([Add(title="door", content="open it")], call_id="d", **CALL)
-    await asyncio.sleep(0.5)
-    await asyncio.to_thread(double.start)
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(60):
+        while "found" not in statuses:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(double.stop)
+        with pytest.raises(StoreError, match="ConnectError"):
+            await bank.apply([Add(title="door", content="open it")], call_id="d", **CALL)
+        while "degraded" not in statuses:
+            await asyncio.sleep(0.01)
+        found = statuses.count("found")
+        await asyncio.to_thread(double.start)
+        while statuses.count("found") == found:
+            await asyncio.sleep(0.01)
     done.set()
     await asyncio.gather(*askers)
-    assert {"found", "degraded"} == set(statuses)
-    assert statuses[0] == statuses[-1] == "found"
+    assert {"found", "degraded"} == set(statuses) and statuses[0] == "found"
+    assert (await bank.retrieve("lamp again")).status == "found"
     assert bank.statistics()["degraded"] == statuses.count("degraded")
     assert (await bank.apply([Add(title="door", content="open it")], call_id="d", **CALL)).added == 1
     assert await bank.verify() == []

@@ -232,7 +232,7 @@ async def test_a_busy_server_stalls_no_query_for_longer_than_one_request(
 async def test_queries_go_on_while_a_write_waits_for_the_server(double: QdrantDouble, config: BankConfig) -> None:
     bank = await ExperienceBank.open(config, FakeEmbedder())
     await bank.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)
-    double.faults.only, double.faults.responses = ".v1/points", [(429, {"Retry-After": "3"})]
+    double.faults.only, double.faults.responses = ".v1/points", [(429, {"Retry-After": "10"})]
     write = asyncio.create_task(bank.apply([Add(title="door", content="open it")], call_id="2", **CALL))
     async with asyncio.timeout(30):
         while double.faults.responses:
