@@ -87,23 +87,37 @@ def test_success_on_the_page_is_that_of_the_rows() -> None:
         assert cells == [*expected, last], arm
 
 
+def pair(what: str, of: Successes, step: int) -> tuple[dict[int, float], dict[int, float]]:
+    """Return success by world of the two arms of a row such as "complementary (with) − baseline"."""
+    if what == "static online: with − without":
+        return of("static_online", "with", step), of("static_online", "without", step)
+    named = re.fullmatch(r"(.+) \((with|without)\) − (.+?)(?: \((with)\))?", what)
+    assert named, what
+    one, mode, other, second = named.groups()
+    return of(ARMS[one], mode, step), of(ARMS[other], second or "without", step)
+
+
 def test_differences_on_the_page_are_those_of_the_rows() -> None:
     of = successes("miniature", "3")
     rows = table("docs/results.md", "| difference, paired over worlds")
     assert len(rows) == 7
     for what, *cells in rows:
-        if what == "static online: with − without":
-            pairs = [
-                (of("static_online", "with", step), of("static_online", "without", step)) for step in (30, 60, 120)
-            ]
-        else:
-            named = re.fullmatch(r"(.+) \((with|without)\) − (.+?)(?: \((with)\))?", what)
-            assert named, what
-            one, mode, other, second = named.groups()
-            modes = (mode, second or "without")
-            pairs = [(of(ARMS[one], modes[0], step), of(ARMS[other], modes[1], step)) for step in (30, 60, 120)]
-        found = [differences(*pair) for pair in pairs]
+        found = [differences(*pair(what, of, step)) for step in (30, 60, 120)]
         assert cells == [interval(each) if each else "-" for each in found], what
+
+
+def test_one_family_on_the_page_is_that_of_the_rows() -> None:
+    of = successes("families", "1x12")
+    rows = table("docs/results.md", "| one family | evaluated |")
+    assert len(rows) == 6
+    for arm, mode, *cells in rows:
+        at = {step: of(ARMS[arm], mode, step) for step in (0, 20, 40)}
+        worlds = " ".join(short(at[40][world]) for world in sorted(at[40]))
+        assert cells == [*(spread(list(found.values())) for found in at.values()), worlds], arm
+    rows = table("docs/results.md", "| one family, difference |")
+    assert len(rows) == 6
+    for what, *cells in rows:
+        assert cells == [interval(differences(*pair(what, of, step))) for step in (20, 40)], what
 
 
 def test_without_experience_the_page_and_the_readme_have_the_rows_numbers() -> None:
