@@ -1,10 +1,7 @@
-"""Types of the fixtures for the distillation queue, and how its tests empty one and read what it logs."""
+"""Types of the fixtures for the distillation queue, and how its tests empty one."""
 
 import asyncio
-import logging
 from collections.abc import Callable
-
-import pytest
 
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.queue import DistillationQueue
@@ -20,8 +17,3 @@ async def drain(queue: DistillationQueue) -> list[str]:
         received.append(request.id)
         queue.acknowledge(request)
     return received
-
-
-def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Return what this package has logged: asyncio may complain about a task of an earlier test."""
-    return [record for record in caplog.records if record.name.startswith("verl_comprl.")]

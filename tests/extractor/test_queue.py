@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import MakeQueue, MakeRequest, drain, ours
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
+from queues import MakeQueue, MakeRequest, drain
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.extractor.config import QueueConfig

@@ -7,7 +7,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from queues import MakeQueue, MakeRequest, drain, ours
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
+from queues import MakeQueue, MakeRequest, drain
 
 from verl_comprl.extractor.queue import DEAD_LETTERS
 

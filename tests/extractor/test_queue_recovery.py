@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queues import MakeQueue, MakeRequest, drain, ours
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
+from queues import MakeQueue, MakeRequest, drain
 
 from verl_comprl.extractor.queue import WAITING
 

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
-
-import pytest
 
 from verl_comprl.experience import Add, ExperienceBank
 from verl_comprl.experience.schema import DistillationRequest
@@ -93,8 +90,3 @@ async def merged(setup: Setup, passes: int = 1) -> None:
         return (await setup.manager.metrics())["merge/passes"] == passes
 
     await until(done)
-
-
-def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Return what this package has logged: asyncio may complain about a task of an earlier test."""
-    return [record for record in caplog.records if record.name.startswith("verl_comprl.")]

@@ -3,7 +3,8 @@
 import logging
 
 import pytest
-from managed import LESSON, WHERE, Extractor, MakeRequest, Open, ours
+from managed import LESSON, WHERE, Extractor, MakeRequest, Open
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 
 from verl_comprl.manager.format_watch import FIRST_ANSWERS
 from verl_comprl.manager.messages import EpisodeReport

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, ours
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 
 from verl_comprl.config.tree import SearchAndAskConfig
 from verl_comprl.experience.schema import derive_id

@@ -1,4 +1,4 @@
-"""Waits with a limit, on real threads, locks and Ray actors."""
+"""Limited waits, on real threads, locks and Ray actors."""
 
 import ast
 import threading

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 
 from verl_comprl.record.lines import decode
 from verl_comprl.record.writer import MOST_WAITING, RecordWriter
@@ -52,7 +53,7 @@ def test_failures_are_counted_logged_once_and_survived(tmp_path: Path, caplog: p
         writer.write(3, [{"n": 3}], 1)
         assert written(writer) == {3: [{"n": 3}]}
     assert writer.lost == 7
-    (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("verl_comprl.")]
+    (message,) = [record.getMessage() for record in ours(caplog)]
     assert str(tmp_path / "episodes") in message and "NotADirectoryError" in message
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import qdrant_edge as edge
 from fake_embedder import FakeEmbedder
+from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 from qdrant_double import QdrantDouble
 
 from verl_comprl.experience import BankConfig, ExperienceBank, StoreError
@@ -83,7 +84,7 @@ async def test_stale_lock(
     started = time.monotonic()
     with caplog.at_level(logging.WARNING, LEASE):
         store = await ServerStore.open(config, embedding=IDENTITY)
-    lines = [record.getMessage() for record in caplog.records if record.name.startswith("verl_comprl")]
+    lines = [record.getMessage() for record in ours(caplog)]
     if waits:
         (line,) = lines
         assert re.search(rf"waiting \d s for the lease .*, process {dead.pid} on '{host}'$", line)
