@@ -60,6 +60,7 @@ def interrupted(folder: Path) -> Run:
         run.process.wait(timeout=300)
     finally:
         run.process.kill()
+    run.left = run.leftovers()  # now, before other tests make files in shared memory
     return run
 
 

@@ -128,7 +128,8 @@ class Run:
         self.marker = uuid.uuid4().hex
         self.started = time.time()
         self.beside: list[subprocess.CompletedProcess[str]] = []
-        self.probe = folder / f"{Path(script).stem}.jsonl"
+        self.left: list[str] = []
+        self.probe = folder / f"{Path(script).stem}-{self.marker}.jsonl"
         self.output = folder / f"output-{self.marker}.txt"
         environment = run_environment(folder) | {MARKER: self.marker}
         command = [

@@ -46,7 +46,6 @@ def distance(one: list[float], other: list[float]) -> float:
 def finished(folder: Path, *overrides: str) -> Run:
     """A probed run that has ended well."""
     run = Run(folder, *overrides, script="probed_run.py")
-    run.probe.with_suffix(".start").unlink(missing_ok=True)  # of a run before
     try:
         assert run.process.wait(timeout=900) == 0, run.text()[-5000:]
     finally:
@@ -69,9 +68,7 @@ def trained(folder: Path, request: pytest.FixtureRequest) -> Trained:
     run = folder / f"lora-{request.param}"
     overrides = [*lora(merge=request.param), f"trainer.default_local_dir={run}", "trainer.save_freq=1"]
     done = finished(folder, *overrides, f"trainer.total_training_steps={STEPS}")
-    lines = {model: read_probes(done.probe, model) for model in MODELS}
-    done.probe.unlink()
-    return run, overrides, lines
+    return run, overrides, {model: read_probes(done.probe, model) for model in MODELS}
 
 
 def untrained(folder: Path, model: str) -> list[float]:

@@ -32,7 +32,7 @@ def test_a_bank_that_is_open_elsewhere_is_an_error_of_one_line(folder):
 
 def test_a_signal_leaves_a_checkpoint_and_no_process(folder, interrupted):
     assert interrupted.process.returncode == 130, interrupted.text()
-    assert interrupted.leftovers() == []
+    assert interrupted.left == []
     # The first checkpoint: a later run resumed from it and wrote more.
     step = min(int(path.name.rpartition("_")[2]) for path in (folder / "run").glob("global_step_*"))
     saved = folder / "run" / f"global_step_{step}"
@@ -104,7 +104,7 @@ def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent
         (start,) = read_probes(folder / "resumed.start", model)
         assert start["version"] == version
         # The extractor may have been updated between a probe and the checkpoint that followed.
-        same = [line for line in read_probes(folder / "probed_run.jsonl", model) if line["version"] == start["version"]]
+        same = [line for line in read_probes(interrupted.probe, model) if line["version"] == start["version"]]
         assert same or model == "extractor"
         assert all(start["fixed"] == pytest.approx(line["fixed"], abs=1e-6) for line in same)
         assert start["fixed"] != pytest.approx(read_probes(folder / "resumed.jsonl", model)[-1]["fixed"], abs=1e-4)
@@ -112,7 +112,7 @@ def test_a_resumed_run_has_the_weights_that_were_saved(folder, interrupted, lent
 
 def test_servers_have_the_weights_of_their_engines_after_updates(folder, interrupted, lent):
     for model in ("actor", "extractor"):
-        lines = [line for name in ("probed_run.jsonl", "resumed.jsonl") for line in read_probes(folder / name, model)]
+        lines = [line for file in (interrupted.probe, folder / "resumed.jsonl") for line in read_probes(file, model)]
         assert len({line["version"] for line in lines}) > 1, f"{model} was never updated"
         for line in lines:
             differences = [abs(a - b) for a, b in zip(line["server"], line["engine"], strict=True)]

@@ -136,7 +136,8 @@ def test_episodes_wait_for_an_endpoint_that_is_down(
     teacher.failures = [refusal(503)]
     report(runtime, make_request("prompt_0"))
     metrics = runtime.finish(lambda: False)
-    assert metrics["comprl/distillations/written"] == 1 and metrics["comprl/extractor/away_seconds"] >= 5
+    assert metrics["comprl/distillations/written"] == 1
+    assert metrics["comprl/extractor/away_seconds"] > 4.9  # a pause of 5 s, by two clocks
     teacher.server.stop()
     report(runtime, make_request("prompt_1"))
     answer: Any = ray.get(runtime.manager.search_and_ask.remote("where to?", "fetch", "room"))
