@@ -33,7 +33,6 @@ def test_a_process_of_the_actor_that_dies_ends_the_run_within_a_minute_and_the_n
 
 def lose(folder: Path, name: str, victim: Callable[[psutil.Process], psutil.Process]) -> None:
     """Run until a step has been saved, then kill the victim of a named process; checks how the run ends."""
-    (folder / "named_run.jsonl").unlink(missing_ok=True)  # of the run before
     run = Run(folder, "trainer.total_training_steps=1000", "trainer.save_freq=1", script="named_run.py")
     steps = folder / "run/metrics.jsonl"
     before = len(steps.read_text().splitlines()) if steps.exists() else 0
