@@ -286,7 +286,8 @@ class ExperienceManager:
         self._free_half.close_step(self._bank)
         samples = self._buffer.collect()
         try:
-            self._journal.quarantined(await self._bank.retire(), self._bank.get, step)
+            async with self._commit.read():
+                self._journal.quarantined(await self._bank.retire(), self._bank.get, step)
         except StoreError as error:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
@@ -342,6 +343,7 @@ class ExperienceManager:
                 "reported": self._reported.state(),
                 "credit": self._credit.state(),
                 "free_half": self._free_half.state(),
+                "events": await asyncio.to_thread(self._journal.end),
             }
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
 
@@ -373,7 +375,8 @@ class ExperienceManager:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._call_log.close, self._step)
+        # In a later file than that of the latest checkpoint, which does not hold them: a resume drops it.
+        await asyncio.to_thread(self._call_log.close, self._step + 1)
         await self._bank.close()
 
     @property
