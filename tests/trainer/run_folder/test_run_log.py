@@ -160,7 +160,7 @@ def test_a_line_that_was_torn_before_the_checkpoint_does_not_spoil_the_next(tmp_
     with events.open("a") as lines:
         lines.write('{"step":2,"ev')
     held = Prefix.of(events)
-    append_record(events, {"step": 2})
+    append_record(events, {"step": 1})
     rewind_run(tmp_path, 1, held)
     append_record(events, {"step": 3})
     assert [event["step"] for event in RunRecord(tmp_path).events()] == [1, 3]
