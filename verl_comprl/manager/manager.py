@@ -334,11 +334,10 @@ class ExperienceManager:
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
             await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
-            totals = vars(self._totals) | {"operations": self._totals.all_operations(self._bank)}
             state = {
                 "step": self._step,
                 "merging": self._merging,
-                "totals": totals,
+                "totals": vars(self._totals) | {"operations": self._totals.all_operations(self._bank)},
                 "queue": self._queue.counts,
                 "reported": self._reported.state(),
                 "credit": self._credit.state(),
@@ -375,8 +374,7 @@ class ExperienceManager:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        # In a later file than that of the latest checkpoint, which does not hold them: a resume drops it.
-        await asyncio.to_thread(self._call_log.close, self._step + 1)
+        await asyncio.to_thread(self._call_log.close, self._step + 1)  # not in the checkpoint: a resume drops that file
         await self._bank.close()
 
     @property
