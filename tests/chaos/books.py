@@ -1,7 +1,7 @@
 """Whether the files of a run agree with one another after whatever happened to it.
 
 For runs of a synchronous trainer that ended with a checkpoint: by themselves, by SIGTERM, or after kills of the driver.
-(A run that was stopped in the middle of a step and continued has counted episodes of which only its bank tells.)
+(One that was stopped in the middle of a step may lack an episode whose record was on its way then.)
 """
 
 import json
@@ -60,6 +60,8 @@ class Books:
             for id, each in self.episodes.items()
             if each["kind"] == "training" and each["outcome"] is not None and not each["error"]
         }
+        self.last = max((line["step"] for line in self.steps), default=0)
+        """Last step that ended. An episode of a later one belongs to no checkpoint."""
         self.events: dict[str, list[Line]] = defaultdict(list)
         for event in self.record.events():
             self.events[event["event"]].append(event)
@@ -114,8 +116,12 @@ class Books:
         return closed
 
     def left(self, event: Line) -> bool:
-        """Whether an event belongs to the step in which the run was stopped, whose episodes are not on record."""
-        return event["step"] > max((line["step"] for line in self.steps), default=0)
+        """Whether an event belongs to a step in which the run was stopped.
+
+        The record of an episode of the last one may be missing; and no metric tells of a manager that was killed then.
+        """
+        episode = self.episodes.get(event.get("episode", ""), {"status": ""})
+        return event["step"] > self.last or episode["status"] == "dropped"
 
 
 def _lines(file: Path) -> list[Line]:
@@ -144,7 +150,7 @@ def _undistilled(books: Books) -> Iterator[str]:
     share = books.learning.get("distill_share", 1.0)
     known = distilled | books.waiting | books.dead
     for id, each in books.finished.items():
-        if each["reported"] and id not in known and is_drawn(id, share):
+        if each["reported"] and each["step"] <= books.last and id not in known and is_drawn(id, share):
             yield f"episode {id} of step {each['step']} has vanished"
 
 
@@ -164,7 +170,7 @@ def _rewards(books: Books) -> Iterator[str]:
             yield f"call {id} was rewarded for another outcome than that of episode {name}"
     lost = books.killed(2 if books.learning.get("utility") == "relative" else 0)
     for name, episode in books.finished.items():
-        if episode["reported"] and episode["step"] not in lost:
+        if episode["reported"] and episode["status"] == "trained" and episode["step"] not in lost:
             for id in _texts_read(episode):
                 if (name, id) not in paid | books.unpaid:
                     yield f"call {id} was not rewarded for episode {name}, which had read it"

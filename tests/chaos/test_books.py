@@ -233,6 +233,27 @@ def test_episodes_of_the_step_in_which_the_run_was_stopped_are_known_by_their_ev
     assert problems(books.write(tmp_path / "in the checkpoint")) == []
 
 
+@pytest.mark.parametrize(
+    ("step", "rewarded", "waits", "problem"),
+    [(4, True, True, ""), (4, False, True, ""), (4, True, False, "left of step 4 has vanished"), (5, True, False, "")],
+)
+def test_episodes_of_a_step_in_which_the_run_was_stopped_are_on_record(
+    tmp_path: Path, step: int, rewarded: bool, waits: bool, problem: str
+) -> None:
+    """Those of step 4 are in its checkpoint, which was written at the stop; those of step 5 are in none."""
+    books = Books()
+    books.episodes.append(episode("left", step, call="c") | {"status": "dropped"})
+    books.events.append(read("left", 5))
+    books.metrics += [{}] * (step == 4)  # of step 5, which was trained after a resume
+    if rewarded:
+        books.calls.append(use("c", "left"))
+    if waits:
+        books.waiting.append("left")
+        books.usage.update(uses=2, successes=2)
+    found = problems(books.write(tmp_path))
+    assert len(found) == bool(problem) and all(problem in text for text in found), found
+
+
 @pytest.mark.parametrize("settings", [{"distill": False}, {"distill_share": 1e-9}])
 def test_what_was_not_to_be_distilled_is_not_missed(tmp_path: Path, settings: dict[str, Any]) -> None:
     books = Books()

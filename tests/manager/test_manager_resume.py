@@ -12,6 +12,8 @@ from managed import WHERE, Extractor, MakeRequest, Open, Setup, answered, until
 
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.record.prefix import Prefix
+from verl_comprl.trainer.run_folder.log import cut_log
 
 STEPS, SAVED = 8, 4
 GOALS = ("open the door", "fetch the key", "leave the room")
@@ -101,6 +103,8 @@ async def test_a_resumed_run_has_the_same_entries_credits_and_samples(
             await killed.manager.save(str(tmp_path / "checkpoint"))
             size = len(killed.bank)
     await killed.manager.close()
+    noted = json.loads((tmp_path / "checkpoint" / "manager.json").read_text())["events"]
+    assert cut_log(tmp_path / "killed.jsonl", Prefix(**noted))
     resumed = await open_manager("killed", **SETTINGS)
     await resumed.manager.restore(str(tmp_path / "checkpoint"))
     assert len(resumed.bank) == size
@@ -110,6 +114,7 @@ async def test_a_resumed_run_has_the_same_entries_credits_and_samples(
 
     expected = await state(whole, tmp_path / "expected")
     assert await state(resumed, tmp_path / "found") == expected
+    assert (tmp_path / "killed.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
     # All parts were in use, or there would be nothing to compare.
     totals = expected["manager.json"]["totals"]
     assert totals["guides"]["explored"] and totals["merges"] == 2 and totals["parse_failures"]

@@ -1,12 +1,15 @@
 """A snapshot that takes long, and what rollouts ask of the manager meanwhile."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 from managed import WHERE, MakeRequest, Setup
 
+from verl_comprl.manager.journal import Journal
 from verl_comprl.manager.messages import EpisodeReport
+from verl_comprl.record.prefix import Prefix
 
 
 async def test_rollouts_are_guided_and_answered_while_a_snapshot_is_written(
@@ -35,3 +38,30 @@ async def test_rollouts_are_guided_and_answered_while_a_snapshot_is_written(
     await asyncio.gather(saving, reporting)
     assert (tmp_path / "snapshot" / "queue.jsonl").read_text() == "", "the episode is not in the snapshot"
     assert (await running.finished())["distillations/return"] == 1
+
+
+async def test_a_snapshot_holds_no_quarantine_without_its_event(
+    running: Setup, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (entry,) = await running.seed("open the door")
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> list[str]:
+        begun.set()
+        await goes_on.wait()
+        return [entry]
+
+    monkeypatch.setattr(running.bank, "retire", slowly)
+    collecting = asyncio.create_task(running.manager.collect(1))
+    await begun.wait()
+    saving = asyncio.create_task(running.manager.save(str(tmp_path / "snapshot")))
+    await asyncio.wait({saving}, timeout=0.5)
+    goes_on.set()
+    await asyncio.gather(collecting, saving)
+    noted = json.loads((tmp_path / "snapshot" / "manager.json").read_text())["events"]
+    assert noted == Prefix.of(tmp_path / "bank.jsonl")._asdict() and noted["size"] > 0
+
+
+def test_a_journal_that_cannot_be_read_costs_its_end_and_no_checkpoint(tmp_path: Path, caplog: Any) -> None:
+    assert Journal(tmp_path).end() is None and "Is a directory" in caplog.text
+    assert Journal().end() is None

@@ -49,6 +49,8 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     trainer.end_episodes = lambda free_memory=False: events.append("end episodes")
     trainer.prepare_step = trainer.take_back_prompts = dict
     trainer.experience_runtime = SimpleNamespace(collect=lambda step: events.append(f"collect {step}") or {})
+    trainer.left = []
+    trainer._episodes = SimpleNamespace(leave=trainer.left.append)
     return trainer
 
 
@@ -116,6 +118,33 @@ def test_waiting_for_rollouts_ends_and_nothing_of_the_step_counts(
     with pytest.raises(RunInterrupted, match=r"stopped after step 4; checkpoint in .*global_step_4"):
         trainer.step({}, {})
     assert events == ["poll", "poll", "poll", "end episodes", "save 4"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved", "deterministic", "step"),
+    [
+        (ComplementarySync, -1, False, 4),  # the checkpoint of step 4 is written now, and its bank knows them
+        (ComplementarySync, 4, False, 5),  # it has been written before they were played
+        (ComplementarySync, -1, True, 5),  # they are played again under the same ids
+        (ComplementarySeparateAsync, -1, False, None),  # they are in the checkpoint's queue
+    ],
+)
+def test_episodes_of_a_step_that_is_left_are_recorded_where_a_resume_keeps_them_if_the_checkpoint_does(
+    tmp_path: Path, events: list, kind: type, saved: int, deterministic: bool, step: int | None
+) -> None:
+    trainer = make_trainer(kind, tmp_path, events)
+    trainer._saved_step = saved
+    trainer.config.actor_rollout_ref.rollout.full_determinism = deterministic
+    trainer.end_episodes = lambda free_memory=False: events.append(f"end episodes, {trainer.left} recorded")
+
+    def wait(*_: Any) -> None:
+        raise stopping.WaitingStopped
+
+    trainer._step_once = wait
+    with pytest.raises(RunInterrupted, match="stopped after step 4"):
+        trainer.step({}, {})
+    assert trainer.left == ([] if step is None else [step])
+    assert events[0] == "end episodes, [] recorded", "one that is running may still be counted"
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 2])  # 2: the step begins a new epoch
@@ -205,7 +234,7 @@ def test_an_evaluation_of_a_checkpoint_that_is_stopped_writes_none(
     trainer.config.trainer.val_only, trainer._first_step = True, 0
     with pytest.raises(RunInterrupted, match="stopped before the evaluation had ended; it has no result"):
         trainer._validate()
-    assert events == ["end episodes"]
+    assert events == ["end episodes"] and trainer.left == []
 
 
 def test_agent_loops_end_before_their_servers(trainer: Any, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

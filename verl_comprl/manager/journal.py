@@ -4,6 +4,7 @@ The bank holds the present entries with their counts; the journal keeps what was
 """
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.record.lines import append_lines, encode, redactor
+from verl_comprl.record.prefix import Prefix
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,19 @@ class Journal:
         self._append(
             {"step": step, "event": "quarantined", "entry": entry.id, "reason": entry.quarantined} for entry in entries
         )
+
+    def end(self) -> dict[str, int] | None:
+        """Return what the file holds, for a checkpoint, and make that durable; None if there is no file to speak of."""
+        if self._file is None:
+            return None
+        try:
+            if self._file.exists():
+                with self._file.open("rb") as lines:
+                    os.fsync(lines.fileno())
+            return Prefix.of(self._file)._asdict()
+        except OSError as error:
+            logger.warning("a resume from this checkpoint goes by the steps in %s: %s", self._file, error)
+            return None
 
     def _append(self, events: Iterable[Mapping[str, Any]]) -> None:
         if self._file is None or not (lines := [self._redact(encode(event)) + b"\n" for event in events]):

@@ -286,7 +286,8 @@ class ExperienceManager:
         self._free_half.close_step(self._bank)
         samples = self._buffer.collect()
         try:
-            self._journal.quarantined(await self._bank.retire(), self._bank.get, step)
+            async with self._commit.read():
+                self._journal.quarantined(await self._bank.retire(), self._bank.get, step)
         except StoreError as error:
             self._fail("retire", error)
         self._buffer.forget((entry.record_id for entry in self._bank.entries()), step)
@@ -333,15 +334,15 @@ class ExperienceManager:
             await self._bank.save(path / "bank")
             self._queue.save(path / "queue.jsonl")
             await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
-            totals = vars(self._totals) | {"operations": self._totals.all_operations(self._bank)}
             state = {
                 "step": self._step,
                 "merging": self._merging,
-                "totals": totals,
+                "totals": vars(self._totals) | {"operations": self._totals.all_operations(self._bank)},
                 "queue": self._queue.counts,
                 "reported": self._reported.state(),
                 "credit": self._credit.state(),
                 "free_half": self._free_half.state(),
+                "events": await asyncio.to_thread(self._journal.end),
             }
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
 
@@ -373,7 +374,7 @@ class ExperienceManager:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._call_log.close, self._step)
+        await asyncio.to_thread(self._call_log.close, self._step + 1)  # not in the checkpoint: a resume drops that file
         await self._bank.close()
 
     @property

@@ -112,6 +112,9 @@ class StoppableTrainer(CheckpointingTrainer):
     def take_back_prompts(self) -> None:
         """Let a resumed run begin with the prompts of the step that is left; those submitted ahead are saved anyway."""
 
+    def record_left_episodes(self, step: int) -> None:
+        """Record what has ended in a step that is left, as of ``step``; what was submitted ahead is saved anyway."""
+
     def _validate(self) -> dict[str, float]:
         """Evaluate; a request to stop ends an evaluation without a result."""
         try:
@@ -126,6 +129,9 @@ class StoppableTrainer(CheckpointingTrainer):
         step, only_evaluates = self.global_steps, self.config.trainer.val_only
         is_to_be_saved = bool(step) and self._saved_step != step and not only_evaluates
         self.end_episodes(free_memory=is_to_be_saved)
+        if not only_evaluates:
+            # They are in the bank that is saved now, so that a resume must keep them; or after the one that was saved.
+            self.record_left_episodes(step if is_to_be_saved else step + 1)
         if is_to_be_saved:
             self._save_checkpoint()
         if only_evaluates:

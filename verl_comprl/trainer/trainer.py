@@ -34,7 +34,7 @@ from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.platform.patches import accept_flush
 from verl_comprl.platform.waiting import begin, call_within, result_within
 from verl_comprl.record.reader import EVALUATIONS, METRICS
-from verl_comprl.trainer.checkpoint.contents import check_ranks, check_same_run, resume_folder
+from verl_comprl.trainer.checkpoint.contents import check_ranks, check_same_run, noted_events, resume_folder
 from verl_comprl.trainer.checkpoint.folders import step_of
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.evaluation_flag import MarkedAgentLoops
@@ -97,13 +97,12 @@ class ComplementaryTrainerMixin(StoppableTrainer):
     def _setup(self) -> None:
         self._lock = lock_run(self._folder, self.progress.note)
         folder = self._resumed_from = resume_folder(self.config, self.progress.note)
-        step = step_of(folder) if folder else -1
         if folder is not None:
             check_same_run(folder, self.config)
             check_ranks(folder, self.config)
         self.prepare()
         self.experience_runtime.open(folder)
-        rewind_run(self._folder, step)
+        rewind_run(self._folder, step_of(folder) if folder else -1, noted_events(folder) if folder else None)
         self.take_back_marker()
         reserve(slot_groups(self.config))
         if self.comprl.shares_slots:  # the servers of both measure the memory that is left
@@ -321,8 +320,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         result = super()._val_metrics_update(data_sources, sample_uids, kept, *args, **kw) | ours
         self.progress.evaluation(self.global_steps, ours)
         bank = {"bank_before": self._bank_before, "bank": self.experience_runtime.bank_checksum()}
-        measured = {"step": self.global_steps, **bank, **ours}
-        append_record(self._folder / EVALUATIONS, measured)
+        append_record(self._folder / EVALUATIONS, {"step": self.global_steps, **bank, **ours})
         self._failures.collect(result)
         self._episodes.take(self.global_steps)
         return result
@@ -350,6 +348,10 @@ class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
     def take_back_prompts(self) -> None:
         """Let the next draw be that of the step that is left: nothing of it is in the checkpoint in this mode."""
         self.train_dataloader.load_state_dict(self._drawn_from)
+
+    def record_left_episodes(self, step: int) -> None:
+        """Record them: they are played again, under other ids, or else with a record that replaces this one."""
+        self._episodes.leave(self.global_steps + 1 if self._is_deterministic else step)
 
     def on_sample_end(self) -> None:
         """Pause the servers before they sleep or get other weights, if they answer the extractor's calls, too.

@@ -2,59 +2,20 @@
 
 import asyncio
 import threading
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from episode_queue import Queue  # pyright: ignore[reportMissingImports]
 from run_folder_page import EPISODE, rows
 from running import undocumented
 
 from verl_comprl.config.tree import RecordConfig
 from verl_comprl.record import RunRecord
-from verl_comprl.rollout.recorder import FIELD, PARTITION, episode_record, pack, unpack
+from verl_comprl.rollout.recorder import PARTITION, episode_record, pack, unpack
 from verl_comprl.trainer.run_folder import episode_log
 from verl_comprl.trainer.run_folder.episode_log import EpisodeLog
 from verl_comprl.trainer.step import keys
-
-
-class Queue:
-    """TransferQueue with one field."""
-
-    def __init__(self) -> None:
-        self.partitions: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-        self.fields: dict[str, torch.Tensor] = {}
-        self.failure: Exception | None = None
-
-    def kv_list(self) -> dict[str, dict[str, dict[str, Any]]]:
-        return {name: dict(keys) for name, keys in self.partitions.items()}
-
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, torch.Tensor]:
-        assert (partition_id, select_fields) == (PARTITION, [FIELD])
-        if self.failure:
-            raise self.failure
-        return {FIELD: torch.nested.as_nested_tensor([self.fields[key] for key in keys], layout=torch.jagged)}
-
-    def kv_clear(self, keys: list[str], partition_id: str) -> None:
-        for key in keys:
-            del self.partitions[partition_id][key]
-
-    def prompt(self, *uids: str) -> None:
-        self.partitions["train"] |= {uid: {"is_prompt": True, "status": "running"} for uid in uids}
-
-    def ended(self, id: str, *, failed: bool = False, evaluation: bool = False) -> None:
-        """An episode has ended, and its worker has sent the record."""
-        self.fields[id] = pack({"id": id, "text": "ä" * (1 + len(self.fields)), "advantage": None})
-        self.partitions[PARTITION][id] = {"failed": failed, "evaluation": evaluation}
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    queue = Queue()
-    for module in (episode_log, keys):
-        monkeypatch.setattr(module, "tq", queue)
-    return queue
 
 
 def written(log: EpisodeLog, folder: Path) -> list[tuple[int, str, str, float | None]]:
@@ -172,6 +133,32 @@ def test_a_step_that_a_stop_has_cut_short_is_written(queue: Queue, tmp_path: Pat
     assert written(log, tmp_path) == [(99, "a_0", "trained", 1.0)]
 
 
+def test_what_has_ended_of_a_step_that_a_stop_has_left_is_dropped(queue: Queue, tmp_path: Path) -> None:
+    """Its prompts are still there; an evaluation that was going on has no result, and its episodes have none either."""
+    log = EpisodeLog(tmp_path, RecordConfig())
+    queue.prompt("a", "b")
+    queue.ended("a_0")
+    queue.ended("b_1")
+    queue.ended("a_1", failed=True)
+    queue.ended("e_0", evaluation=True)
+    queue.partitions[PARTITION]["b_0"] = {}  # is being written
+    log.leave(4)
+    assert written(log, tmp_path) == [(4, "a_0", "dropped", None), (4, "b_1", "dropped", None)]
+    assert log.metrics() == {"comprl/record/episodes_lost": 0.0}
+
+
+def test_a_queue_that_does_not_answer_keeps_no_run_from_stopping(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Any:
+        raise RuntimeError("controller is gone")
+
+    monkeypatch.setattr(queue, "kv_list", fail)
+    log = EpisodeLog(tmp_path, RecordConfig())
+    log.leave(4)
+    assert written(log, tmp_path) == [] and "controller is gone" in capsys.readouterr().out
+
+
 def test_the_steps_to_keep_are_those_of_the_settings(queue: Queue, tmp_path: Path) -> None:
     log = EpisodeLog(tmp_path, RecordConfig(keep_steps=2))
     for step in (1, 2, 3):
@@ -187,6 +174,7 @@ def test_switched_off_it_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     log = EpisodeLog(tmp_path, RecordConfig(enabled=False))
     log.trained(["a_0"], [1.0])
     log.take(1)
+    log.leave(1)
     assert written(log, tmp_path) == [] and log.metrics() == {"comprl/record/episodes_lost": 0.0}
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from verl_comprl.record import RunRecord
+from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.step_files import StepFiles
 from verl_comprl.trainer.run_folder.log import MetricsFile, append_record, rewind_log
 from verl_comprl.trainer.run_folder.rewinding import rewind_run
@@ -101,15 +102,65 @@ def test_a_value_of_an_unknown_type_does_not_end_the_run(tmp_path: Path) -> None
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "data": {"a": "tensor(1.)"}}
 
 
-def test_a_resumed_run_takes_all_its_files_back(tmp_path: Path) -> None:
-    names = ("metrics.jsonl", "evaluations.jsonl", "failures.jsonl", "experience.jsonl")
-    folders = [StepFiles(tmp_path / name) for name in ("episodes", "extractor_calls")]
+def write_steps(run: Path) -> tuple[list[str], list[StepFiles]]:
+    """Write steps 4 to 6 into all files but that of the bank's events; return their names, and those of the folders."""
+    names = ["metrics.jsonl", "evaluations.jsonl", "failures.jsonl"]
+    folders = [StepFiles(run / name) for name in ("episodes", "extractor_calls")]
     for step in (4, 5, 6):
         for name in names:
-            append_record(tmp_path / name, {"step": step})
+            append_record(run / name, {"step": step})
         for files in folders:
             files.append(step, [b'{"step": %d}\n' % step])
-    rewind_run(tmp_path, 5)
-    assert [steps(tmp_path / name) for name in names] == [[4, 5]] * 4
+    return names, folders
+
+
+def test_a_resumed_run_takes_all_its_files_back(tmp_path: Path) -> None:
+    """The events of the bank to what led to that of the checkpoint: also of step 6, but not what came afterwards."""
+    names, folders = write_steps(tmp_path)
+    events = tmp_path / "experience.jsonl"
+    for step in (4, 6, 5):
+        append_record(events, {"step": step})
+    held = Prefix.of(events)
+    for step in (5, 6):
+        append_record(events, {"step": step})
+    rewind_run(tmp_path, 5, held)
+    assert steps(events) == [4, 6, 5]
+    assert [steps(file) for file in tmp_path.glob("experience-*.jsonl")] == [[4, 6, 5, 5, 6]]
+    assert [steps(tmp_path / name) for name in names] == [[4, 5]] * 3
     assert [files.steps() for files in folders] == [[4, 5]] * 2
     assert [record["step"] for record in RunRecord(tmp_path).episodes()] == [4, 5]
+
+
+def test_events_go_by_their_steps_if_the_checkpoint_is_of_another_file_or_does_not_say(tmp_path: Path) -> None:
+    events = tmp_path / "experience.jsonl"
+    append_record(events, {"step": 4, "call": "another"})
+    of_another = Prefix.of(events)
+    events.unlink()
+    for held in (of_another, None):
+        for step in (4, 6, 5):
+            append_record(events, {"step": step})
+        rewind_run(tmp_path, 5, held)
+        assert steps(events) == [4, 5]
+        events.unlink()
+
+
+def test_a_checkpoint_without_events_leaves_none(tmp_path: Path) -> None:
+    events = tmp_path / "experience.jsonl"
+    held = Prefix.of(events)
+    rewind_run(tmp_path, 5, held)
+    assert not events.exists()
+    append_record(events, {"step": 5})
+    rewind_run(tmp_path, 5, held)
+    assert steps(events) == []
+
+
+def test_a_line_that_was_torn_before_the_checkpoint_does_not_spoil_the_next(tmp_path: Path) -> None:
+    events = tmp_path / "experience.jsonl"
+    append_record(events, {"step": 1})
+    with events.open("a") as lines:
+        lines.write('{"step":2,"ev')
+    held = Prefix.of(events)
+    append_record(events, {"step": 1})
+    rewind_run(tmp_path, 1, held)
+    append_record(events, {"step": 3})
+    assert [event["step"] for event in RunRecord(tmp_path).events()] == [1, 3]

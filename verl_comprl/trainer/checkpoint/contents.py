@@ -17,6 +17,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
+from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, TornCheckpoint, flaw
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor
@@ -211,6 +212,20 @@ def check(folder: Path, *, has_engine: bool = True) -> None:
             f"{error}; continue this run with the release that wrote it, or start another one with its bank: "
             f"comprl.initial_bank={folder / 'comprl' / 'bank'}"
         ) from error
+
+
+def noted_events(folder: Path) -> Prefix | None:
+    """Return the events in ``experience.jsonl`` that led to the bank of a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+
+    Returns:
+        None if it has no bank, or does not say: earlier releases did not, nor does a manager that could not read them.
+    """
+    file = folder / "comprl" / "manager.json"
+    noted = json.loads(file.read_bytes()).get("events") if file.exists() else None
+    return Prefix(**noted) if noted else None
 
 
 def load(folder: Path, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float) -> None:

@@ -46,16 +46,41 @@ class EpisodeLog:
         trained, self._trained = self._trained, {}
         if self.writer is None:
             return
+        waiting, alive = self._waiting()
+        states = {key: _status(key, tag, trained, alive) for key, tag in waiting.items()}
+        states = {key: status for key, status in states.items() if status}
+        self._missing += len(trained.keys() - states.keys())
+        self._write(step, states, trained)
+
+    def leave(self, step: int) -> None:
+        """Write the training episodes that have ended by themselves as dropped: a stop has left their step.
+
+        The experience manager may have counted and distilled them. Never raises: a checkpoint is to be written.
+
+        Args:
+            step: Whose file gets them.
+        """
+        if self.writer is None:
+            return
+        try:
+            waiting, _ = self._waiting()
+        except Exception as error:
+            print(f"episodes of the step that is left are not recorded: {error!r}", flush=True)
+            return
+        ended = [key for key, tag in waiting.items() if not (tag.get(FAILED_TAG) or tag.get(EVALUATION_TAG))]
+        self._write(step, dict.fromkeys(ended, "dropped"), {})
+
+    def _waiting(self) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
+        """Return the tags of the records that nobody has taken by their keys, and the prompts that are not trained."""
         # Before the listing: the thread may remove what is listed, and forget it, before it is looked at here.
         taken = self._taken.copy()
         # One listing: a prompt that is submitted after it has no episode in it either.
         partitions = list_keys()
         waiting = {key: tag for key, tag in partitions.get(PARTITION, {}).items() if tag and key not in taken}
-        alive = {prompt_of(key) for key in partitions.get(TRAIN, {})}
-        states = {key: _status(key, tag, trained, alive) for key, tag in waiting.items()}
-        states = {key: status for key, status in states.items() if status}
-        self._missing += len(trained.keys() - states.keys())
-        if states:
+        return waiting, {prompt_of(key) for key in partitions.get(TRAIN, {})}
+
+    def _write(self, step: int, states: Mapping[str, str], trained: Mapping[str, float]) -> None:
+        if states and self.writer:
             self._taken |= states.keys()
             self.writer.write(step, lambda: self._records(step, states, trained), len(states))
 

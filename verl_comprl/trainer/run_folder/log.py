@@ -8,6 +8,7 @@ from typing import Any
 
 from verl_comprl.files import write_atomically
 from verl_comprl.record.lines import append_lines, decode, encode, redactor
+from verl_comprl.record.prefix import Prefix
 
 METRICS_FILE = "metrics_file"
 """Our name among the backends of verl's ``Tracking``."""
@@ -34,8 +35,31 @@ def rewind_log(file: Path, step: int) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if _step(line) <= step]
     if len(kept) < len(lines):
-        shutil.copyfile(file, file.with_name(f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}{file.suffix}"))
-        write_atomically(file, b"".join(kept))
+        _replace(file, b"".join(kept))
+
+
+def cut_log(file: Path, kept: Prefix) -> bool:
+    """Drop what was appended after a checkpoint noted ``kept``; the file as it was is kept with a time stamp.
+
+    Args:
+        file: The log; it may be missing.
+        kept: What belongs to the checkpoint.
+
+    Returns:
+        Whether the file begins with that. It is left as it is if not: the checkpoint is of another folder, or of a part
+        of the run that was given up.
+    """
+    content = file.read_bytes() if file.exists() else b""
+    if not kept.begins(content):
+        return False
+    if len(content) > kept.size:
+        _replace(file, content[: kept.size])
+    return True
+
+
+def _replace(file: Path, content: bytes) -> None:
+    shutil.copyfile(file, file.with_name(f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}{file.suffix}"))
+    write_atomically(file, content)
 
 
 def _step(line: bytes) -> float:
