@@ -18,7 +18,8 @@ function last(curve, label, now) {
   const [x, y, low, high] = [series.x, series.y, series.low, series.high].map((column) => column.at(-1));
   const when = x === 0 ? "before training" : curve.pooled === 1 ? `step ${x}`
     : x === now ? `last ${curve.pooled} steps` : `${curve.pooled} steps to ${x}`;
-  return { text: percent(y), note: [when, low != null && `95 %: ${Math.round(100 * low)}–${Math.round(100 * high)} %`].filter(Boolean).join(" · ") };
+  const interval = low == null ? "" : `95 %: ${Math.round(100 * low)}–${Math.round(100 * high)} %`;
+  return { text: percent(y), note: [when, interval.replaceAll(" ", "\u00a0")].filter(Boolean).join(" · ") };
 }
 
 // Rows of the entries by the certain end of their gain's interval: the largest first, or the smallest.
