@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from verl_comprl.curves.bands import Band
 from verl_comprl.plot.panel import Line, draw_lines, spread
@@ -59,7 +59,8 @@ def test_a_long_name_leaves_the_axes_their_width() -> None:
 def test_no_stroke_continues_a_line_that_ends_early() -> None:
     panel = Figure().subplots()
     draw_lines(panel, [line("long", [0, 40], [0.1, 0.9]), line("short", [0, 20], [0.1, 0.5])], share=True)
-    strokes = {str(text.get_text()).partition(":")[0]: text.arrow_patch for text in panel.texts}
+    names = [text for text in panel.texts if isinstance(text, Annotation)]
+    strokes = {name.get_text().partition(":")[0]: name.arrow_patch for name in names}
     assert strokes["long"] is not None and strokes["short"] is None
 
 
