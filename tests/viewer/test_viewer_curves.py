@@ -38,11 +38,11 @@ def test_an_interval_of_training_knows_which_rollouts_are_of_one_prompt() -> Non
 
 def test_pooled_steps_are_of_different_prompts_and_a_line_without_rollouts_is_none_of_them() -> None:
     count = 3 * POINTS - 1
-    steps = [line(step, guided__success=0.5, guided__rollouts=2) for step in range(1, count + 1)]
-    trained = {(step, "guided"): [(f"prompt {step}", True), (f"prompt {step}", False)] for step in range(1, count + 1)}
+    steps = [line(step, guided__success=step % 2, guided__rollouts=2) for step in range(1, count + 1)]
+    trained = {(step, "guided"): 2 * [(f"prompt {step}", step % 2 == 1)] for step in range(1, count + 1)}
     guided = series(curves([*steps, line(count, bank__size=1)], [], trained), "Success in training")["with experience"]
-    assert (guided["low"][1], guided["high"][1]) == pytest.approx(wilson_interval(3, 6))
-    assert (guided["low"][-1], guided["high"][-1]) == pytest.approx(wilson_interval(2, 4))  # its third line has none
+    assert (guided["low"][1], guided["high"][1]) == pytest.approx(wilson_interval(1, 3))
+    assert (guided["low"][-1], guided["high"][-1]) == pytest.approx(wilson_interval(1, 2))  # its third line has none
 
 
 def test_what_intervals_cannot_know_is_said() -> None:
