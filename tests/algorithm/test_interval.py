@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.algorithm.interval import effective_count, wilson_interval
+from verl_comprl.algorithm.interval import effective_count, pooled_interval, wilson_interval
 
 
 def test_by_hand() -> None:
@@ -44,3 +44,10 @@ def test_trials_of_one_task_by_hand() -> None:
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=60))
 def test_they_count_as_more_than_the_tasks_and_less_than_the_trials(trials: list[tuple[int, bool]]) -> None:
     assert len(dict(trials)) <= effective_count(trials) <= len(trials) + 1e-9
+
+
+def test_an_interval_counts_trials_as_they_tell() -> None:
+    trials = [(task, float(n < wins)) for task, wins in enumerate((4, 3, 1, 0)) for n in range(4)]  # 4.8, see above
+    assert pooled_interval(trials) == pytest.approx(wilson_interval(2.4, 4.8))
+    assert pooled_interval(trials, 0.25) == pytest.approx(wilson_interval(1.2, 4.8))
+    assert pooled_interval([("a", 1), ("b", 1)], 1 + 1e-16) == wilson_interval(2, 2)

@@ -1,6 +1,7 @@
 """The command ``comprl view``."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,14 +28,26 @@ def test_one_run_is_written_into_its_folder(folder: Path, capsys: pytest.Capture
 
 def test_several_runs_are_written_where_one_is(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main.main(["view", str(folder), str(folder)]) == 0 and (tmp_path / "view.html").exists()
+    other = shutil.copytree(folder, tmp_path / "other")
+    assert main.main(["view", str(folder), str(other)]) == 0 and (tmp_path / "view.html").exists()
     assert main.main(["view", str(folder), "--output", "new/page.html"]) == 0
     assert (tmp_path / "new" / "page.html").exists()
 
 
+def test_a_run_that_is_named_twice_is_shown_once(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["view", str(folder), "run/../run"]) == 0
+    assert (folder / "view.html").read_text().count('id="run') == (folder / "view.html").read_text().count('id="run0')
+    assert not (tmp_path / "view.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["nowhere"], "nowhere is not"), ([".", "--episodes", "-1"], "-1 episodes: the number must be at least 0")],
+    [
+        (["nowhere"], "nowhere is not"),
+        ([".", "--episodes", "-1"], "-1 episodes: the number must be at least 0"),
+        ([".", "--output", ""], "--output is empty; name a file, such as view.html"),
+    ],
 )
 def test_what_cannot_be_shown_is_exit_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
@@ -62,7 +75,19 @@ def test_a_file_that_cannot_be_written_is_called_what_the_user_calls_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["view", str(folder), "--output", "/proc/x.html"]) == 2
-    assert capsys.readouterr().err.endswith(": '/proc/x.html'\n")
+    expected = "comprl view: --output /proc/x.html cannot be written: No such file or directory\n"
+    assert capsys.readouterr().err == expected
+    (folder.parent / "note").touch()
+    assert main.main(["view", str(folder), "--output", str(folder.parent / "note" / "new" / "x.html")]) == 2
+    assert capsys.readouterr().err == (
+        f"comprl view: --output {folder.parent / 'note' / 'new' / 'x.html'} cannot be written: Not a directory\n"
+    )
+
+
+def test_a_run_that_cannot_be_read_is_not_taken_for_an_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "evaluations.jsonl").mkdir()
+    assert main.main(["view", str(folder), "--output", str(folder.parent / "x.html")]) == 2
+    assert capsys.readouterr().err.endswith(f"Is a directory: '{folder / 'evaluations.jsonl'}'\n")
 
 
 def test_the_viewer_imports_neither_verl_nor_torch() -> None:

@@ -29,10 +29,24 @@ def test_a_pipe_gets_the_page_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_wrong_usage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["watch", str(tmp_path)]) == 2
-    assert main.main(["watch", str(write_run(tmp_path / "run", STEPS)), "--interval", "0"]) == 2
-    first, second = capsys.readouterr().err.splitlines()
+    run = str(write_run(tmp_path / "run", STEPS))
+    for interval in ("0", "nan", "inf"):
+        assert main.main(["watch", run, "--interval", interval]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
     assert first == f"comprl watch: {tmp_path} is not the folder of a run: it has no config.yaml"
-    assert second == "comprl watch: --interval 0 must be above 0"
+    assert others == [
+        f"comprl watch: --interval {interval} must be a number of seconds above 0" for interval in ("0", "nan", "inf")
+    ]
+
+
+def test_a_pipe_that_has_nothing_but_ascii_gets_the_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "Läufe" / ("run" * 40), STEPS)
+    command = [sys.executable, "-m", "verl_comprl.cli.main", "watch", str(folder)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    page = done.stdout.decode("ascii")
+    assert page.startswith("complementary - running") and "/L?ufe/" in page and "5.0 s per step - about" in page
 
 
 def read_until(terminal: int, text: bytes, limit: float = 120.0) -> bytes:

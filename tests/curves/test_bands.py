@@ -39,3 +39,12 @@ def test_a_moving_mean_stays_within_its_values(series: dict[int, float], width: 
 def test_a_moving_mean_is_centred() -> None:
     assert moving_mean({1: 0.0, 2: 3.0, 4: 6.0, 5: 0.0}, 3) == {1: 1.5, 2: 3.0, 4: 3.0, 5: 3.0}
     assert moving_mean({1: 2.0, 2: 4.0}, 1) == {1: 2.0, 2: 4.0}
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 10])
+def test_a_moving_mean_is_over_as_many_values_as_it_says(width: int) -> None:
+    """One value among zeros is in the means of ``width`` steps, with the weight of one of ``width``."""
+    smooth = moving_mean({step: float(step == 20) for step in range(40)}, width)
+    near = [step for step, value in smooth.items() if value]
+    assert len(near) == width and {smooth[step] for step in near} == {1 / width}
+    assert near[0] + near[-1] in (40, 41)  # around it

@@ -1,8 +1,10 @@
 """The figures of runs: which are drawn, from which metrics, and that they are the same every time."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from run_folders import halves, write_run
 
@@ -61,7 +63,60 @@ def test_arms_are_compared_and_the_baseline_is_in_both_halves(groups: list[Group
 def test_captions_say_how_many_runs_a_group_has(groups: list[Group]) -> None:
     figure = Drawing(groups, window=1)._compare(FIGURES["success"])
     assert figure is not None
-    assert figure.get_supxlabel().startswith("complementary (3 runs); baseline (1 run). Shaded: 95 %")
+    assert figure.get_supxlabel().replace("\n", " ") == (
+        "complementary (3 runs); baseline (1 run). Dashed: without experience, all episodes free. "
+        "Shaded: 95 % t-interval of the mean over runs."
+    )
+
+
+def caption(folder: Path, counts: Mapping[str, int], window: int, name: str = "success") -> str:
+    """Of a figure of so many runs of each arm."""
+    steps = {step: halves(0.5, 0.25) | evaluation(0.5, 0.25) for step in range(1, 9)}
+    folders = [
+        write_run(folder / f"{arm}{seed}", steps, arm=arm, seed=seed)
+        for arm, count in counts.items()
+        for seed in range(count)
+    ]
+    drawing = Drawing(group_runs([open_run(folder) for folder in folders]), window)
+    figure = drawing._halves() if name == GUIDED_FREE else drawing._compare(FIGURES[name])
+    assert figure is not None
+    return figure.get_supxlabel().replace("\n", " ").partition(". ")[2]
+
+
+@pytest.mark.parametrize("name", ["success", GUIDED_FREE])
+def test_captions_explain_what_is_faint(name: str, tmp_path: Path) -> None:
+    cases = {
+        "one": ({"complementary": 1}, 4, "Faint: single steps of one run. Moving mean over 4 steps."),
+        "two": ({"complementary": 2}, 4, "Faint: each of two runs. Moving mean over 4 steps."),
+        "mixed": (
+            {"complementary": 2, "offline": 1},
+            4,
+            "Faint: each of two runs, single steps of one run. Moving mean over 4 steps.",
+        ),
+        "not smoothed": ({"complementary": 2, "offline": 1}, 1, "Faint: each of two runs."),
+    }
+    for folder, (counts, window, expected) in cases.items():
+        assert caption(tmp_path / folder, counts, window, name) == expected
+
+
+def test_captions_of_evaluations_name_their_intervals_and_the_dashed_lines(tmp_path: Path) -> None:
+    assert caption(tmp_path, {"complementary": 1, "baseline": 2}, 4, "evaluation") == (
+        "Dashed: without experience, all episodes free. "
+        "Shaded, of a single run: 95 % Wilson interval over its episodes. Faint: each of two runs."
+    )
+
+
+def test_the_reward_has_bounds(tmp_path: Path) -> None:
+    folders = [
+        write_run(
+            tmp_path / str(seed), {step: halves(0.5, 0.25, extractor__reward=reward) for step in (1, 2)}, seed=seed
+        )
+        for seed, reward in enumerate((1.0, 1.0, 0.5))
+    ]
+    figure = Drawing(group_runs([open_run(folder) for folder in folders]), 1)._compare(FIGURES["extractor_reward"])
+    assert figure is not None
+    (band,) = figure.axes[0].collections
+    assert max(y for _, y in np.asarray(band.get_paths()[0].vertices)) == 1.0
 
 
 def test_long_titles_of_panels_do_not_meet(groups: list[Group]) -> None:

@@ -1,5 +1,6 @@
 """Names at the ends of lines do not overlap and stay in place."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from verl_comprl.curves.bands import Band
 from verl_comprl.plot.panel import Line, draw_lines, spread
@@ -53,6 +54,41 @@ def test_a_long_name_leaves_the_axes_their_width() -> None:
     boxes = [Text.get_window_extent(text) for text in panel.texts]  # without the arrows
     assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(boxes)), "labels overlap"
     assert panel.get_window_extent().width > figure.bbox.width * 0.4
+
+
+def test_no_stroke_continues_a_line_that_ends_early() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [line("long", [0, 40], [0.1, 0.9]), line("short", [0, 20], [0.1, 0.5])], share=True)
+    names = [text for text in panel.texts if isinstance(text, Annotation)]
+    strokes = {name.get_text().partition(":")[0]: name.arrow_patch for name in names}
+    assert strokes["long"] is not None and strokes["short"] is None
+
+
+def test_the_step_of_a_line_that_ends_early_is_not_broken() -> None:
+    panel = Figure().subplots()
+    draw_lines(panel, [line("a", [0, 180], [0.1, 0.5]), line("complementary", [0, 40], [0.1, 0.94])], share=True)
+    label = panel.texts[1].get_text()
+    assert label == "complementary: 94\N{NO-BREAK SPACE}%\n(step\N{NO-BREAK SPACE}40)"
+
+
+def test_bands_stay_within_what_is_possible_and_markers_are_whole() -> None:
+    wide = Band([0, 9], [0.9, 1.0], [-0.1, 0.5], [1.4, 1.5])
+    for bounds, expected in (((0.0, math.inf), (0.0, 1.5)), ((-1.0, 1.0), (-0.1, 1.0)), (None, (0.0, 1.0))):
+        panel = Figure().subplots()
+        line = Line("a", "#000000", wide, markers=True)
+        draw_lines(panel, [line], share=True) if bounds is None else draw_lines(panel, [line], bounds=bounds)
+        heights = np.asarray(panel.collections[0].get_paths()[0].vertices)[:, 1]
+        assert (min(heights), max(heights)) == pytest.approx(expected)
+        assert not panel.lines[0].get_clip_on()
+
+
+def test_axis_and_names_write_percent_alike() -> None:
+    figure = Figure()
+    panel = figure.subplots()
+    draw_lines(panel, [line("a", [0, 9], [0.1, 1.0])], share=True)
+    figure.draw_without_rendering()
+    ticks = [label.get_text().replace("\N{NO-BREAK SPACE}", " ") for label in panel.get_yticklabels()]
+    assert "100 %" in ticks and panel.texts[0].get_text() == "a: 100 %"
 
 
 def test_a_share_and_its_unit_stay_together() -> None:

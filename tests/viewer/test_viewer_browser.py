@@ -106,6 +106,8 @@ def test_an_episode_shows_experience_questions_and_what_carries_loss(
     assert guided["guide"]["text"].partition("\n")[2] in texts(browser, ".guide")[0]
     asked = [question for turn in guided["turns"] for question in turn["questions"]]
     assert len(asked) == len(texts(browser, ".question")) and asked[0]["answer"] in texts(browser, ".question")[0]
+    facts = [text.split("\n") for text in texts(browser, ".detail .facts div")]
+    assert ["weights", str(guided["weight_versions"][0])] in facts and len({*guided["weight_versions"]}) == 1
     assert texts(browser, ".response .loss") == [turn["response"] for turn in guided["turns"]]
     browser.evaluate("document.querySelectorAll('.detail details').forEach(item => { item.open = true; })")
     marked = browser.evaluate("[...document.querySelectorAll('.raw .loss')].map(item => item.textContent)")
@@ -230,6 +232,20 @@ def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:
     assert browser.evaluate("document.querySelectorAll('.pane')[0].querySelector('.detail')") is None
     click(browser, "[aria-label='Close this side']")
     browser.wait("document.querySelectorAll('.pane').length === 1")
+
+
+def test_an_address_that_was_passed_on_is_read(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank%7C1/extractor", ".pane:nth-child(2) .list .row")
+    assert browser.evaluate("[...document.querySelectorAll('select.run')].map(item => item.value)") == ["0", "1"]
+    for broken in ("#%", "#0/bank/%E0%A4%A"):
+        show(browser, page, broken, ".pane .tabs")
+        assert browser.problems == []
+    assert texts(browser, ".detail .empty") == ["%E0%A4%A is not among the entries of this run."]
+    choose(browser, "Search entries", "a|1/bank", "input")  # no second side
+    browser.wait("location.hash.includes('?q=')")
+    show(browser, page, browser.evaluate("location.hash"), ".pane .list")
+    assert browser.evaluate("document.querySelector('[type=search]').value") == "a|1/bank"
+    assert browser.evaluate("document.querySelectorAll('.pane').length") == 1
 
 
 def test_a_long_list_holds_few_rows(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:

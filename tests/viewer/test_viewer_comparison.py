@@ -8,17 +8,32 @@ from verl_comprl.viewer.comparison import Comparison, Tally
 
 
 def compared(successes: int, count: int, free: Tally) -> Comparison:
+    """Guided episodes of one prompt each, all of whose prompts have the same free ones."""
     comparison = Comparison()
     for number in range(count):
-        comparison.add(number < successes, "prompt", free)
+        comparison.add(number < successes, f"prompt {number}", free)
     return comparison
 
 
 def test_the_interval_is_newcombes() -> None:
-    # Newcombe (1998), Table II, example (a), method 10: 56/70 against 48/80.
-    comparison = compared(56, 70, Tally(80, 48))
-    assert comparison.gain == pytest.approx(0.2)
-    assert comparison.gain_interval == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    # Newcombe (1998), Table II, example (b), method 10: 9/10 against 3/10, each episode of a prompt of its own.
+    comparison = Comparison()
+    for number in range(10):
+        comparison.add(number < 9, f"prompt {number}", Tally(1, int(number < 3)))
+    assert comparison.gain == pytest.approx(0.6)
+    assert comparison.gain_interval == pytest.approx((0.1705, 0.8090), abs=5e-5)
+
+
+def test_episodes_of_a_prompt_that_always_end_alike_tell_as_much_as_one() -> None:
+    once, often = Comparison(), Comparison()
+    for number in range(4):
+        for comparison, times in ((once, 1), (often, 8)):
+            for _ in range(times):
+                comparison.add(number < 3, f"prompt {number}", Tally(times, times * (number < 2)))
+    assert often.free_count == 8 * once.free_count and often.gain == once.gain
+    assert often.compared_interval == pytest.approx(once.compared_interval)
+    assert often.free_interval == pytest.approx(once.free_interval)
+    assert often.gain_interval == pytest.approx(once.gain_interval)
 
 
 def test_each_guided_episode_is_compared_with_its_own_prompt() -> None:
@@ -35,8 +50,22 @@ def test_a_prompt_without_free_episodes_counts_as_a_use_only() -> None:
     comparison.add(True, "known", Tally(2, 1))
     comparison.add(False, "unknown", None)
     comparison.add(False, "empty", Tally())
-    assert comparison.guided.rate == pytest.approx(1 / 3) and comparison.matched.rate == 1.0
+    assert comparison.rate == pytest.approx(1 / 3) and comparison.matched == [("known", True)]
     assert comparison.gain == 0.5
+
+
+def test_what_is_shown_next_to_the_free_rate_agrees_with_the_gain() -> None:
+    comparison = Comparison()
+    comparison.add(False, "known", Tally(4, 1))
+    assert comparison.compared_rate == comparison.rate == 0
+    interval = comparison.compared_interval
+    for prompt in ("lost", "lost too"):
+        comparison.add(True, prompt, None)
+    assert comparison.rate == pytest.approx(2 / 3) and comparison.gain == -0.25
+    assert comparison.compared_rate == 0 and comparison.compared_interval == interval
+    alone = Comparison()
+    alone.add(True, "lost", None)
+    assert alone.compared_rate == 1 and alone.free_rate is None and alone.gain is None
 
 
 def test_few_uses_prove_nothing() -> None:
@@ -46,7 +75,8 @@ def test_few_uses_prove_nothing() -> None:
 
 
 def test_nothing_is_claimed_without_episodes() -> None:
-    assert Comparison().gain is None and Comparison().free_interval is None and Tally().interval is None
+    assert Comparison().gain is None and Comparison().free_interval is None
+    assert Comparison().compared_interval is None and Comparison().gain_interval is None
 
 
 @given(st.integers(3, 50), st.integers(1, 50), st.data())

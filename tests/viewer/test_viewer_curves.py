@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.algorithm.interval import effective_count, wilson_interval
 from verl_comprl.viewer.curves import POINTS, curves
 
 
@@ -23,6 +23,41 @@ def test_steps_are_pooled_by_their_rollouts() -> None:
     free = series(curves(steps, []), "Success in training")["without"]
     assert [*free["x"]] == [*range(2, count + 1, 2)] and {*free["y"]} == {0.75}
     assert (free["low"][0], free["high"][0]) == pytest.approx(wilson_interval(3, 4))
+
+
+def test_an_interval_of_training_knows_which_rollouts_are_of_one_prompt() -> None:
+    rollouts = {1: [("a", True)] * 3 + [("a", False), *[("b", False)] * 4], 2: [("c", True)] * 8}
+    steps = [line(step, free__success=rate, free__rollouts=8) for step, rate in ((1, 0.375), (2, 1))]
+    found = curves(steps, [], {(step, "free"): outcomes for step, outcomes in rollouts.items()})
+    free = series(found, "Success in training")["without"]
+    count = effective_count(rollouts[1])
+    assert count < 8 and (free["low"][0], free["high"][0]) == pytest.approx(wilson_interval(0.375 * count, count))
+    assert (free["low"][1], free["high"][1]) == pytest.approx(wilson_interval(1, 1))
+    assert found[0]["note"] == "each step, 95 % intervals"
+
+
+def test_pooled_steps_are_of_different_prompts_and_a_line_without_rollouts_is_none_of_them() -> None:
+    count = 3 * POINTS - 1
+    steps = [line(step, guided__success=step % 2, guided__rollouts=2) for step in range(1, count + 1)]
+    trained = {(step, "guided"): 2 * [(f"prompt {step}", step % 2 == 1)] for step in range(1, count + 1)}
+    guided = series(curves([*steps, line(count, bank__size=1)], [], trained), "Success in training")["with experience"]
+    assert (guided["low"][1], guided["high"][1]) == pytest.approx(wilson_interval(1, 3))
+    assert (guided["low"][-1], guided["high"][-1]) == pytest.approx(wilson_interval(1, 2))  # its third line has none
+
+
+def test_what_intervals_cannot_know_is_said() -> None:
+    steps = [line(step, free__success=0.5, free__rollouts=2) for step in (1, 2)]
+    outcomes = [("a", True), ("a", False)]
+    notes = [curves(steps, [], trained)[0]["note"] for trained in (
+        {(1, "free"): outcomes, (2, "free"): outcomes}, {(1, "free"): outcomes, (2, "free"): outcomes[:1]}, {}
+    )]  # fmt: skip
+    assert notes == [
+        "each step, 95 % intervals",
+        "each step, 95 % intervals, of rollouts where episodes are not on record",
+        "each step, 95 % intervals of rollouts, since episodes are not on record",
+    ]
+    missing = series(curves(steps, [], {(2, "free"): outcomes[:1]}), "Success in training")["without"]
+    assert (missing["low"][1], missing["high"][1]) == pytest.approx(wilson_interval(1, 2))
 
 
 def test_of_pooled_steps_the_first_may_be_fewer() -> None:
@@ -53,6 +88,11 @@ def test_evaluations_keep_their_intervals_and_their_tasks() -> None:
     (point,) = zip(*(series(found, "b/c")["with experience"][key] for key in ("x", "y", "low", "high")), strict=True)
     assert point == (7, 0.5, 0.4, 0.6)
     assert series(found, "a")["without"]["low"] == (None,)
+
+
+def test_a_single_task_has_no_curve_next_to_that_of_all() -> None:
+    line = {"step": 1, "comprl/eval/success_without": 0.5, "comprl/eval/a/success_without": 0.5}
+    assert [curve["title"] for curve in curves([], [line])] == ["Success in evaluations"]
 
 
 def test_of_two_evaluations_of_a_step_the_first_counts() -> None:

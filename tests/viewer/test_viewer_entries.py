@@ -89,8 +89,17 @@ def test_uses_are_compared_with_the_free_half_of_their_prompt_and_answers_counte
     entries.read_events([written("a", 1), *guided, read("a", "q_1", True, asked=True)])
     row = rows(entries, {"p": Tally(4, 1), "q": Tally(4, 3)})["a"]
     assert (row["uses"], row["rate"], row["free"]) == (3, 2 / 3, (0.25 + 0.25 + 0.75) / 3)
-    assert row["asked"] == [1, 1] and row["free_count"] == 8
+    assert row["asked"] == [1, 1] and row["free_count"] == 8 and row["matched"] == 3
     assert row["gain_low"] < row["gain"] == 2 / 3 - 1.25 / 3 < row["gain_high"]
+
+
+def test_next_to_the_free_half_stand_the_uses_that_are_compared_with_it() -> None:
+    entries = Entries()
+    entries.read_events([written("a", 1), read("a", "p_0", False), read("a", "x_0", True), read("a", "y_0", True)])
+    row = rows(entries, {"p": Tally(4, 1)})["a"]
+    assert (row["uses"], row["matched"], row["rate"]) == (3, 1, 2 / 3)
+    assert (row["compared"], row["free"], row["gain"]) == (0, 0.25, -0.25)
+    assert row["interval"][0] == 0 < row["interval"][1]
 
 
 def test_an_entry_that_was_given_to_the_run_has_the_text_that_was_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from visits import choose, click, count, hashes, show, texts
 
 from benchmarks.chromium import Tab
-from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.algorithm.interval import effective_count, wilson_interval
 from verl_comprl.record import RunRecord
 from verl_comprl.viewer.view import write_view
 
@@ -48,14 +48,15 @@ def entries(episodes: dict[str, Record]) -> list[Record]:
 
 def worth(guided: list[Record], free: dict[str, list[bool]]) -> Record:
     """Success with an entry, that of the free halves of the same prompts, and Newcombe's interval of the difference."""
-    successes = [episode["outcome"]["success"] for episode in guided]
-    rates = [sum(free[episode["prompt"]]) / len(free[episode["prompt"]]) for episode in guided]
-    rate, other = fmean(successes), fmean(rates)
-    count = sum(len(free[prompt]) for prompt in {episode["prompt"] for episode in guided})
-    lowest, highest = wilson_interval(sum(successes), len(successes))
-    free_lowest, free_highest = wilson_interval(other * count, count)
+    outcomes = [(episode["prompt"], episode["outcome"]["success"]) for episode in guided]
+    others = [(prompt, success) for prompt in dict(outcomes) for success in free[prompt]]
+    rate = fmean(success for _, success in outcomes)
+    other = fmean(fmean(free[prompt]) for prompt, _ in outcomes)
+    count, free_count = effective_count(outcomes), effective_count(others)
+    lowest, highest = wilson_interval(rate * count, count)
+    free_lowest, free_highest = wilson_interval(other * free_count, free_count)
     return {
-        "uses": len(successes),
+        "uses": len(outcomes),
         "rate": rate,
         "free": other,
         "low": rate - other - hypot(rate - lowest, free_highest - other),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from verl_comprl.algorithm.interval import effective_count, wilson_interval
 from verl_comprl.viewer import run
 from verl_comprl.viewer.run import CollectedRun
 
@@ -63,7 +64,8 @@ def test_of_many_episodes_whole_steps_are_kept_with_the_last(made: Path) -> None
     blocks = collect(made, kept=50)
     kept = [row["step"] for row in details(blocks, "episodes") if row]
     assert {*kept} == {3, 6} and len(kept) == 48
-    assert len(blocks["r/episodes"]["columns"]["id"]) == 144
+    assert len(blocks["r/episodes"]["columns"]["id"]) == 144 and blocks["r"]["kept"] == 48
+    assert collect(made)["r"]["kept"] == 144
 
 
 def test_of_a_large_run_not_all_turns_are_kept_unless_asked_for(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +88,17 @@ def test_the_heading_has_models_and_size(made: Path) -> None:
     assert facts["actor"] == "Qwen2.5-1.5B-Instruct" and facts["prompts per step"] == 3 and facts["steps"] == 6
 
 
+def test_intervals_of_training_are_those_of_its_prompts(made: Path) -> None:
+    curve = collect(made)["r"]["curves"][0]
+    assert curve["title"] == "Success in training" and curve["note"] == "each step, 95 % intervals"
+    episodes = [item for item in lines(made, "episodes") if item["step"] == 6 and not item["guided"]]
+    outcomes = [(item["prompt"], item["outcome"]["success"]) for item in episodes]
+    free = next(item for item in curve["series"] if item["label"] == "without")
+    count = effective_count(outcomes)
+    expected = wilson_interval(count * sum(success for _, success in outcomes) / len(outcomes), count)
+    assert (free["low"][-1], free["high"][-1]) == pytest.approx(expected)
+
+
 def test_a_failed_episode_is_shown_and_counted_nowhere_else(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(made, folder)
@@ -105,3 +118,12 @@ def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path)
         (tmp_path / "note.txt").write_text(content)
     with pytest.raises(FileNotFoundError, match=r"not the folder of a run.*metrics\.jsonl"):
         CollectedRun(tmp_path, "name", 0)
+
+
+def test_a_run_that_is_starting_has_nothing_to_show_yet(tmp_path: Path) -> None:
+    for name in ("train.log", "config.yaml"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).touch()
+        with pytest.raises(FileNotFoundError, match=f"^{folder} has nothing recorded yet; try again after the first "):
+            CollectedRun(folder, "name", 0)

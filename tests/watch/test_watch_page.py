@@ -57,7 +57,7 @@ def test_a_wide_page_has_it_all(tmp_path: Path) -> None:
     assert row(page, "extractor") == ["extractor", "2", "updates"] and row(page, "reward")[1:3] == ["-0.50", "-0.50"]
     assert row(page, "bank")[:3] == ["bank", "24", "entries"] and "0.75 uses per written entry" in page
     assert row(page, "memory of actor")[3:5] == ["1.5", "GB"]
-    assert page.rstrip().endswith("ago · q quits")
+    assert page.splitlines()[2].endswith("ago · q quits")
 
 
 @pytest.mark.parametrize("width", [96, 104, 150])
@@ -95,6 +95,16 @@ def test_a_step_that_the_manager_did_not_close_is_no_baseline(tmp_path: Path) ->
 def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
     page = shown(write_run(tmp_path / "run", {1: halves(0.5, 0.25, rollouts__failed__server=2.0)}), 80)
     assert "! 2 rollouts failed: server" in page and "train.log" in page.replace("\n", "")  # the path may be broken
+
+
+def test_a_low_terminal_shows_what_went_wrong_and_how_to_quit(tmp_path: Path) -> None:
+    """Of 80 columns and 24 lines, of which the last ones are cut off."""
+    failed = {f"rollouts__failed__{name}": 2.0 for name in ("server", "environment", "manager")}
+    last = STEPS[15] | EVALUATION | halves(0.5, 0.25, extractor__away=1.0, queue__dead=1.0, **failed)
+    lines = shown(write_run(tmp_path / "run", STEPS | {15: last}), 80).splitlines()
+    assert len(lines) > 24
+    assert sum(line.startswith("!") for line in lines[:24]) == 5
+    assert sum("q quits" in line for line in lines[:24]) == 1
 
 
 def test_a_run_without_a_step_has_a_page(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ def test_a_run_that_starts_has_only_its_log(tmp_path: Path) -> None:
     assert run.status() == "running" and run.state.step == 1 and run.total == 60
 
 
+def test_before_the_first_step_a_run_may_be_silent_for_longer(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", {0: {"comprl/eval/success_without": 0.25}})
+    touched(folder, ago=590)
+    assert watched(folder).status() == "starting"
+    touched(folder, ago=700)
+    assert watched(folder).status() == "silent for 11 min 40 s"
+    append(folder, {1: halves(0.5, 0.25)})
+    touched(folder, ago=590)
+    assert watched(folder).status() == "silent for 9 min 50 s"
+
+
 def test_new_steps_are_followed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", {0: {"comprl/eval/success_without": 0.25}, 1: halves(0.5, 0.25)})
     run = watched(folder)

@@ -43,3 +43,16 @@ def effective_count(outcomes: Iterable[tuple[Hashable, float]]) -> float:
         return tasks
     spread = sum((sum(trials) - rate * len(trials)) ** 2 for trials in by_task.values()) * tasks / (tasks - 1)
     return max(tasks, count**2 * rate * (1 - rate) / max(spread, count * rate * (1 - rate)))
+
+
+def pooled_interval(outcomes: Iterable[tuple[Hashable, float]], rate: float | None = None) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of the success of trials some of which are of the same task.
+
+    Args:
+        outcomes: Task and success, 0 or 1, of each trial; at least one.
+        rate: Success to give the interval of, if it weights the trials otherwise; None for their mean.
+    """
+    outcomes = list(outcomes)
+    count = effective_count(outcomes)
+    rate = sum(success for _, success in outcomes) / len(outcomes) if rate is None else rate
+    return wilson_interval(min(rate * count, count), count)

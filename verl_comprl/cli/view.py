@@ -33,15 +33,23 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         FileNotFoundError: If a folder is not one of a run.
-        ValueError: If ``--episodes`` is negative, or ``--output`` is a folder.
+        ValueError: If ``--episodes`` is negative, or ``--output`` is empty or a folder.
+        OSError: If the file cannot be written.
     """
     from verl_comprl.viewer.view import write_view
 
-    default = options.runs[0] / FILE if len(options.runs) == 1 else FILE
-    file = Path(options.output or default)
+    runs = list({folder.resolve(): folder for folder in options.runs}.values())
+    if options.output == "":
+        raise ValueError(f"--output is empty; name a file, such as {FILE}")
+    file = Path(options.output or (runs[0] / FILE if len(runs) == 1 else FILE))
     if file.is_dir() or str(options.output).endswith("/"):  # which a Path leaves out
         raise ValueError(f"--output {options.output or file} is a folder; name a file, such as {file / FILE}")
-    write_view(options.runs, file, options.episodes)
+    try:
+        write_view(runs, file, options.episodes)
+    except OSError as error:
+        if error.filename is None or Path(error.filename) not in (file, *file.parents):
+            raise  # a run that cannot be read
+        raise OSError(f"--output {file} cannot be written: {error.strerror}") from error
     print(f"{file} ({file.stat().st_size / 2**20:.1f} MB)")
     if options.open:
         webbrowser.open(file.resolve().as_uri())

@@ -1,6 +1,9 @@
 """``comprl watch``: shows a run on the terminal, from its files."""
 
 import argparse
+import codecs
+import io
+import math
 import sys
 from pathlib import Path
 
@@ -34,9 +37,12 @@ def run(options: argparse.Namespace) -> int:
     from verl_comprl.watch.screen import show
     from verl_comprl.watch.watched_run import WatchedRun
 
-    if options.interval <= 0:
-        raise ValueError(f"--interval {options.interval:g} must be above 0")
+    if not 0 < options.interval < math.inf:
+        raise ValueError(f"--interval {options.interval:g} must be a number of seconds above 0")
     is_terminal = sys.stdout.isatty()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("plain", _plain)
+        sys.stdout.reconfigure(errors="plain")
     # Not left to rich: FORCE_COLOR, which continuous integration sets, would make it take a pipe for a terminal.
     console = Console(width=None if is_terminal else 120, force_terminal=is_terminal, highlight=False, markup=False)
     watched = WatchedRun(options.run_folder)
@@ -50,3 +56,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         show(page, console, options.interval)
     return 0
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Replace what the terminal's or the pipe's encoding does not have; as wide as it was."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join({"·": "-", "…": "."}.get(character, "?") for character in text), error.end

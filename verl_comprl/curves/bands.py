@@ -60,9 +60,10 @@ def by_step(seeds: Iterable[Series]) -> dict[int, list[float]]:
 
 
 def moving_mean(series: Series, width: int) -> Series:
-    """Return the mean of each value and its neighbours, ``width`` (or one more) of them; fewer at the ends."""
-    steps, reach = sorted(series), width // 2
+    """Return the means of ``width`` values around each, of an even number one more before it; fewer at the ends."""
+    steps = sorted(series)
+    before, after = width // 2, (width + 1) // 2
     return {
-        step: statistics.fmean(series[near] for near in steps[max(0, index - reach) : index + reach + 1])
+        step: statistics.fmean(series[near] for near in steps[max(0, index - before) : index + after])
         for index, step in enumerate(steps)
     }

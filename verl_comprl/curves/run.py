@@ -8,7 +8,7 @@ from typing import Any
 
 from verl_comprl.nearest import did_you_mean
 from verl_comprl.record.follower import LineFollower
-from verl_comprl.record.reader import METRICS, step_metrics
+from verl_comprl.record.reader import METRICS, TRAIN_LOG, step_metrics
 from verl_comprl.record.settings_file import SETTINGS, read_settings
 
 Series = dict[int, float]
@@ -84,7 +84,7 @@ def open_run(folder: Path) -> Run:
     file = folder / SETTINGS
     if not file.is_file():
         hint = "; it contains folders of runs: give those" if next(folder.glob(f"*/{SETTINGS}"), None) else ""
-        if (folder / "train.log").is_file():
+        if (folder / TRAIN_LOG).is_file():
             hint = " yet; the run writes it when its models have started"
         raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {SETTINGS}{hint}")
     config = read_settings(file)

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -33,7 +34,8 @@ class Comparison:
     what: str
     panels: tuple[Panel, ...]
     share: bool = False
-    zero: bool = True
+    bounds: tuple[float, float] = (0.0, inf)
+    """Lowest and highest possible value, of other values than shares."""
     evaluated: bool = False
     """Whether the values are of evaluations, which are few."""
     smooth: bool = True
@@ -71,7 +73,7 @@ FIGURES = {
     "extractor_reward": Comparison(
         "Reward of the extractor",
         (Panel("mean over the outcomes of an update", "comprl/extractor/reward"),),
-        zero=False,
+        bounds=(-1.0, 1.0),
     ),
 }
 """File name → figure. ``guided_free`` is drawn by a function, since it has a panel for each group."""
@@ -146,10 +148,9 @@ class Drawing:
         figure, axes = self._figure(len(panels), comparison.what, sharey=shared)
         for place, (panel, lines) in zip(axes, panels, strict=True):
             place.set_title(panel.title)
-            draw_lines(place, [line for _, line in lines], share=comparison.share, zero=comparison.zero)
-        drawn = {group.name for _, lines in panels for group, _ in lines}
-        groups = [group for group in self._groups if group.name in drawn]
-        self._caption(figure, groups, evaluated=comparison.evaluated, smooth=comparison.smooth)
+            draw_lines(place, [line for _, line in lines], share=comparison.share, bounds=comparison.bounds)
+        drawn = [pair for _, lines in panels for pair in lines]
+        self._caption(figure, drawn, evaluated=comparison.evaluated, smooth=comparison.smooth)
         return figure
 
     def _halves(self) -> Figure | None:
@@ -166,7 +167,7 @@ class Drawing:
         for place, (group, lines) in zip(axes, panels, strict=True):
             place.set_title(textwrap.fill(group.name, _TITLE_CHARACTERS))
             draw_lines(place, lines, share=True, last=longest)
-        self._caption(figure, [group for group, _ in panels])
+        self._caption(figure, [(group, line) for group, lines in panels for line in lines])
         return figure
 
     def _line(self, index: int, panel: Panel, comparison: Comparison) -> Line:
@@ -199,17 +200,24 @@ class Drawing:
         return figure, list(axes[:panels])
 
     def _caption(
-        self, figure: Figure, groups: Sequence[Group], *, evaluated: bool = False, smooth: bool = True
+        self, figure: Figure, drawn: Sequence[tuple[Group, Line]], *, evaluated: bool = False, smooth: bool = True
     ) -> None:
+        """Say of how many runs the groups are, and what of the drawn lines' looks there is."""
+        names = [group.name for group, _ in drawn]
+        groups = [group for group in self._groups if group.name in names]
         # A semicolon: a name may have commas.
         counts = "; ".join(f"{group.name} ({counted(len(group.runs), 'run', 'runs')})" for group in groups)
         parts = [f"{counts}."]
+        if any(line.dashed for _, line in drawn):
+            parts.append("Dashed: without experience, all episodes free.")
         if any(len(group.runs) >= ENOUGH for group in groups):
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
-        if any(len(group.runs) == 2 for group in groups):
-            parts.append("Faint: each of two runs.")
         if evaluated and any(len(group.runs) == 1 for group in groups):
             parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
+        behind = {len(line.behind) for _, line in drawn}
+        faint = ["each of two runs"] * any(count > 1 for count in behind) + ["single steps of one run"] * (1 in behind)
+        if faint:
+            parts.append(f"Faint: {', '.join(faint)}.")
         if smooth and not evaluated and self._window > 1:
             parts.append(f"Moving mean over {self._window} steps.")
         text = textwrap.fill(" ".join(parts), int(_CAPTION_CHARACTERS * figure.get_figwidth()))

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -34,7 +35,12 @@ class Line:
 
 
 def draw_lines(
-    panel: Axes, lines: Sequence[Line], *, share: bool = False, zero: bool = True, last: int | None = None
+    panel: Axes,
+    lines: Sequence[Line],
+    *,
+    share: bool = False,
+    bounds: tuple[float, float] = (0.0, math.inf),
+    last: int | None = None,
 ) -> None:
     """Draw lines and their names.
 
@@ -42,42 +48,48 @@ def draw_lines(
         panel: Where to draw.
         lines: The lines; those without a point are left out.
         share: Whether values are shares of 1, shown in percent.
-        zero: Whether 0 is the lowest value shown.
+        bounds: Lowest and highest possible value, of other values than shares; the axis begins at 0 if that is the
+            lowest.
         last: Last step of the axis, which begins at 0; None to fit the lines.
     """
     lines = [line for line in lines if line.band.steps]
+    bounds = (0.0, 1.0) if share else bounds
     ends = [line.band.steps[-1] for line in lines]
     if last is not None:
         panel.set_xlim(0, 1.04 * last)
     for line in reversed(lines):  # the first one on top
-        _draw(panel, line)
+        _draw(panel, line, bounds)
     if share:
         panel.set_ylim(0, 1)
-        panel.yaxis.set_major_formatter(PercentFormatter(1))
-    elif zero:
+        panel.yaxis.set_major_formatter(PercentFormatter(1, symbol="\N{NO-BREAK SPACE}%"))  # as in the names
+    elif bounds[0] == 0:
         panel.set_ylim(bottom=0, top=max(panel.get_ylim()[1], 1e-9) * 1.03)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     panel.set_xlabel("actor step")
     _name(panel, lines, share, max(ends, default=0) if last is None else last)
 
 
-def _draw(panel: Axes, line: Line) -> None:
+def _draw(panel: Axes, line: Line, bounds: tuple[float, float]) -> None:
     band = line.band
+    low, high = np.clip(band.low, *bounds), np.clip(band.high, *bounds)  # a t-interval does not know of bounds
     for series in line.behind:
         steps = sorted(series)
         panel.plot(steps, [series[step] for step in steps], color=line.colour, alpha=0.25, linewidth=0.8)
     if band.has_interval and len(band.steps) == 1:  # a band of one step has no width
-        panel.vlines(band.steps, band.low, band.high, color=line.colour, alpha=0.4, linewidth=2)
+        panel.vlines(band.steps, low, high, color=line.colour, alpha=0.4, linewidth=2)
     elif band.has_interval:
-        panel.fill_between(band.steps, band.low, band.high, color=line.colour, alpha=0.14, linewidth=0)
+        panel.fill_between(band.steps, low, high, color=line.colour, alpha=0.14, linewidth=0)
     marker = "o" if line.markers or len(band.steps) == 1 else ""
     style, width = ((0, (3, 1.2)), 1.5) if line.dashed else ("-", 1.8)
     look = {"linestyle": style, "linewidth": width, "color": line.colour, "marker": marker, "markersize": 3.5}
-    panel.plot(band.steps, band.means, **look)
+    panel.plot(band.steps, band.means, **look, clip_on=False)  # else a marker at 0 or 100 % would be cut in half
 
 
 def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
-    """Write the name and last value of each line next to its end, moved apart where they would overlap."""
+    """Write the name and last value of each line next to its end, moved apart where they would overlap.
+
+    A stroke leads from the end of a line to its name, unless the line ends early: it would look like its continuation.
+    """
     figure = panel.get_figure(root=True)
     assert figure is not None
     spec = panel.get_subplotspec()
@@ -101,12 +113,12 @@ def _name(panel: Axes, lines: Sequence[Line], share: bool, last: int) -> None:
             fontsize=_LABEL_POINTS,
             linespacing=1.1,
             verticalalignment="center",
-            # Dotted where it crosses the panel: it must not be taken for a curve.
-            arrowprops={
+            arrowprops=None
+            if early
+            else {
                 "arrowstyle": "-",
                 "color": line.colour,
                 "linewidth": 0.7,
-                "linestyle": (0, (1, 3)) if early else "-",
                 "alpha": 0.6,
                 "shrinkB": 3,
                 "relpos": (0, 0.5),  # from the middle of the name's left edge, so that it crosses no other name
@@ -120,7 +132,8 @@ def _label(line: Line, value: str, last: int) -> str:
     label = f"{line.name}: {value}" + (f" (step {step})" if step < last else "")
     if len(label) <= _LABEL_CHARACTERS:
         return label
-    settings = label.replace(" %", "\N{NO-BREAK SPACE}%").replace(", ", ",\n").split("\n")
+    label = label.replace(" %", "\N{NO-BREAK SPACE}%").replace("(step ", "(step\N{NO-BREAK SPACE}")
+    settings = label.replace(", ", ",\n").split("\n")
     return "\n".join(textwrap.fill(setting, _LABEL_CHARACTERS) for setting in settings)
 
 

@@ -12,6 +12,7 @@ EVENTS = "experience.jsonl"
 METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 FAILURES = "failures.jsonl"
+TRAIN_LOG = "train.log"
 
 
 class RunRecord:

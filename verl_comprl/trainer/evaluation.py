@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from verl_comprl.algorithm.interval import effective_count, wilson_interval
+from verl_comprl.algorithm.interval import pooled_interval
 
 ARMS = ("with", "without")
 _COLUMNS: tuple[str, ...] = (
@@ -71,7 +71,6 @@ def _measures(episodes: Episodes) -> dict[str, float]:
 def _pooled(episodes: Episodes) -> dict[str, float]:
     """Return what is counted over episodes of several tasks together, not averaged over tasks."""
     outcomes = [(episode["task_number"], episode["success"]) for episode in episodes]
-    count = effective_count(outcomes)
-    low, high = wilson_interval(count * sum(success for _, success in outcomes) / len(outcomes), count)
+    low, high = pooled_interval(outcomes)
     instances = len({number for number, _ in outcomes})
     return {"success:low": low, "success:high": high, "episodes": float(len(episodes)), "instances": float(instances)}

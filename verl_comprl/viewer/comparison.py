@@ -1,12 +1,16 @@
 """Success of an entry's episodes against the free half of the same prompts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import hypot
 
-from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.algorithm.interval import pooled_interval
 
 MINIMUM = 3
 """Guided episodes from which on a gain has an interval."""
+
+Outcome = tuple[str, bool]
+"""Prompt of an episode, and whether it succeeded."""
 
 
 @dataclass
@@ -26,68 +30,85 @@ class Tally:
         """Success rate, or None without episodes."""
         return self.successes / self.count if self.count else None
 
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the rate, or None without episodes."""
-        return wilson_interval(self.successes, self.count) if self.count else None
-
 
 @dataclass
 class Comparison:
     """Guided episodes and, for each, the free ones of its prompt.
 
     Prompts differ in difficulty, so each guided episode is compared with the free rate of its own prompt: the expected
-    success is the mean of these rates. Guided episodes whose prompt has no free one count in ``guided`` only.
+    success is the mean of these rates. Intervals know that episodes of one prompt tend to end alike.
     """
 
-    guided: Tally = field(default_factory=Tally)
-    matched: Tally = field(default_factory=Tally)
-    """Guided episodes whose prompt has free ones."""
-    expected: float = 0.0
-    """Sum of the free rates of their prompts."""
-    prompts: dict[str, int] = field(default_factory=dict)
-    """Free episodes of each of these prompts."""
+    guided: list[Outcome] = field(default_factory=list)
+    free: dict[str, Tally] = field(default_factory=dict)
+    """Free episodes of those of their prompts that have some."""
 
     def add(self, success: bool, prompt: str, free: Tally | None) -> None:
         """Count a guided episode; ``free`` are the free ones of its prompt."""
-        self.guided.add(success)
-        if free is not None and free.rate is not None:
-            self.matched.add(success)
-            self.expected += free.rate
-            self.prompts[prompt] = free.count
+        self.guided.append((prompt, success))
+        if free is not None and free.count:
+            self.free[prompt] = free
+
+    @property
+    def matched(self) -> list[Outcome]:
+        """Guided episodes whose prompt has free ones."""
+        return [(prompt, success) for prompt, success in self.guided if prompt in self.free]
+
+    @property
+    def rate(self) -> float | None:
+        """Success of all guided episodes, or None without one."""
+        return _rate(self.guided)
+
+    @property
+    def compared_rate(self) -> float | None:
+        """Success to show next to the free rate: that of the matched episodes, or of all if none is matched."""
+        return _rate(self.matched or self.guided)
+
+    @property
+    def compared_interval(self) -> tuple[float, float] | None:
+        """95 % interval of :attr:`compared_rate`."""
+        outcomes = self.matched or self.guided
+        return pooled_interval(outcomes) if outcomes else None
 
     @property
     def free_rate(self) -> float | None:
-        """Mean success of the free halves."""
-        return self.expected / self.matched.count if self.matched.count else None
+        """Mean success of the free halves, each as often as an episode with its prompt was guided."""
+        rates = [free.successes / free.count for free in (self.free[prompt] for prompt, _ in self.matched)]
+        return sum(rates) / len(rates) if rates else None
 
     @property
     def free_count(self) -> int:
         """Free episodes, each once."""
-        return sum(self.prompts.values())
+        return sum(free.count for free in self.free.values())
 
     @property
     def free_interval(self) -> tuple[float, float] | None:
         """95 % interval of the free rate."""
-        rate = self.free_rate
-        return None if rate is None else wilson_interval(min(rate, 1.0) * self.free_count, self.free_count)
+        outcomes = [
+            (prompt, number < free.successes) for prompt, free in self.free.items() for number in range(free.count)
+        ]
+        return pooled_interval(outcomes, self.free_rate) if outcomes else None
 
     @property
     def gain(self) -> float | None:
         """Difference of the rates."""
-        with_rate, free = self.matched.rate, self.free_rate
-        return None if with_rate is None or free is None else with_rate - free
+        free = self.free_rate
+        return None if free is None else (_rate(self.matched) or 0.0) - free
 
     @property
     def gain_interval(self) -> tuple[float, float] | None:
-        """95 % interval of the gain (Newcombe's, from the Wilson intervals of both rates), of ``MINIMUM`` uses or more.
+        """95 % interval of the gain (Newcombe's, from the intervals of both rates), of ``MINIMUM`` uses or more.
 
         With fewer it would be too narrow: one failure against four successes would count as proof.
         """
-        gain, with_interval, free_interval = self.gain, self.matched.interval, self.free_interval
-        if self.matched.count < MINIMUM or gain is None or with_interval is None or free_interval is None:
+        rate, with_interval = self.compared_rate, self.compared_interval
+        free, free_interval = self.free_rate, self.free_interval
+        if len(self.matched) < MINIMUM or rate is None or with_interval is None or free is None or not free_interval:
             return None
-        with_rate, free = self.matched.successes / self.matched.count, self.expected / self.matched.count
-        below = hypot(with_rate - with_interval[0], free_interval[1] - free)
-        above = hypot(with_interval[1] - with_rate, free - free_interval[0])
-        return max(-1.0, gain - below), min(1.0, gain + above)
+        below = hypot(rate - with_interval[0], free_interval[1] - free)
+        above = hypot(with_interval[1] - rate, free - free_interval[0])
+        return max(-1.0, rate - free - below), min(1.0, rate - free + above)
+
+
+def _rate(outcomes: Sequence[Outcome]) -> float | None:
+    return sum(success for _, success in outcomes) / len(outcomes) if outcomes else None

@@ -3,13 +3,23 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from verl_comprl.algorithm.interval import wilson_interval
+from verl_comprl.algorithm.interval import pooled_interval, wilson_interval
+from verl_comprl.viewer.comparison import Outcome
 
 POINTS = 40
 """Points of a success curve. Single steps have few rollouts; more steps than this are pooled."""
 
 Metrics = Mapping[str, Any]
 Points = list[tuple[int, float, float | None, float | None]]
+Trained = Mapping[tuple[int, str], Sequence[Outcome]]
+"""Outcomes of the training episodes on record by step and half."""
+
+_BY_PROMPT = {
+    "all": "",
+    "some": ", of rollouts where episodes are not on record",
+    "none": " of rollouts, since episodes are not on record",
+}
+"""What an interval takes for independent: prompts, unless it says otherwise."""
 
 _WITH, _WITHOUT = "with experience", "without"
 
@@ -33,21 +43,25 @@ MEASURES = (
 )
 
 
-def curves(metrics: Iterable[Metrics], evaluations: Iterable[Metrics]) -> list[dict[str, Any]]:
+def curves(
+    metrics: Iterable[Metrics], evaluations: Iterable[Metrics], trained: Trained | None = None
+) -> list[dict[str, Any]]:
     """Return the curves that have points, as JSON-compatible objects.
 
     Args:
         metrics: ``step`` and ``data`` per step.
         evaluations: A line per evaluation, with a ``step``.
+        trained: Outcomes of training episodes, for intervals that know which rollouts are of one prompt.
     """
     steps = [(line["step"], line["data"]) for line in metrics]
     evaluated = [(line["step"], line) for line in evaluations] or [
         (step, data) for step, data in steps if any(name.startswith("comprl/eval/") for name in data)
     ]
     width = max(1, -(-len(steps) // POINTS))
-    note = f"{'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals"
+    success, by_prompt = _success(steps, width, trained or {})
+    note = f"{'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals{_BY_PROMPT[by_prompt]}"
     found = [
-        _curve("Success in training", note, _success(steps, width), rate=True),
+        _curve("Success in training", note, success, rate=True, pooled=width),
         _curve("Success in evaluations", "held-out tasks, 95 % intervals", _evaluation(evaluated, ""), rate=True),
     ]
     found += [
@@ -58,32 +72,40 @@ def curves(metrics: Iterable[Metrics], evaluations: Iterable[Metrics]) -> list[d
     return [curve for curve in found if curve["series"]]
 
 
-def _curve(title: str, note: str, series: Mapping[str, Points], rate: bool = False) -> dict[str, Any]:
+def _curve(title: str, note: str, series: Mapping[str, Points], rate: bool = False, pooled: int = 1) -> dict[str, Any]:
     columns = {label: list(zip(*points, strict=True)) for label, points in series.items() if points}
     return {
         "title": title,
         "note": note,
         "rate": rate,
+        "pooled": pooled,
         "series": [
             {"label": label, "x": x, "y": y, "low": low, "high": high} for label, (x, y, low, high) in columns.items()
         ],
     }
 
 
-def _success(steps: Sequence[tuple[int, Metrics]], width: int) -> dict[str, Points]:
-    """Return the halves' success, pooled over ``width`` steps."""
+def _success(steps: Sequence[tuple[int, Metrics]], width: int, trained: Trained) -> tuple[dict[str, Points], str]:
+    """Return the halves' success, pooled over ``width`` steps, and of which points the intervals are by prompt.
+
+    Rollouts of one prompt tend to end alike, so that an interval over rollouts is too narrow. Where not all of their
+    episodes are on record, it is all there is.
+    """
     found: dict[str, Points] = {}
+    by_prompt: set[bool] = set()
     for label, half in ((_WITH, "guided"), (_WITHOUT, "free")):
         names = (f"comprl/{half}/success", f"comprl/{half}/rollouts")
         for end in range(len(steps) % width or width, len(steps) + 1, width):  # of all groups the first may be smaller
-            pairs = [[data.get(name) for name in names] for _, data in steps[max(0, end - width) : end]]
-            known = [(rate, count) for rate, count in pairs if rate is not None and count]
-            if count := sum(count for _, count in known):
-                successes = min(max(sum(rate * count for rate, count in known), 0), count)
-                found.setdefault(label, []).append(
-                    (steps[end - 1][0], successes / count, *wilson_interval(successes, count))
-                )
-    return found
+            rows = [(step, *(data.get(name) for name in names)) for step, data in steps[max(0, end - width) : end]]
+            known = [(step, rate, count) for step, rate, count in rows if rate is not None and count]
+            if count := sum(count for _, _, count in known):
+                successes = min(max(sum(rate * count for _, rate, count in known), 0), count)
+                outcomes = [outcome for step, _, _ in known for outcome in trained.get((step, half), ())]
+                by_prompt.add(complete := len(outcomes) == count)
+                rate = successes / count
+                interval = pooled_interval(outcomes, rate) if complete else wilson_interval(successes, count)
+                found.setdefault(label, []).append((steps[end - 1][0], rate, *interval))
+    return found, "all" if by_prompt == {True} else "some" if True in by_prompt else "none"
 
 
 def _evaluation(evaluated: Sequence[tuple[int, Metrics]], task: str) -> dict[str, Points]:
@@ -107,5 +129,5 @@ def _plain(steps: Sequence[tuple[int, Metrics]], name: str) -> Points:
 
 def _tasks(evaluated: Sequence[tuple[int, Metrics]]) -> list[str]:
     prefix, suffix = "comprl/eval/", "/success_without"
-    names = {name for _, line in evaluated for name in line if name.startswith(prefix) and name.endswith(suffix)}
-    return sorted(name.removeprefix(prefix).removesuffix(suffix) for name in names)
+    names = {name.removeprefix(prefix) for _, line in evaluated for name in line if name.startswith(prefix)}
+    return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))

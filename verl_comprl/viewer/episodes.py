@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from verl_comprl.viewer.blocks import Block, RowBlocks, table_blocks
-from verl_comprl.viewer.comparison import Tally
+from verl_comprl.viewer.comparison import Outcome, Tally
 from verl_comprl.viewer.entries import Entries
 
 Record = Mapping[str, Any]
@@ -20,6 +20,10 @@ class Episodes:
         self._details = RowBlocks()
         self.free: defaultdict[str, Tally] = defaultdict(Tally)
         """Free training episodes by prompt."""
+        self.trained: defaultdict[tuple[int, str], list[Outcome]] = defaultdict(list)
+        """Outcomes of the episodes that were trained, by step and half."""
+        self.kept = 0
+        """Episodes with their turns."""
         self.failures: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -52,13 +56,16 @@ class Episodes:
                 entries.note_read(id, text, record["id"], outcome["success"], through_answer)
         if training and outcome and not record.get("guided"):
             self.free[record["prompt"]].add(bool(outcome["success"]))
+        half = "guided" if record.get("guided") else "free"
+        if training and outcome and record.get("status") == "trained":
+            self.trained[record.get("step", 0), half].append((record["prompt"], bool(outcome["success"])))
         if error := record.get("error"):
             self.failures[error.get("boundary", "")] += 1
         row = {
             name: record.get(name) for name in ("id", "prompt", "kind", "status", "step", "task", "seed", "advantage")
         }
         row |= {
-            "half": "guided" if record.get("guided") else "free",
+            "half": half,
             "success": outcome["success"] if outcome else None,
             "score": record.get("score"),
             "actions": len(record.get("turns", ())),
@@ -68,6 +75,7 @@ class Episodes:
         }
         for column, value in row.items():
             self._columns[column].append(value)
+        self.kept += details
         self._details.add(record if details else None)
 
     def blocks(self, name: str) -> Iterable[Block]:

@@ -46,7 +46,7 @@ def write_page(file: Path, title: str, blocks: Iterable[Block]) -> None:
             out.write("</body>\n</html>\n")
         building.replace(file)
     except OSError as error:
-        if error.filename == str(building):
+        if error.errno is not None and error.filename in (None, str(building)):
             error.filename = str(file)  # the user knows no other name
         raise
     finally:

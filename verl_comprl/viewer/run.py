@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.record import RunRecord
+from verl_comprl.record.reader import TRAIN_LOG
 from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.viewer.blocks import Block, dump, pack
 from verl_comprl.viewer.calls import call_blocks
@@ -56,6 +57,8 @@ class CollectedRun:
             self._episodes.add(episode, self._entries, chosen is None or episode.get("step") in chosen)
         self._entries.compare(self._episodes.free)
         if not metrics and not len(self._entries) and not len(self._episodes):
+            if any((folder / name).is_file() for name in (SETTINGS, TRAIN_LOG)):
+                raise FileNotFoundError(f"{folder} has nothing recorded yet; try again after the first step")
             raise FileNotFoundError(
                 f"{folder} is not the folder of a run: no metrics.jsonl, no episodes, no experience"
             )
@@ -66,8 +69,9 @@ class CollectedRun:
             "folder": str(folder),
             "facts": _facts(folder),
             "step": self.last_step,
-            "curves": curves(metrics, record.evaluations()),
+            "curves": curves(metrics, record.evaluations(), self._episodes.trained),
             "entries": len(self._entries),
+            "kept": self._episodes.kept,
             "present": sizes[-1] if sizes else self._entries.present,
             "failures": dict(self._episodes.failures),
         }

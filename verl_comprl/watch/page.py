@@ -41,18 +41,18 @@ class Page:
 
         Args:
             watched: Refreshed by the caller.
-            hint: Last line, such as the key that quits.
+            hint: What the user can do, such as the key that quits.
         """
         self._watched, self._hint = watched, hint
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render into the width of the terminal."""
         width = options.max_width
-        parts: list[RenderableType] = [self._title(width), self._progress(width), ""]
+        # What has gone wrong and how to quit stand where a low terminal, which cuts the end off, still shows them.
+        parts = [self._title(width), self._progress(width), *self._troubles(), self._latest_line()]
         rows = list(self._rows())
         if rows:
-            parts += [_table(rows, width), ""]
-        parts += [*self._troubles(), self._footer()]
+            parts += ["", _table(rows, width)]
         yield Group(*parts)
 
     def _title(self, width: int) -> RenderableType:
@@ -183,7 +183,7 @@ class Page:
         if lines:
             yield Text(f"  the first traceback of each is in {self._watched.folder}/train.log", style="dim")
 
-    def _footer(self) -> Text:
+    def _latest_line(self) -> Text:
         last = f"last line written {duration(self._watched.silence())} ago"
         return Text(" · ".join(filter(None, (last, self._hint))), style="dim")
 

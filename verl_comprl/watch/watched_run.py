@@ -12,17 +12,18 @@ from verl_comprl.display.progress import Metrics
 from verl_comprl.display.run_state import RunState
 from verl_comprl.display.units import duration
 from verl_comprl.record.follower import LineFollower
+from verl_comprl.record.reader import EVENTS, METRICS, TRAIN_LOG
 
 RECENT = 10
 """Steps of the means that are shown."""
-
-TRAIN_LOG = "train.log"
 
 _PREFIXES = ("comprl/", "timing_s/", "actor/perf/")
 _QUIET = ("comprl/task/", "comprl/rollout/", "comprl/eval/")
 """Left out because there are many of them, and a long run has many steps."""
 _SHORTEST_SILENCE = 120.0
 """Seconds without a line in any file after which a run may have been stopped."""
+_SHORTEST_SILENCE_OF_A_START = 600.0
+"""The same before the first step: models are loaded and workers started, and an evaluation may come first."""
 _PER_STEP = ("step", "testing", "save_checkpoint")
 
 
@@ -78,7 +79,7 @@ class WatchedRun:
     def status(self) -> str:
         """Return whether the run is running, as far as files can tell."""
         finished, unfinished = self._record("finished.json"), self._record("unfinished.json")
-        metrics = _written(self.folder / "metrics.jsonl")
+        metrics = _written(self.folder / METRICS)
         if unfinished and _written(self.folder / "unfinished.json") >= metrics:
             reason = printable(str(unfinished.get("error", ""))).split("\n")[0]
             return str(unfinished.get("status", "unfinished")) + (f": {reason}" if reason else "")
@@ -87,13 +88,14 @@ class WatchedRun:
         if self.total and self.state.step >= self.total:
             return "finished"
         silence = self.silence()
-        if silence > max(_SHORTEST_SILENCE, 5 * self.seconds_per_step()):
+        shortest = _SHORTEST_SILENCE if self.state.step else _SHORTEST_SILENCE_OF_A_START
+        if silence > max(shortest, 5 * self.seconds_per_step()):
             return f"silent for {duration(silence)}"
         return "running" if self.state.step else "starting"
 
     def silence(self) -> float:
         """Return the seconds since the run has written a line."""
-        files = ("metrics.jsonl", "experience.jsonl", TRAIN_LOG)
+        files = (METRICS, EVENTS, TRAIN_LOG)
         return max(0.0, self._clock() - max(_written(self.folder / name) for name in files))
 
     def seconds_per_step(self, parts: tuple[str, ...] = ("step",)) -> float:

@@ -27,10 +27,10 @@ function overTime(columns, { step: last, curves }) {
   let [size, ever] = [0, 0];
   const none = written.map(() => null);
   const x = written.map((_, step) => step);
-  const series = (label, y) => ({ label, x, y, low: none, high: none });
+  const series = (label, y, hidden) => ({ label, x, y, low: none, high: none, hidden });
   return {
     title: "Bank over time", note: "choose a step to see the bank as it was", rate: false,
-    series: [series("entries", written.map((_, step) => { size += change[step]; return own ? own.get(step) ?? null : size; })), series("ever written", written.map((count) => (ever += count)))],
+    series: [series("entries", written.map((_, step) => { size += change[step]; return own ? own.get(step) ?? null : size; })), series("ever written", written.map((count) => (ever += count)), true)],
   };
 }
 
@@ -38,7 +38,7 @@ export function Bank() {
   const { run, steps, replace } = usePane();
   const { entries } = run;
   const { columns } = entries;
-  const curve = useMemo(() => entries.length && overTime(columns, run.summary), [entries]);
+  const curve = useMemo(() => entries.length > 0 && overTime(columns, run.summary), [entries]);
   const tasks = useMemo(() => [...new Set((columns.tasks ?? []).flat())].filter(Boolean).sort(), [entries]);
   const of = (name) => (row) => columns[name][row];
   const show = [
@@ -46,8 +46,8 @@ export function Bank() {
       value: of("gain"), sort: (way) => of(way === "down" ? "gain_low" : "gain_high"), narrow: true,
       cell: (row) => html`<div class="bounded"><${Gain} of=${entries} row=${row} />${columns.gain_low[row] != null
         && html`<small>${points(columns.gain_low[row])} to ${points(columns.gain_high[row])}</small>`}</div>` },
-    { key: "rate", label: "with / free", hint: "Success with it (accent) and of the free half of the same prompts (grey)", value: of("rate"), wide: true,
-      cell: (row) => html`<${Compared} rate=${columns.rate[row]} free=${columns.free[row]} />` },
+    { key: "rate", label: "with / free", hint: "Success with it (accent) and of the free half of the same prompts (grey)", value: of("compared"), wide: true,
+      cell: (row) => html`<${Compared} rate=${columns.compared[row]} free=${columns.free[row]} />` },
     { key: "uses", label: "uses", value: of("uses"), cell: (row) => number(columns.uses[row]) },
     { key: "step", label: "step", value: of("step"), cell: (row) => columns.step[row] ?? "–" },
     { key: "title", label: "title", value: of("title") },

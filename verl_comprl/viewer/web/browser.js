@@ -7,8 +7,9 @@ import { usePane } from "viewer/route";
 
 const ROW = 58;
 
+// `missing` is what the run has none of if the table is empty, `note` stands behind the number of rows.
 // `columns`: {key, label, value(row), cell(row), good}; `filters`: {key, label, options: [[value, label]], test(row, value)}.
-export function Browser({ table, noun, columns, filters, main, names, detail, top, order }) {
+export function Browser({ table, noun, missing = noun, note, columns, filters, main, names, detail, top, order }) {
   const { route, go, replace } = usePane();
   const { query } = route;
   const searched = useSearch(table, names, query.q ?? "");
@@ -42,13 +43,13 @@ export function Browser({ table, noun, columns, filters, main, names, detail, to
             html`<option value=${`${key} ${way}`} selected=${sort === `${key} ${way}`}>${label} ${arrow}</option>`))}
         </select>
       </div>
-      <div class="heading"><span class="count" role="status">${number(rows.length)} ${noun}${
+      <div class="heading"><span class="count" role="status">${number(rows.length)} ${noun}${note && ` · ${note}`}${
         searched.share < 1 ? ` · searching ${Math.round(100 * searched.share)} %` : ""}</span>
         ${columns.filter(({ cell }) => cell).map(({ key, label, hint, narrow, wide }) => html`<button key=${key} title=${hint ?? `Sort by ${label}`}
           class=${`column ${narrow ? "always" : ""} ${wide ? "wide" : ""} ${sort.startsWith(`${key} `) ? "active" : ""}`}
           onClick=${() => click(key)}>${label}${sort === `${key} down` ? " ↓" : sort === `${key} up` ? " ↑" : ""}</button>`)}
       </div>
-      <${List} rows=${rows} height=${ROW} selected=${chosen} label=${noun} render=${(row) => html`
+      <${List} rows=${rows} height=${ROW} selected=${chosen} label=${noun} empty=${table.length ? "Nothing matches." : `This run has no ${missing}.`} render=${(row) => html`
         <${Link} to=${{ id: table.columns.id[row], query }} class=${`row ${row === chosen ? "chosen" : ""}`}>
           <div class="main">${main(row)}</div>
           ${columns.filter(({ cell }) => cell).map(({ key, cell, narrow, wide }) =>

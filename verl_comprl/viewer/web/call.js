@@ -8,10 +8,10 @@ export function Rewards({ row }) {
   const { value: call } = useAsync(() => run.calls.detail(row), [run, row]);
   if (!call) return null;
   const { uses, trainings } = call;
-  if (!uses.length && !trainings.length) {
-    return html`<p class="faint">${call.reward == null ? "What it wrote was not used by a training episode that counts." : `It could not be parsed: reward ${signed(call.reward, 1)}.`}</p>`;
-  }
-  return html`${uses.length > 0 && html`<${Many} items=${uses} first=${6} render=${(use) => html`<span class="line"><span class=${`reward ${use.reward > 0 ? "good" : "bad"}`}>${signed(use.reward, 1)}</span>
+  const unused = call.reward != null ? `It could not be parsed: reward ${signed(call.reward, 1)}.`
+    : !trainings.length && "What it wrote was not used by a training episode that counts.";
+  return html`${uses.length === 0 && unused && html`<p class="faint">${unused}</p>`}
+    ${uses.length > 0 && html`<${Many} items=${uses} first=${6} render=${(use) => html`<span class="line"><span class=${`reward ${use.reward > 0 ? "good" : "bad"}`}>${signed(use.reward, 1)}</span>
       <${EpisodeLink} id=${use.episode} />${use.judged ? html`<small>critic ${use.judged}</small>` : ""}</span>`} />`}
     ${trainings.length > 0 && html`<table class="trainings"><thead><tr><th>update</th><th>step</th><th>reward</th><th>weight</th><th>advantage</th></tr></thead>
       <tbody>${trainings.map((item) => html`<tr><td>${item.update}</td><td>${item.step}</td><td>${signed(item.reward)}</td><td>${item.weight?.toFixed(2)}</td><td>${signed(item.advantage)}</td></tr>`)}</tbody></table>`}`;
@@ -27,9 +27,12 @@ export function Call({ row }) {
   const { run } = usePane();
   const value = (name) => run.calls.columns[name][row];
   const { value: call } = useAsync(() => run.calls.detail(row), [run, row]);
+  const reward = `reward ${signed(value("reward"))}`;
+  const worth = value("ok") === false ? `${value("reward") == null ? "" : `${reward}: `}could not be parsed`
+    : `${reward} over ${number(value("uses"))} ${value("uses") === 1 ? "use" : "uses"}`;
   const rejected = Object.entries(call?.rejections ?? {});
   return html`<header><h2>${{ distill: "Distillation", merge: "Merge", answer: "Answer to a question" }[value("kind")] ?? value("kind")}</h2>
-      <p class="faint">step ${value("step")} · weights ${value("version")} · reward ${signed(value("reward"))} over ${number(value("uses"))} ${value("uses") === 1 ? "use" : "uses"}</p></header>
+      <p class="faint">step ${value("step")} · weights ${value("version")} · ${worth}</p></header>
     ${call && html`
     <ul class="lineage">
       ${call.episode && html`<li><span class="label">about</span><${EpisodeLink} id=${call.episode} /></li>`}

@@ -23,7 +23,7 @@ export function Calls() {
     { key: "operation", label: "Operation", options: ["add", "update", "merge", "return", "retain", "discard", "upvote", "downvote"].map((name) => [name, name]),
       test: (row, name) => columns.operations[row].includes(name) },
   ];
-  return html`<${Browser} table=${calls} noun="calls" columns=${show} filters=${filters} order="step down"
+  return html`<${Browser} table=${calls} noun="calls" missing="calls of an extractor" columns=${show} filters=${filters} order="step down"
     names=${(row) => `${columns.id[row]} ${written(row)}`}
     main=${(row) => html`<span>${columns.kind[row]} <span class="faint">${columns.ok[row] ? columns.operations[row].join(", ") : ""}</span>${
         !columns.ok[row] && html`<span class="badge bad">not parsed</span>`}</span>

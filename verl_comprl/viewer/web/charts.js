@@ -31,6 +31,20 @@ function aligned(series) {
   return [x, ...columns];
 }
 
+// The interval of a single point, of which no band can be drawn.
+function errorBar({ ctx, valToPos }, { x, low, high }, stroke) {
+  if (x.length !== 1 || low[0] == null) return;
+  const [across, from, to] = [valToPos(x[0], "x", true), valToPos(low[0], "y", true), valToPos(high[0], "y", true)];
+  ctx.save();
+  ctx.strokeStyle = faded(stroke, 0.5);
+  ctx.lineWidth = 2 * devicePixelRatio;
+  ctx.beginPath();
+  ctx.moveTo(across, from);
+  ctx.lineTo(across, to);
+  ctx.stroke();
+  ctx.restore();
+}
+
 function options(curve, size, steps, cursor, pick) {
   const ink = colour("--soft");
   const grid = { stroke: colour("--line"), width: 1 };
@@ -40,18 +54,18 @@ function options(curve, size, steps, cursor, pick) {
   curve.series.forEach((item, index) => {
     const stroke = colour(STYLES[item.label] ?? DEFAULTS[index % 2]);
     const bound = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
-    series.push({ stroke, width: 2, spanGaps: true, points: { show: item.x.length < 15, size: 6, fill: stroke } }, bound, bound);
+    series.push({ stroke, show: !item.hidden, width: 2, spanGaps: true, points: { show: item.x.length < 15, size: 6, fill: stroke } }, bound, bound);
     bands.push({ series: [3 * index + 2, 3 * index + 3], fill: faded(stroke, 0.14) });
   });
-  const top = Math.max(...curve.series.flatMap((item) => item.y.concat(item.high).filter((y) => y != null)));
   return {
     ...size, series, bands, legend: { show: false }, padding: [8, 14, 0, 0],
-    scales: { x: { time: false, range: [0, steps] },
-      y: { range: curve.rate ? [0, Math.min(1, Math.ceil(top * 10 + 0.5) / 10)] : (_, low, high) => uPlot.rangeNum(Math.min(0, low), high || 1, 0.1, true) } },
+    scales: { x: { time: false, range: [0, steps || 1] },
+      y: { range: curve.rate ? [0, 1] : (_, low, high) => uPlot.rangeNum(Math.min(0, low), high || 1, 0.1, true) } },
     axes: [{ ...axis, grid: { show: false }, size: 26, incrs: WHOLE },
       { ...axis, size: 42, values: (_, ticks) => ticks.map((y) => (curve.rate ? percent(y) : number(y))) }],
     cursor: { y: false, sync: { key: "steps" }, points: { size: 7 }, drag: { x: false, y: false } },
     hooks: {
+      draw: [(plot) => curve.series.forEach((item, index) => errorBar(plot, item, series[3 * index + 1].stroke))],
       setCursor: [(plot) => cursor(plot.cursor.idx ?? null)],
       ready: [(plot) => pick && plot.over.addEventListener("click", () => plot.cursor.idx != null && pick(plot.data[0][plot.cursor.idx]))],
     },
@@ -88,7 +102,7 @@ export function Chart({ curve, steps, height = 170, pick }) {
       const known = data[3 * index + 1].map((y, place) => (y == null ? null : place)).filter((place) => place != null);
       const place = at != null && data[3 * index + 1][at] != null ? at : known.at(-1);
       const [y, high, low] = [1, 2, 3].map((part) => data[3 * index + part][place]);
-      return html`<span><i class=${`key ${(STYLES[item.label] ?? DEFAULTS[index % 2]).slice(2)}`} />${`${item.label} `}<b>${value(curve, y)}</b>${low != null && html` <span class="faint">${Math.round(100 * low)}–${Math.round(100 * high)}</span>`}</span>`;
+      return html`<span>${!item.hidden && html`<i class=${`key ${(STYLES[item.label] ?? DEFAULTS[index % 2]).slice(2)}`} />`}${`${item.label} `}<b>${value(curve, y)}</b>${low != null && html` <span class="faint">${Math.round(100 * low)}–${Math.round(100 * high)}</span>`}</span>`;
     })}</div>
     <div ref=${box} class="plot" style=${{ height: `${height}px` }} />
   </figure>`;

@@ -22,6 +22,8 @@ function Kin({ row, next, seen = new Set([row]), depth = 0 }) {
     ${rows.length > 30 && html`<li class="faint">and ${rows.length - 30} more</li>`}</ul>`;
 }
 
+const episodesOf = (count) => `${number(count)} training ${count === 1 ? "episode" : "episodes"}`;
+
 export function Entry({ row }) {
   const { run } = usePane();
   const { entries, episodes } = run;
@@ -33,6 +35,8 @@ export function Entry({ row }) {
   const parents = value("parents");
   const children = run.children[row] ?? [];
   const fate = value("fate");
+  const evaluations = guided.filter((episode) => episodes.columns.kind[episode] === "evaluation").length;
+  const uses = value("uses");
   const call = detail?.call && run.calls.rowOf.get(detail.call);
   return html`<header><h2>${value("title") || "(no title)"}</h2>
       <p class="faint">${value("kind")}${value("step") == null ? "" : ` in step ${value("step")}`} · ${
@@ -40,11 +44,13 @@ export function Entry({ row }) {
     <div class="text lesson">${detail?.content ?? "…"}</div>
     ${detail && html`
     <section class="worth">
-      <div><span class="label">with it</span><b class="accent">${percent(value("rate"))}</b><small>${number(value("uses"))} episodes</small></div>
-      <div title=${FREE}><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${number(detail.free_count)} episodes</small></div>
+      <div><span class="label">with it</span><b class="accent">${percent(value("compared"))}</b><small>${episodesOf(detail.matched || uses)}</small></div>
+      <div title=${FREE}><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${episodesOf(detail.free_count)}</small></div>
       <div><span class="label">gain in points</span><b><${Gain} of=${entries} row=${row} /></b><small>${
         value("gain_low") == null ? "" : `95 %: ${points(value("gain_low"))} to ${points(value("gain_high"))}`}</small></div>
-      <${Compared} rate=${value("rate")} free=${value("free")} interval=${detail.interval} freeInterval=${detail.free_interval} width=${220} />
+      <${Compared} rate=${value("compared")} free=${value("free")} interval=${detail.interval} freeInterval=${detail.free_interval} width=${220} />
+      ${detail.matched < uses && html`<p class="small">${number(detail.matched)} of ${number(uses)} uses have a free half on record${
+        detail.matched ? `; of all ${number(uses)} uses ${percent(value("rate"))} succeeded` : ""}.</p>`}
     </section>
     <${Section} title="Lineage">
       <ul class="lineage">
@@ -57,10 +63,10 @@ export function Entry({ row }) {
         ${detail.reason && html`<li><span class="label">quarantined</span>${detail.reason}</li>`}
       </ul>
     <//>
-    <${Section} title="Episodes it guided" note=${number(guided.length)}>
+    <${Section} title="Episodes it guided" note=${`${number(guided.length)}${evaluations ? `, of them ${number(evaluations)} in evaluations` : ""}`}>
       <${Many} items=${guided} render=${(episode) => html`<${EpisodeLink} id=${episodes.columns.id[episode]}>step ${
-        episodes.columns.step[episode]} · ${episodes.columns.task[episode]} · ${episodes.columns.kind[episode] === "evaluation" ? "evaluation · " : ""}free half ${" "}${free(run, episode)}<//>`} />
-      ${guided.length > 12 && html`<${Link} to=${{ page: "episodes", query: { entry: value("id") } }}>Show them as a list<//>`}
+        episodes.columns.step[episode]} · ${episodes.columns.task[episode]} · ${episodes.columns.kind[episode] === "evaluation" ? "evaluation · without it" : "free half"} ${" "}${free(run, episode)}<//>`} />
+      ${guided.length > 12 && html`<${Link} class="quiet" to=${{ page: "episodes", query: { entry: value("id") } }}>Show them as a list<//>`}
     <//>
     ${asked.length > 0 && html`<${Section} title="Episodes that read an answer from it" note=${number(asked.length)}>
       <${Many} items=${asked} render=${(episode) => html`<${EpisodeLink} id=${episodes.columns.id[episode]} />`} /><//>`}

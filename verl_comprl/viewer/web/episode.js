@@ -109,7 +109,7 @@ export function Episode({ row }) {
         run.calls.columns.entries[call].length ? "" : html`<div class="line faint">no entry: ${run.calls.columns.operations[call].join(", ") || "the answer could not be parsed"}</div>`}</li>`)}</ul><//>`}
     <${Facts} items=${[["id", value("id")], ["status", value("status")], ["score", value("score")], ["actions", value("actions")],
       ["refused actions", value("invalid")], ["tokens generated", record.tokens?.generated], ["seconds", record.seconds?.total?.toFixed(1)],
-      ["weights", record.weight_versions?.join(" to ")], ["submitted in step", record.submitted], ["environment", record.environment]]} />`}`;
+      ["weights", [...new Set(record.weight_versions)].join(" to ")], ["submitted in step", record.submitted], ["environment", record.environment]]} />`}`;
 }
 
 const withLoss = (record) => {

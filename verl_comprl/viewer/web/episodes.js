@@ -3,7 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { Browser } from "viewer/browser";
 import { Episode } from "viewer/episode";
-import { Outcome, html, number, signed } from "viewer/parts";
+import { Outcome, html, number, signed, turnsKept } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 export function Episodes() {
@@ -33,7 +33,7 @@ export function Episodes() {
     { key: "questions", label: "Questions", options: [["1", "asked and was answered"]], test: (row) => columns.asked[row].length > 0 },
     { key: "entry", label: "guided by", test: (row, id) => columns.entry[row] === id || columns.asked[row].includes(id) },
   ];
-  return html`<${Browser} table=${episodes} noun="episodes" columns=${show} filters=${filters} order="step down"
+  return html`<${Browser} table=${episodes} noun="episodes" note=${turnsKept(run)} columns=${show} filters=${filters} order="step down"
     names=${(row) => `${columns.id[row]} ${columns.task[row]} seed ${columns.seed[row]} ${title(columns.entry[row])}`}
     main=${(row) => html`<span><${Outcome} success=${columns.success[row]} /> ${columns.task[row]} <span class="faint">seed ${columns.seed[row]}</span></span>
       <small class=${columns.entry[row] ? "accent" : ""}>${columns.kind[row] === "evaluation" ? "evaluation · " : ""}${

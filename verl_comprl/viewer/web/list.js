@@ -5,7 +5,7 @@ import { html } from "viewer/parts";
 
 const MARGIN = 8; // rows above and below those in sight
 
-export function List({ rows, height, render, selected, label }) {
+export function List({ rows, height, render, selected, label, empty }) {
   const box = useRef(null);
   const [view, setView] = useState({ top: 0, height: 800 });
   useEffect(() => {
@@ -33,6 +33,6 @@ export function List({ rows, height, render, selected, label }) {
   }
   return html`<div class="list" ref=${box} tabindex="0" role="list" aria-label=${label}>
     <div class="extent" style=${{ height: `${rows.length * height}px` }}>${shown}</div>
-    ${!rows.length && html`<p class="empty">Nothing matches.</p>`}
+    ${!rows.length && html`<p class="empty">${empty}</p>`}
   </div>`;
 }

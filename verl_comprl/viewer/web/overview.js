@@ -1,7 +1,7 @@
 // First page of a run: what it was, what experience was worth, which entries helped and which misled.
 
 import { Chart } from "viewer/charts";
-import { Compared, EntryLink, Facts, Gain, Link, html, number, percent, useAsync } from "viewer/parts";
+import { Compared, EntryLink, Facts, Gain, Link, html, number, percent, turnsKept, useAsync } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 const LISTED = 6;
@@ -11,11 +11,15 @@ function Figure({ label, value, note, accent }) {
     <span class="faint">${note}</span></div>`;
 }
 
-function last(curve, label) {
+// The latest point of a curve: its value, of which steps it is, and its interval.
+function last(curve, label, now) {
   const series = curve?.series.find((item) => item.label === label);
   if (!series) return null;
-  const [y, low, high] = [series.y, series.low, series.high].map((column) => column.at(-1));
-  return { text: percent(y), note: low == null ? "" : `95 %: ${Math.round(100 * low)}–${Math.round(100 * high)} %` };
+  const [x, y, low, high] = [series.x, series.y, series.low, series.high].map((column) => column.at(-1));
+  const when = x === 0 ? "before training" : curve.pooled === 1 ? `step ${x}`
+    : x === now ? `last ${curve.pooled} steps` : `${curve.pooled} steps to ${x}`;
+  const interval = low == null ? "" : `95 %: ${Math.round(100 * low)}–${Math.round(100 * high)} %`;
+  return { text: percent(y), note: [when, interval.replaceAll(" ", "\u00a0")].filter(Boolean).join(" · ") };
 }
 
 // Rows of the entries by the certain end of their gain's interval: the largest first, or the smallest.
@@ -36,10 +40,10 @@ function Ranking({ title, note, rows, sort }) {
 
 function Ranked({ row }) {
   const { entries } = usePane().run;
-  const { id, uses, rate, free, step, kind } = entries.columns;
+  const { id, uses, compared, free, step, kind } = entries.columns;
   const { value } = useAsync(() => entries.detail(row), [entries, row]);
   return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · ${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}`}</small></div>
-    <${Compared} rate=${rate[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
+    <${Compared} rate=${compared[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
     <${Gain} of=${entries} row=${row} />
     <p class="content">${value?.content ?? "…"}</p></li>`;
 }
@@ -50,10 +54,10 @@ export function Overview() {
   const [training, evaluated] = ["Success in training", "Success in evaluations"].map((title) =>
     summary.curves.find((curve) => curve.title === title));
   const figures = [
-    ["evaluation, guided", last(evaluated, "with experience"), true],
-    ["evaluation, free", last(evaluated, "without")],
-    ["training, guided", last(training, "with experience"), true],
-    ["training, free", last(training, "without")],
+    ["evaluation, guided", last(evaluated, "with experience", summary.step), true],
+    ["evaluation, free", last(evaluated, "without", summary.step)],
+    ["training, guided", last(training, "with experience", summary.step), true],
+    ["training, free", last(training, "without", summary.step)],
   ].filter(([, value]) => value);
   const failed = Object.entries(summary.failures);
   return html`<main class="overview">
@@ -63,7 +67,7 @@ export function Overview() {
     <div class="figures">
       ${figures.map(([label, { text, note }, accent]) => html`<${Figure} label=${label} value=${text} note=${note} accent=${accent} />`)}
       <${Figure} label="entries" value=${number(summary.present)} note=${`of ${number(summary.entries)} ever written`} />
-      <${Figure} label="episodes" value=${number(episodes.length)} note=${`${number(calls.length)} extractor calls`} />
+      <${Figure} label="episodes" value=${number(episodes.length)} note=${[`${number(calls.length)} extractor calls`, turnsKept(run)].filter(Boolean).join(" · ")} />
     </div>
     <div class="cards">
       ${summary.curves.slice(0, 2).map((curve) => html`<section class="card"><${Chart} curve=${curve} steps=${steps} height=${210} /></section>`)}

@@ -11,6 +11,9 @@ export const number = (value) => (value == null ? "–" : value.toLocaleString("
 export const percent = (value) => (value == null ? "–" : `${Math.round(100 * value)} %`);
 export const signed = (value, digits = 2) =>
   value == null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
+// Of a page without all turns, which its search does not know of: how many there are.
+export const turnsKept = ({ summary, episodes }) =>
+  summary.kept < episodes.length ? `turns of ${number(summary.kept)} of ${number(episodes.length)}` : "";
 export const points = (value) => {
   const whole = value == null ? null : Math.round(100 * value);
   return whole == null ? "–" : (whole < 0 ? "−" : whole > 0 ? "+" : "") + Math.abs(whole);

@@ -1,14 +1,26 @@
 // What is shown, in the address: #run/page/id?filters for one pane, with a second one after "|".
+// What passes an address on may have written "%7C" for "|". In a filter or an id it cannot stand before "number/", since
+// a "/" of theirs is escaped.
 
 import { createContext } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
 
 export const PAGES = ["overview", "bank", "episodes", "extractor"];
 
+const SIDES = /\||%7C(?=\d+\/)/i;
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch { // a broken escape
+    return text;
+  }
+}
+
 export function parse(hash) {
-  return hash.replace(/^#/, "").split("|").slice(0, 2).map((text) => {
+  return hash.replace(/^#/, "").split(SIDES).slice(0, 2).map((text) => {
     const [path, query = ""] = text.split("?");
-    const [run, page, id] = path.split("/").map(decodeURIComponent);
+    const [run, page, id] = path.split("/").map(decoded);
     return {
       run: Number(run) || 0,
       page: PAGES.includes(page) ? page : "overview",

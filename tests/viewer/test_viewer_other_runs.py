@@ -1,0 +1,226 @@
+"""The page in a real browser of runs that lack something: experience, turns, free halves, a second evaluation."""
+
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from visits import choose, count, show, texts
+
+from benchmarks.chromium import Tab
+from verl_comprl.record import RunRecord
+from verl_comprl.viewer.view import write_view
+
+Record = dict[str, Any]
+
+
+def changed(made: Path, folder: Path, files: str, change: Callable[[Record], Record | None]) -> None:
+    """Copy files of a run, each line as ``change`` returns it; None leaves it out."""
+    for file in made.glob(files):
+        text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = [line for line in map(change, map(json.loads, text.splitlines())) if line is not None]
+        done = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        copy = folder / file.relative_to(made)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(gzip.compress(done) if file.suffix == ".gz" else done)
+
+
+def view(folder: Path, kept: int | None = None) -> Path:
+    write_view([folder], folder / "view.html", kept)
+    return folder / "view.html"
+
+
+@pytest.fixture(scope="module")
+def baseline(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without experience: free episodes, no entries and no calls of an extractor."""
+    folder = tmp_path_factory.mktemp("other") / "baseline"
+    changed(made, folder, "episodes/*", lambda item: None if item["guided"] else item)
+
+    def free(line: Record) -> Record:
+        absent = ("comprl/guided", "comprl/bank", "comprl/extractor")
+        return line | {"data": {name: value for name, value in line["data"].items() if not name.startswith(absent)}}
+
+    changed(made, folder, "metrics.jsonl", free)
+    changed(
+        made,
+        folder,
+        "evaluations.jsonl",
+        lambda line: {k: v for k, v in line.items() if not re.search(r"success_with(_|$)", k)},
+    )
+    return view(folder)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("bank", "This run has no entries."), ("extractor", "This run has no calls of an extractor."), ("episodes", None)],
+)
+def test_a_run_without_experience_says_what_it_has_not(
+    browser: Tab, baseline: Path, place: str, expected: str | None
+) -> None:
+    show(browser, baseline, f"#0/{place}", ".list")
+    assert texts(browser, ".list .empty") == ([expected] if expected else [])
+    # Nothing but elements: a condition that is 0 would be shown as a text.
+    loose = "[...document.querySelector('.master').childNodes].filter(node => node.nodeType === Node.TEXT_NODE)"
+    assert browser.evaluate(f"{loose}.map(node => node.data)") == []
+    choose(
+        browser,
+        f"Search {'calls' if place == 'extractor' else 'entries' if place == 'bank' else place}",
+        "zzz",
+        "input",
+    )
+    browser.wait("document.querySelector('.count').innerText.startsWith('0 ')")
+    assert texts(browser, ".list .empty") == [expected or "Nothing matches."]
+    assert browser.problems == []
+
+
+def test_a_run_without_experience_has_an_overview(browser: Tab, baseline: Path) -> None:
+    show(browser, baseline, "#0/overview", ".overview .u-wrap")
+    assert texts(browser, ".figure .label") == ["evaluation, free", "training, free", "entries", "episodes"]
+    assert browser.problems == []
+
+
+def test_a_page_without_all_turns_says_of_how_many_episodes_it_knows_them(
+    browser: Tab, made: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(made, tmp_path / "run")
+    page = view(tmp_path / "run", 50)
+    show(browser, page, "#0/overview", ".figure")
+    assert "turns of 48 of 144" in texts(browser, ".figure")[-1]
+    show(browser, page, "#0/episodes", ".list .row")
+    assert texts(browser, ".count") == ["144 episodes · turns of 48 of 144"] and count(browser) == 144
+    show(browser, view(tmp_path / "run"), "#0/episodes", ".list .row")
+    assert texts(browser, ".count") == ["144 episodes"]
+
+
+def test_figures_say_of_which_steps_they_are(browser: Tab, made: Path, tmp_path: Path) -> None:
+    show(browser, view(shutil.copytree(made, tmp_path / "run")), "#0/overview", ".figure")
+    assert [text.split("\n")[-1].split(" · ")[0] for text in texts(browser, ".figure")[:4]] == 4 * ["step 6"]
+    folder = tmp_path / "long"
+
+    def stretched(line: Record) -> list[Record]:
+        return [line | {"step": 10 * line["step"] + number} for number in range(-9, 1)]
+
+    folder.mkdir()
+    metrics = [copy for line in RunRecord(made).metrics() for copy in stretched(dict(line))]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    changed(made, folder, "evaluations.jsonl", lambda line: line | {"step": 0} if line["step"] == 1 else None)
+    show(browser, view(folder), "#0/overview", ".figure")
+    when = [text.split("\n")[-1].split(" · ")[0] for text in texts(browser, ".figure")[:4]]
+    assert when == 2 * ["before training"] + 2 * ["last 2 steps"]
+
+
+def test_success_has_one_scale_and_a_single_evaluation_its_interval(browser: Tab, tmp_path: Path) -> None:
+    """Of a run that has only been evaluated before its first step."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    rates = {"": 0.25, "_low": 0.12, "_high": 0.48}
+    line = {"step": 0} | {f"comprl/eval/success_without{end}": rate for end, rate in rates.items()}
+    (folder / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "data": {}}) + "\n")
+    show(browser, view(folder), "#0/overview", ".overview .u-wrap canvas")
+    assert {"0 %", "100 %"} <= {*drawn(browser)}
+    painted = browser.evaluate(
+        "(([canvas, over]) => [0.05, 0.16, 0.37, 0.45, 0.53, 0.7].map(rate => canvas.getContext('2d').getImageData("
+        "(over.getBoundingClientRect().left - canvas.getBoundingClientRect().left) * devicePixelRatio,"
+        "(over.getBoundingClientRect().top - canvas.getBoundingClientRect().top + (1 - rate) * over.clientHeight)"
+        " * devicePixelRatio, 1, 1).data[3] > 0))"
+        "(['.chart canvas', '.chart .u-over'].map(name => document.querySelector(name)))"
+    )
+    assert painted == [False, True, True, True, False, False]
+
+
+def test_the_timeline_is_as_high_as_the_bank_was(browser: Tab, made: Path, tmp_path: Path) -> None:
+    show(browser, view(shutil.copytree(made, tmp_path / "run")), "#0/bank", ".timeline .u-over")
+    written = sum(event["event"] in ("written", "merged") for event in RunRecord(made).events())
+    largest = max(line["data"]["comprl/bank/size"] for line in RunRecord(made).metrics())
+    assert f"ever written {written}" in texts(browser, ".timeline .legend")[0]
+    assert largest <= max(map(int, drawn(browser))) * 1.2 < written
+
+
+def drawn(browser: Tab) -> list[str]:
+    """Texts of the axes of all charts, which are drawn again."""
+    return browser.evaluate(
+        "new Promise(done => { const found = [], place = CanvasRenderingContext2D.prototype, fill = place.fillText;"
+        "place.fillText = function (text, ...rest) { found.push(text); fill.call(this, text, ...rest); };"
+        "dispatchEvent(new Event('theme')); setTimeout(() => { place.fillText = fill; done(found); }); })"
+    )
+
+
+def test_an_entry_does_not_contradict_itself(browser: Tab, made: Path, tmp_path: Path) -> None:
+    """The free episodes of some prompts are not on record, as after ``comprl.record.keep_steps``."""
+    episodes = [*RunRecord(made).episodes()]
+    helped = {item["prompt"] for item in episodes if not item["guided"] and item["outcome"]["success"]}
+    guided: dict[str, list[Record]] = {}
+    for item in episodes:
+        if item["guided"]:
+            guided.setdefault(item["guide"]["entry"], []).append(item)
+
+    def failures(uses: list[Record]) -> list[Record]:
+        """Those with prompts none of which the entry succeeded with."""
+        return [item for item in uses if item["prompt"] not in succeeded(uses)]
+
+    def succeeded(uses: list[Record]) -> set[str]:
+        return {item["prompt"] for item in uses if item["outcome"]["success"]}
+
+    entry, uses = next(
+        (entry, uses)
+        for entry, uses in guided.items()
+        if succeeded(uses) and failures(uses) and all(item["prompt"] in helped for item in failures(uses))
+    )
+    lost, kept = succeeded(uses), failures(uses)
+    folder = tmp_path / "run"
+    changed(made, folder, "*.jsonl", dict)
+    changed(made, folder, "episodes/*", lambda item: None if item["prompt"] in lost and not item["guided"] else item)
+    changed(made, folder, "extractor_calls/*", dict)
+    show(browser, view(folder), f"#0/bank/{entry}", ".detail .worth")
+    own, free, gain = texts(browser, ".worth > div")
+    noun = "episode" if len(kept) == 1 else "episodes"
+    assert own.split("\n") == ["with it", "0 %", f"{len(kept)} training {noun}"]
+    points = int(gain.split("\n")[1].replace("−", "-"))
+    assert points == -int(free.split("\n")[1].split()[0]) < 0
+    rate = round(100 * sum(item["outcome"]["success"] for item in uses) / len(uses))
+    assert texts(browser, ".worth > p") == [
+        f"{len(kept)} of {len(uses)} uses have a free half on record; of all {len(uses)} uses {rate} % succeeded."
+    ]
+    assert f"success 0 % with it, {-points} % in the free half" in browser.evaluate(
+        "document.querySelector('.worth svg').ariaLabel"
+    )
+
+
+def test_episodes_of_evaluations_have_no_halves(browser: Tab, made: Path, tmp_path: Path) -> None:
+    guided = [item for item in RunRecord(made).episodes() if item["guided"]]
+    entry = guided[0]["guide"]["entry"]
+    ids = [item["id"] for item in guided if item["guide"]["entry"] == entry]
+    folder = tmp_path / "run"
+    changed(made, folder, "*.jsonl", lambda item: None if item.get("episode") == ids[0] else item)
+    changed(
+        made, folder, "episodes/*", lambda i: i | {"kind": "evaluation"} if i["prompt"] == guided[0]["prompt"] else i
+    )
+    show(browser, view(folder), f"#0/bank/{entry}", ".detail .many")
+    evaluated = sum(id.startswith(guided[0]["prompt"]) for id in ids)
+    assert (
+        texts(browser, ".detail .section summary")[1]
+        == f"Episodes it guided\n{len(ids)}, of them {evaluated} in evaluations"
+    )
+    lines = texts(browser, ".detail .many li")
+    assert sum("evaluation · without it" in line for line in lines) == evaluated > 0
+    assert all(("free half" in line) != ("evaluation" in line) for line in lines if line.startswith(("●", "○")))
+
+
+def test_a_call_that_could_not_be_parsed_is_said_to_be_so_also_if_it_was_trained_on(
+    browser: Tab, made: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    changed(made, folder, "*.jsonl", dict)
+    changed(made, folder, "extractor_calls/*", dict)
+    call = next(call for call in RunRecord(made).calls() if not call["format_ok"])
+    training = {"event": "trained", "call": call["call"], "step": 6, "update": 1, "reward": -1.0, "weight": 1.0}
+    with gzip.open(folder / "extractor_calls" / "step_6.jsonl.gz", "at") as file:
+        file.write(json.dumps(training | {"advantage": -0.5}) + "\n")
+    show(browser, view(folder), f"#0/extractor/{call['call']}", ".detail .trainings")
+    assert texts(browser, ".detail header p")[0].endswith(" · reward −1.00: could not be parsed")
+    assert "It could not be parsed: reward −1.0." in texts(browser, ".detail .section")[0]
