@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_comprl.config.reading import leaves
 from verl_comprl.files import write_atomically
-from verl_comprl.record.lines import SECRET_NAME, text_redactor
+from verl_comprl.record.redaction import SECRET_NAME, text_redactor
 from verl_comprl.record.settings_file import SETTINGS as FILE
 from verl_comprl.record.settings_file import read_settings
 

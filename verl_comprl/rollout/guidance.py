@@ -14,7 +14,7 @@ from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.names import manager_name
 from verl_comprl.platform.pauses import episode_clock
-from verl_comprl.record.lines import text_redactor
+from verl_comprl.record.redaction import text_redactor
 
 logger = logging.getLogger(__name__)
 
