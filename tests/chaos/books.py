@@ -27,7 +27,8 @@ def problems(run: Path) -> list[str]:
     """Return what is wrong with the books of a run.
 
     * An episode was distilled, waits in the queue, is a dead letter, or was not drawn: also one that the manager did
-      not confirm in time, which is reported again. As many of those may be missing as agent loops have given up.
+      not confirm in time, which is reported again. As many of those may be missing as agent loops have given up, and
+      those that were not trained: a stop may have ended their agent loop.
     * An outcome rewards each call whose text the episode has read, and no other, once.
     * An entry of the bank has the uses and successes of the episodes that read it, and was written by a call.
 
@@ -115,6 +116,10 @@ class Books:
             closed -= 1
         return closed
 
+    def may_be_missing(self, episode: Line) -> bool:
+        """Return whether the manager may not know an episode."""
+        return not episode["reported"] and (self.given_up > 0 or episode["status"] != "trained")
+
     def may_be_lost(self, id: str, step: int, lost: set[int]) -> bool:
         """Return whether a manager that was killed may have lost what an episode counted for.
 
@@ -157,9 +162,9 @@ def _undistilled(books: Books) -> Iterator[str]:
     share = books.learning.get("distill_share", 1.0)
     known = distilled | books.waiting | books.dead
     missing = {id: each for id, each in books.finished.items() if id not in known and is_drawn(id, share)}
-    late = [id for id, each in missing.items() if not each["reported"]]
+    late = sum(not each["reported"] and each["status"] == "trained" for each in missing.values())
     for id, each in missing.items():
-        if each["reported"] or len(late) > books.given_up:
+        if not books.may_be_missing(each) or late > books.given_up > 0:
             yield f"episode {id} of step {each['step']} has vanished"
 
 
@@ -179,7 +184,7 @@ def _rewards(books: Books) -> Iterator[str]:
             yield f"call {id} was rewarded for another outcome than that of episode {name}"
     lost = books.killed(2 if books.learning.get("utility") == "relative" else 0)
     for name, episode in books.finished.items():
-        if (episode["reported"] or not books.given_up) and not books.may_be_lost(name, episode["step"], lost):
+        if not books.may_be_missing(episode) and not books.may_be_lost(name, episode["step"], lost):
             for id in _texts_read(episode):
                 if (name, id) not in paid | books.unpaid:
                     yield f"call {id} was not rewarded for episode {name}, which had read it"
@@ -214,7 +219,8 @@ def _reads(books: Books) -> Iterator[str]:
         expected = {(guide, False), *((entry, True) for entry in asked)} if guide else set()
         # An event is written after its episode is in the queue: a kill may come in between.
         is_left_out = not (read[name] or episode["reported"])
-        excused = is_left_out and (books.given_up or books.may_be_lost(name, episode["step"], books.killed()))
+        lost = books.may_be_lost(name, episode["step"], books.killed())
+        excused = is_left_out and (books.may_be_missing(episode) or lost)
         if read[name] != expected and not excused:
             yield f"episode {name} has read other entries than its events say"
 

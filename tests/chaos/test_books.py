@@ -183,6 +183,20 @@ def test_an_episode_that_was_not_confirmed_may_be_missing_only_if_it_was_given_u
     assert reward == "call c was not rewarded for episode late, which had read it" and "late has read other" in read
 
 
+def test_more_episodes_may_not_be_missing_than_were_given_up(tmp_path: Path) -> None:
+    books = Books()
+    books.episodes.append(episode("later", 3) | {"reported": False})
+    books.metrics[2]["comprl/unreported"] = 1.0
+    assert [problem.split()[1] for problem in problems(books.write(tmp_path))] == ["late", "later"]
+
+
+def test_an_episode_whose_agent_loop_was_ended_by_a_stop_may_be_missing(tmp_path: Path) -> None:
+    books = Books()
+    books.metrics[1] |= {"comprl/unreported": 0.0, "comprl/unreported_dropped": 0.0}
+    books.episodes[-1]["status"] = "dropped"
+    assert problems(books.write(tmp_path)) == []
+
+
 @pytest.mark.parametrize(("killed_in", "problem"), [(1, True), (4, False)])
 def test_a_manager_that_was_killed_later_may_lose_uses_and_rewards_of_an_episode_that_it_took_late(
     tmp_path: Path, killed_in: int, problem: bool
