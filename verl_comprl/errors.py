@@ -33,8 +33,10 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
   ``comprl/answers/failed`` and ``degraded``; what raised in ``comprl/failures/search_and_ask:<type>``.
 * The extractor is away for an update, or its server has died: the same answer, at once. Counted in
   ``comprl/answers/unavailable``.
-* The manager does not take a finished episode: it is not distilled, and its outcome rewards nothing. Counted in
-  ``comprl/unreported``; it may still take one that it did not confirm in time.
+* The manager does not confirm a finished episode in time: the agent loop keeps it and sends it again when the manager
+  answers (``rollout/unconfirmed.py``), at the end of the step and before a checkpoint as well
+  (``trainer/late_reports.py``). It counts once, in the step in which it is taken. Counted in ``comprl/unreported``; one
+  that is given up is neither distilled nor credited: ``comprl/unreported_dropped``.
 
 **The manager fails** at work that no rollout waits for. It counts what raised in ``comprl/failures/<what>:<type>``.
 ``StoreError`` is the store, other types are the embedder's or those of the extractor's server.
@@ -62,7 +64,8 @@ Rollouts continue without guidance meanwhile.
   records of calls are those of the latest checkpoint.
 * Lost: rewards that waited for training; the step's calls on disk; counts since the checkpoint. An entry written since
   then is used, and rewards nothing.
-* Counted in ``comprl/manager_restarts``; episodes that ended meanwhile in ``comprl/unreported``.
+* Counted in ``comprl/manager_restarts``; episodes that ended meanwhile, which are reported again, in
+  ``comprl/unreported``.
 
 **An update of the extractor fails** in a worker, in a server, or because a wait reached its limit
 (:class:`WaitTimeout`). The servers are restored (``trainer/servers/serving.py``) and it is tried again after 5, 10,

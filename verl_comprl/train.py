@@ -92,7 +92,7 @@ def run(config: Any) -> int:
     from verl_comprl.config.paths import use_absolute_paths
     from verl_comprl.display.redirect import redirect_verl_output
     from verl_comprl.display.terminal import Display
-    from verl_comprl.record.lines import text_redactor
+    from verl_comprl.record.redaction import text_redactor
 
     display = Display(live=not is_verbose())
     use_absolute_paths(config)

@@ -26,8 +26,9 @@ Tally = Counter[tuple[str, str, str]]
 def problems(run: Path) -> list[str]:
     """Return what is wrong with the books of a run.
 
-    * An episode that the manager has confirmed was distilled, waits in the queue, is a dead letter, or was not drawn.
-      Of one that it has not confirmed it may have counted everything or nothing.
+    * An episode was distilled, waits in the queue, is a dead letter, or was not drawn: also one that the manager did
+      not confirm in time, which is reported again. As many of those may be missing as agent loops have given up, and
+      those that were not trained: a stop may have ended their agent loop.
     * An outcome rewards each call whose text the episode has read, and no other, once.
     * An entry of the bank has the uses and successes of the episodes that read it, and was written by a call.
 
@@ -72,6 +73,8 @@ class Books:
         latest = run / "latest_checkpointed_iteration.txt"
         self.checkpoint = run / f"global_step_{latest.read_text().strip()}/comprl" if latest.exists() else None
         letters = run / "queue/dead_letters.jsonl"
+        self.given_up = int(sum(line["data"].get("comprl/unreported_dropped", 0.0) for line in self.steps))
+        """Episodes that the manager did not confirm in time, and that were not reported again."""
         self.dead = {line["request"]["id"] for line in _lines(letters)} if letters.exists() else set()
 
     @property
@@ -115,6 +118,21 @@ class Books:
             closed -= 1
         return closed
 
+    def may_be_missing(self, episode: Line) -> bool:
+        """Return whether the manager may not know an episode."""
+        return not episode["reported"] and (self.given_up > 0 or episode["status"] != "trained")
+
+    def may_be_lost(self, id: str, step: int, lost: set[int]) -> bool:
+        """Return whether a manager that was killed may have lost what an episode counted for.
+
+        Args:
+            id: The episode.
+            step: Its step. The manager may have taken it in any later one if it did not confirm it in time.
+            lost: Steps of which it has lost something.
+        """
+        is_late = id in self.finished and not self.finished[id]["reported"]
+        return step in lost or (is_late and any(step < each for each in lost))
+
     def left(self, event: Line) -> bool:
         """Whether an event belongs to a step in which the run was stopped.
 
@@ -149,8 +167,11 @@ def _undistilled(books: Books) -> Iterator[str]:
     distilled = {event["episode"] for event in [*books.events["written"], *books.events["nothing"]]}
     share = books.learning.get("distill_share", 1.0)
     known = distilled | books.waiting | books.dead
-    for id, each in books.finished.items():
-        if each["reported"] and each["step"] <= books.last and id not in known and is_drawn(id, share):
+    finished = {id: each for id, each in books.finished.items() if each["step"] <= books.last}
+    missing = {id: each for id, each in finished.items() if id not in known and is_drawn(id, share)}
+    late = sum(not each["reported"] and each["status"] == "trained" for each in missing.values())
+    for id, each in missing.items():
+        if not books.may_be_missing(each) or late > books.given_up > 0:
             yield f"episode {id} of step {each['step']} has vanished"
 
 
@@ -170,7 +191,8 @@ def _rewards(books: Books) -> Iterator[str]:
             yield f"call {id} was rewarded for another outcome than that of episode {name}"
     lost = books.killed(2 if books.learning.get("utility") == "relative" else 0)
     for name, episode in books.finished.items():
-        if episode["reported"] and episode["status"] == "trained" and episode["step"] not in lost:
+        is_known = episode["status"] == "trained" and not books.may_be_missing(episode)
+        if is_known and not books.may_be_lost(name, episode["step"], lost):
             for id in _texts_read(episode):
                 if (name, id) not in paid | books.unpaid:
                     yield f"call {id} was not rewarded for episode {name}, which had read it"
@@ -203,7 +225,11 @@ def _reads(books: Books) -> Iterator[str]:
         guide = episode["guide"]["entry"] if episode["guided"] else None
         asked = {q["entry"] for q in _questions(episode) if q["status"] == "answered"} - {guide}
         expected = {(guide, False), *((entry, True) for entry in asked)} if guide else set()
-        if read[name] != expected and (episode["reported"] or read[name]):
+        # An event is written after its episode is in the queue: a kill may come in between.
+        is_left_out = not (read[name] or episode["reported"])
+        lost = books.may_be_lost(name, episode["step"], books.killed())
+        excused = is_left_out and (books.may_be_missing(episode) or lost)
+        if read[name] != expected and not excused:
             yield f"episode {name} has read other entries than its events say"
 
 
@@ -229,7 +255,7 @@ def _usage(books: Books) -> Iterator[str]:
         names = [uses, successes] if event["success"] else [uses]
         counts = Tally((event["entry"], event["task"], name) for name in names)
         known += counts
-        if event["step"] not in killed and not books.left(event):
+        if not books.may_be_lost(event["episode"], event["step"], killed) and not books.left(event):
             certain += counts
     for entry in read_snapshot(books.checkpoint / "bank", None).entries:
         counted = {usage.task: usage for usage in entry.usage}

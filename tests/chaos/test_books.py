@@ -51,8 +51,8 @@ def read(by: str, step: int = 2, *, entry: str = ENTRY, asked: bool = False) -> 
 class Books:
     """Lines of a run, which is clean as it is made.
 
-    One episode was distilled, one guided by its entry waits, one is dead, one taught nothing, and of one the manager
-    has not confirmed that it knows it.
+    One episode was distilled, one guided by its entry waits, one is dead, one taught nothing, and one that the manager
+    did not confirm was given up.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Books:
         self.events = [{"event": "written", "entry": ENTRY, "call": "c", "episode": "first", "step": 1}]
         self.events += [read("second"), {"event": "nothing", "episode": "fourth", "call": "n", "step": 2}]
         self.metrics = [{"timing_s/step": 3.0, UNWRITTEN: 0.0} for _ in range(4)]
-        self.metrics[1]["comprl/unreported"] = 1.0
+        self.metrics[1] |= {"comprl/unreported": 1.0, "comprl/unreported_dropped": 1.0}
         self.waiting, self.dead = ["second"], ["third"]
         self.unpaid: list[dict[str, str]] = []
         self.usage = {"uses": 1, "successes": 1}
@@ -71,7 +71,8 @@ class Books:
         self.settings: dict[str, Any] = {}
 
     def late_was_taken(self) -> None:
-        """Everything that a manager does with an episode that it takes too late to confirm it."""
+        """Everything that a manager does with an episode that is reported to it again."""
+        del self.metrics[1]["comprl/unreported_dropped"]
         self.events.append(read("late"))
         self.calls.append(use("c", "late"))
         self.usage = {"uses": 2, "successes": 2}
@@ -161,13 +162,53 @@ def test_damage_is_found(tmp_path: Path, damage: Callable[[Books], Any], words: 
     )
 
 
-def test_what_the_manager_took_without_confirming_it_counts_once_or_not_at_all(tmp_path: Path) -> None:
+def test_what_the_manager_took_late_counts_once(tmp_path: Path) -> None:
     books = Books()
     books.late_was_taken()
     assert problems(books.write(tmp_path / "once")) == []
     books.usage.update(uses=3, successes=3)
     (uses, successes) = problems(books.write(tmp_path / "twice"))
     assert "3 uses" in uses and "3 successes" in successes
+    books.usage.update(uses=1, successes=1)
+    books.calls.pop()
+    (reward, uses, successes) = problems(books.write(tmp_path / "half"))
+    assert "was not rewarded for episode late" in reward and "its events 2 to 2" in uses and "its events 2" in successes
+
+
+def test_an_episode_that_was_not_confirmed_may_be_missing_only_if_it_was_given_up(tmp_path: Path) -> None:
+    books = Books()
+    del books.metrics[1]["comprl/unreported_dropped"]
+    vanished, reward, read = problems(books.write(tmp_path))
+    assert vanished == "episode late of step 2 has vanished"
+    assert reward == "call c was not rewarded for episode late, which had read it" and "late has read other" in read
+
+
+def test_more_episodes_may_not_be_missing_than_were_given_up(tmp_path: Path) -> None:
+    books = Books()
+    books.episodes.append(episode("later", 3) | {"reported": False})
+    books.metrics[2]["comprl/unreported"] = 1.0
+    assert [problem.split()[1] for problem in problems(books.write(tmp_path))] == ["late", "later"]
+
+
+def test_an_episode_whose_agent_loop_was_ended_by_a_stop_may_be_missing(tmp_path: Path) -> None:
+    books = Books()
+    books.metrics[1] |= {"comprl/unreported": 0.0, "comprl/unreported_dropped": 0.0}
+    books.episodes[-1]["status"] = "dropped"
+    assert problems(books.write(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("killed_in", "problem"), [(1, True), (4, False)])
+def test_a_manager_that_was_killed_later_may_lose_uses_and_rewards_of_an_episode_that_it_took_late(
+    tmp_path: Path, killed_in: int, problem: bool
+) -> None:
+    books = Books()
+    books.late_was_taken()
+    books.kill(killed_in)
+    books.usage.update(uses=1, successes=1)
+    books.calls.pop()
+    assert len(problems(books.write(tmp_path / "counted"))) == (3 if problem else 0)
+    books.waiting.remove("late")
+    assert "episode late of step 2 has vanished" in problems(books.write(tmp_path / "vanished"))
 
 
 @pytest.mark.parametrize(("killed_in", "problem"), [(2, False), (3, False), (1, True), (4, True)])

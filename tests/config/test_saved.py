@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from verl_comprl.config.saved import FILE, load_config, save_config
+from verl_comprl.config.saved import FILE, changed_settings, load_config, save_config
 
 
 @pytest.fixture
@@ -38,6 +38,36 @@ def test_everything_is_resolved_but_secrets(folder: Path) -> None:
     assert "https://user:***@host" in text
     config = load_config(folder)
     assert (config.path, config.again, config.key, config.list) == ("/data/x", "/data/x", "sk-1", ["sk-1", 1])
+
+
+def test_keys_that_were_set_for_the_workers_become_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    variables = {"WANDB_API_KEY": "sk-canary-0123", "PYTHONPATH": "/code", "TOKENIZERS_PARALLELISM": "true"}
+    config = OmegaConf.create({"ray_init": {"runtime_env": {"env_vars": variables}}, "all": "${ray_init}"})
+    save_config(config, tmp_path)
+    assert "sk-canary" not in (tmp_path / FILE).read_text()
+    assert changed_settings(config, tmp_path) == {}
+    loaded = load_config(tmp_path)
+    for settings in (loaded.ray_init, loaded["all"]):
+        assert settings.runtime_env.env_vars == variables | {"WANDB_API_KEY": ""}
+    monkeypatch.setenv("WANDB_API_KEY", "sk-of-the-next-shell")
+    assert load_config(tmp_path).ray_init.runtime_env.env_vars.WANDB_API_KEY == "sk-of-the-next-shell"
+
+
+@pytest.mark.parametrize(
+    ("given", "saved"),
+    [
+        ("https://user:p@ss:word@host:80/a@b", "https://user:***@host:80/a@b"),
+        ("postgresql://:canary@host", "postgresql://:***@host"),
+        ("pip install git+https://ghp_0123456789@github.com/a/b.git", "pip install git+https://***@github.com/a/b.git"),
+        ("hdfs://me@namenode:9000/data", "hdfs://me@namenode:9000/data"),
+        ("http://host:6333/a:b@c", "http://host:6333/a:b@c"),
+        ("http://[::1]:6333", "http://[::1]:6333"),
+    ],
+)
+def test_passwords_in_urls_are_not_saved(tmp_path: Path, given: str, saved: str) -> None:
+    save_config(OmegaConf.create({"foreign": [{"url": given}], "port": 6333}), tmp_path)
+    assert load_config(tmp_path) == {"foreign": [{"url": saved}], "port": 6333}
 
 
 def test_a_disk_that_is_full_leaves_the_earlier_configuration(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

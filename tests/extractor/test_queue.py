@@ -67,6 +67,17 @@ async def test_a_secret_that_an_environment_shows_is_kept_nowhere(
     assert [file.name for file in files if b"0123456789" in file.read_bytes()] == []
 
 
+@pytest.mark.parametrize("secret", ["response", "observation", "10000000"])
+async def test_a_secret_that_is_a_name_or_digits_of_a_request_costs_no_episode(
+    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("LITELLM_KEY_SOURCE", secret)
+    queue = make_queue()
+    queue.put(make_request("a", turns=(Turn(observation=f"it says {secret}", response="look"),), step=1000000012))
+    request = await queue.get()
+    assert request.turns == (Turn(observation="it says ***", response="look"),) and request.step == 1000000012
+
+
 # ---- overflow ----
 
 

@@ -256,3 +256,24 @@ async def test_a_journal_that_cannot_be_written_leaves_no_episode_half_reported(
     metrics = await setup.finished()
     assert metrics["distillations/written"] == 1 and "failures/distill:OSError" not in metrics
     assert metrics["record/events_lost"] == (2 if fault == "full disk" else 0)
+
+
+async def test_an_episode_that_the_queue_cannot_take_counts_when_it_is_reported_again(
+    open_manager: Open, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = await open_manager(extractor_settings={"batch_size": 4})
+    (entry,) = await setup.seed("open the door")
+    used = {"experience_ids": (entry,), "experience_texts": ("open the door",)}
+    episode = EpisodeReport(make_request("a", **used), guided=True, record_ids=("record",))
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup.manager._queue, "put", fail)
+        with pytest.raises(RuntimeError, match="no room"):
+            await setup.manager.report(episode)
+    for _ in range(2):
+        assert await setup.manager.report(episode)
+    (kept,) = setup.bank.entries()
+    assert (kept.uses, len(setup.manager._queue)) == (1, 1)

@@ -19,7 +19,7 @@ def test_a_process_that_was_killed_is_succeeded_by_one_that_knows_all_its_episod
     again = ReportedEpisodes(file, recover=True)
     again.add("after_0", 20)  # not glued to the torn line
     assert ReportedEpisodes(file, recover=True).state() == {**{f"{n}_0": n for n in range(20)}, "after_0": 20}
-    assert "19_0" in again and "20_0" not in again and again.lost == 0
+    assert again.knows("19_0", 19) and not again.knows("20_0", 20) and again.lost == 0
 
 
 def test_a_new_run_in_the_folder_knows_none_of_them_and_a_resumed_one_those_of_its_checkpoint(tmp_path: Path) -> None:
@@ -49,13 +49,21 @@ def test_it_forgets_old_episodes_and_its_file_stays_small(tmp_path: Path, monkey
     assert recovered.state() == episodes.state()
 
 
+def test_an_episode_that_has_been_forgotten_is_not_counted_again(tmp_path: Path) -> None:
+    """A manager that hangs for that long closes all those steps at once, and then gets what it has not confirmed."""
+    episodes = ReportedEpisodes(tmp_path / "reported.jsonl")
+    episodes.add("a_0", 9)
+    episodes.forget(10 + REMEMBERED_STEPS)
+    assert episodes.state() == {} and episodes.knows("a_0", 9) and not episodes.knows("b_0", 10)
+
+
 def test_what_a_full_disk_refused_is_counted_and_known_until_a_kill(tmp_path: Path) -> None:
     (tmp_path / "queue").write_text("in the way")
     episodes = ReportedEpisodes(tmp_path / "queue/reported.jsonl")
     episodes.add("a_0", 1)
-    assert "a_0" in episodes and episodes.lost == 1
+    assert episodes.knows("a_0", 1) and episodes.lost == 1
     episodes.restore({"a_0": 1, "b_0": 1})
-    assert "b_0" in episodes and episodes.lost == 3
+    assert episodes.knows("b_0", 1) and episodes.lost == 3
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", "\x00", '{"id": 1, "step": 1}', '{"id": "x", "step": null}', "null"])

@@ -94,7 +94,7 @@ async def test_a_manager_that_hangs_is_waited_for_once_and_then_hardly(
     # All rollouts of a step ask at the same time: together they are one time-out.
     first = await asyncio.gather(*(guide(guidance) for _ in range(50)))
     assert {status for status, _ in first} == {"degraded"} and all(seconds >= 4 for _, seconds in first)
-    episode: Any = object()
+    episode: Any = SimpleNamespace(request=SimpleNamespace(id="a"))
     started = time.perf_counter()
     assert not await guidance.report(episode)
     assert 0.2 <= time.perf_counter() - started < 4

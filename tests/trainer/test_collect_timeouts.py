@@ -10,9 +10,11 @@ from ray.exceptions import ActorDiedError
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.manager.actor import ManagerNotOpen, Opening
+from verl_comprl.manager.actor import Opening
+from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard, ManagerLost
 
 
@@ -44,7 +46,7 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
     runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda seconds: None)
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
-    runtime._guard = ManagerGuard(runtime.manager, lambda: None)
+    runtime._guard, runtime._late_reports = ManagerGuard(runtime.manager, lambda: None), LateReports()
     runtime._collect_timeouts, runtime._extractor_saves_failed, runtime._is_open = 0, 0, True
     runtime.extractor = SimpleNamespace(is_down=False)
     return runtime
@@ -55,6 +57,7 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
 ) -> None:
     late.add("collect")
     counts = {"comprl/collect_timeouts": 1.0, "comprl/manager_restarts": 0.0}
+    counts |= {"comprl/unreported_waiting": 0.0, "comprl/unreported_dropped": 0.0}
     learned = {"comprl/extractor/updates": 2.0, "comprl/extractor/saves_failed": 0.0}
     assert runtime.collect(1) == counts | learned
     assert asked == ["collect"], "a manager that hangs is asked nothing more in this step"
@@ -64,6 +67,42 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 1.0
     assert asked[1:] == ["collect", "take_warnings", "merge"]
     assert undocumented(metrics) == []
+
+
+class Late:
+    """Late reports that are settled as soon as the manager has answered something, noted in ``asked``."""
+
+    def __init__(self, asked: list[str], *, waiting: int) -> None:
+        self._asked, self.waiting = asked, waiting
+
+    def settle(self, seconds: float) -> bool:
+        self.waiting = self.waiting if "collect" not in self._asked and "metrics" not in self._asked else 0
+        self._asked.append("settle")
+        return not self.waiting
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "closing", "saving"),
+    [
+        (0, ["settle", "collect"], ["settle", "save"]),
+        (3, ["settle", "collect", "settle"], ["settle", "metrics", "settle", "save"]),
+    ],
+)
+def test_reports_that_wait_come_before_the_end_of_the_step_and_the_checkpoint(
+    runtime: Any, asked: list[str], waiting: int, closing: list[str], saving: list[str]
+) -> None:
+    """Also those that only a manager that is there again can take: a resumed run would know nothing of them."""
+    runtime.manager.save = SimpleNamespace(remote=lambda _: "save")
+    runtime._late_reports = Late(asked, waiting=waiting)
+    runtime.collect(1)
+    assert asked == [*closing, "take_warnings", "merge"]
+    asked.clear()
+    runtime._late_reports = Late(asked, waiting=waiting)
+    runtime._save_manager("folder")
+    assert asked == saving
 
 
 @pytest.mark.parametrize(("backend", "pausing"), [("actor", ("manager",)), ("engine", ())])

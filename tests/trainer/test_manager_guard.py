@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import StoreError
-from verl_comprl.manager.actor import ManagerNotOpen
+from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.trainer import manager_guard as module
 from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard, ManagerLost
 

@@ -20,6 +20,7 @@ from verl_comprl.trainer import manager_guard
 from verl_comprl.trainer import trainer as trainer_module
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
 from verl_comprl.trainer.trainer import (
@@ -315,7 +316,7 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=2))
     runtime._learner, runtime._collect_timeouts = SimpleNamespace(metrics=dict), 0
-    runtime._extractor_saves_failed = 0
+    runtime._extractor_saves_failed, runtime._late_reports = 0, LateReports()
     runtime.manager = SimpleNamespace(
         collect=remote("collect", {"samples": 5.0}), merge=remote("merge", True), take_warnings=remote("warnings", [])
     )

@@ -10,15 +10,21 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_comprl.config.reading import leaves
 from verl_comprl.files import write_atomically
-from verl_comprl.record.lines import SECRET_NAME, text_redactor
+from verl_comprl.record.redaction import REDACTED, SECRET_NAME, is_secret, text_redactor
 from verl_comprl.record.settings_file import SETTINGS as FILE
 from verl_comprl.record.settings_file import read_settings
 
 _VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
 
+_IN_URL = re.compile(r"(?<=://)([^/?#\s:@]*:)[^/?#\s]+(?=@)|((?<=http://)|(?<=https://))[^/?#\s:@]+(?=@)")
+"""A password in a URL, or what stands alone in the place of user and password."""
+
 
 def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> None:
-    """Write ``config`` into ``folder``, resolved except for secrets read from environment variables.
+    """Write ``config`` into ``folder``, resolved and without secrets.
+
+    One that is read from an environment variable stays a reference to it, and one that is set in ``env_vars``, for the
+    workers, becomes one. Those of this process's variables, and passwords in URLs, are replaced by ``***``.
 
     Args:
         config: The run's config.
@@ -56,19 +62,39 @@ def changed_settings(config: DictConfig, folder: Path) -> dict[str, tuple[Any, A
 
 
 def _plain(config: DictConfig) -> Any:
+    redact = text_redactor()
+
+    def clean(text: str) -> str:
+        return _IN_URL.sub(lambda found: f"{found[1] or ''}{REDACTED}", redact(text))
+
     resolved = OmegaConf.to_container(config, resolve=True)
-    return _without_secrets(resolved, OmegaConf.to_container(config, resolve=False), text_redactor())
+    return _without_secrets(resolved, OmegaConf.to_container(config, resolve=False), clean)
 
 
-def _without_secrets(resolved: Any, given: Any, redact: Callable[[str], str]) -> Any:
-    """Return the resolved settings; as they were given where they name a secret, and without the values of others."""
+def _without_secrets(resolved: Any, given: Any, clean: Callable[[str], str], *, of_workers: bool = False) -> Any:
+    """Return the resolved settings; as they were given where they name a secret, and without the values of others.
+
+    Args:
+        resolved: A setting, or settings.
+        given: The same with references to others and to variables.
+        clean: Removes secrets from a text.
+        of_workers: Whether these are environment variables of the workers.
+    """
     if isinstance(given, str) and any(map(SECRET_NAME.search, _VARIABLE.findall(given))):
         return given
-    if isinstance(resolved, dict) and isinstance(given, dict):
-        return {key: _without_secrets(value, given.get(key), redact) for key, value in resolved.items()}
-    if isinstance(resolved, list) and isinstance(given, list):
-        return [_without_secrets(*pair, redact) for pair in zip(resolved, given, strict=True)]
-    return redact(resolved) if isinstance(resolved, str) else resolved
+    if isinstance(resolved, dict):
+        given = given if isinstance(given, dict) else {}  # a reference to settings elsewhere
+        return {
+            # A variable that is no secret is kept, since an evaluation starts its workers with it.
+            key: f"${{oc.env:{key},''}}"
+            if of_workers and is_secret(str(key), str(value))
+            else _without_secrets(value, given.get(key), clean, of_workers=of_workers or key == "env_vars")
+            for key, value in resolved.items()
+        }
+    if isinstance(resolved, list):
+        given = given if isinstance(given, list) else [None] * len(resolved)
+        return [_without_secrets(*pair, clean, of_workers=of_workers) for pair in zip(resolved, given, strict=True)]
+    return clean(resolved) if isinstance(resolved, str) else resolved
 
 
 def load_config(folder: Path, overrides: Sequence[str] = ()) -> Any:

@@ -20,7 +20,8 @@ from pathlib import Path
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
-from verl_comprl.record.lines import append_lines, encode, redactor
+from verl_comprl.record.lines import append_lines, encode
+from verl_comprl.record.redaction import redactor
 
 logger = logging.getLogger(__name__)
 

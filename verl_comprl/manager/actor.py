@@ -26,6 +26,7 @@ from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.inspection import BankInspection, remove_address, write_address
 from verl_comprl.manager.kept_warnings import KeptWarnings
 from verl_comprl.manager.manager import ExperienceManager
+from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.manager.server_calls import bounded
 from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
@@ -47,10 +48,6 @@ class Opening:
     they are; None at the start of a run."""
     checkpoint: Path | None = None
     """Our part of the run's latest checkpoint by then."""
-
-
-class ManagerNotOpen(AttributeError):
-    """A call to a manager whose process was killed, and whose bank has not been opened again."""
 
 
 class _ManagerActor(BankInspection, ExperienceManager):

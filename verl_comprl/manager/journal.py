@@ -11,8 +11,9 @@ from typing import Any
 
 from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
-from verl_comprl.record.lines import append_lines, encode, redactor
+from verl_comprl.record.lines import append_lines, encode
 from verl_comprl.record.prefix import Prefix
+from verl_comprl.record.redaction import redactor
 
 logger = logging.getLogger(__name__)
 

@@ -186,11 +186,16 @@ class ExperienceManager:
         """
         request, success = episode.request, episode.request.outcome.success
         async with self._commit.read():
-            if request.id in self._reported:
+            if self._reported.knows(request.id, request.step):
                 return True
+            learning = self._config.extractor
+            # Before it counts: an episode that the queue could not take is in no place, and is reported again.
+            if drawn := learning.distill and is_drawn(request.id, learning.distill_share):
+                self._queue.put(request)
             self._reported.add(request.id, request.step)
-            judged = episode.judgement
-            if judged:
+            if learning.distill and not drawn:
+                self._totals.distillations["skipped"] += 1
+            if judged := episode.judgement:
                 self._totals.verdicts[judged.verdict] += 1
             for record_id in episode.record_ids if episode.guided or judged else ():
                 bonus = judged.score if judged and judged.record_id == record_id else 0.0
@@ -205,11 +210,6 @@ class ExperienceManager:
             else:
                 self._credit.record_free_outcome(episode.prompt, success, self._step)
                 self._free_half.add(request.task, success)
-            learning = self._config.extractor
-            if learning.distill and is_drawn(request.id, learning.distill_share):
-                self._queue.put(request)
-            elif learning.distill:
-                self._totals.distillations["skipped"] += 1
         return True
 
     # ---- background ----

@@ -13,6 +13,10 @@ Experience is untrusted: it is sanitized when stored and again when handed out."
 UNAVAILABLE = "No answer: the experience service did not respond in time."
 
 
+class ManagerNotOpen(AttributeError):
+    """A call to a manager whose process was killed, and whose bank has not been opened again."""
+
+
 @dataclass(frozen=True)
 class Guide:
     """One retrieved entry, as sent to a rollout."""

@@ -1,8 +1,9 @@
 """Episodes that the manager has counted, so that a second report of one is ignored, also after a kill.
 
-Owns the memory of their ids and its file. An id is in the kernel's hands before its episode is counted: of a manager
-that is killed between the two an episode is lost, and never counted twice. A machine that loses power may lose lines of
-the file; its run continues from a checkpoint, which holds the ids as well.
+Owns the memory of their ids and its file. An id is in the kernel's hands before its episode is counted, and after the
+episode is in the queue: of a manager that is killed in between, uses and rewards of one are lost, and never counted
+twice. A machine that loses power may lose lines of the file; its run continues from a checkpoint, which holds the ids
+as well.
 """
 
 import logging
@@ -29,6 +30,8 @@ class ReportedEpisodes:
         self._file = file
         self._steps: dict[str, int] = {}
         self._lines = 0
+        self._first = 0
+        """First step whose episodes are remembered."""
         self.lost = 0
         """Episodes whose ids could not be written or read: after a kill a second report of them would count."""
         if recover:
@@ -37,9 +40,9 @@ class ReportedEpisodes:
             with suppress(OSError):  # a resumed run restores the ids of its checkpoint
                 file.unlink(missing_ok=True)
 
-    def __contains__(self, id: str) -> bool:
-        """Return whether an episode is remembered."""
-        return id in self._steps
+    def knows(self, id: str, step: int) -> bool:
+        """Return whether an episode of ``step`` has been counted, or may have been, and has been forgotten since."""
+        return id in self._steps or step < self._first
 
     def add(self, id: str, step: int) -> None:
         """Remember an episode of ``step``, before it is counted."""
@@ -54,7 +57,8 @@ class ReportedEpisodes:
 
     def forget(self, step: int) -> None:
         """Forget the episodes that are too old to be reported again when ``step`` is closed."""
-        self._steps = {id: at for id, at in self._steps.items() if at >= step - REMEMBERED_STEPS}
+        self._first = step - REMEMBERED_STEPS
+        self._steps = {id: at for id, at in self._steps.items() if at >= self._first}
         if self._lines - len(self._steps) > max(_SLACK_LINES, len(self._steps)):
             self._rewrite()
 

@@ -1,8 +1,7 @@
-"""Records as lines of JSON, without the secrets of this process's environment."""
+"""Records as lines of JSON."""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,8 @@ import orjson
 
 Record = dict[str, Any]
 
-SHORTEST_SECRET = 8
-"""Characters; shorter values are words that occur in any text."""
 
-SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL", re.IGNORECASE)
-"""Found in the names of variables whose values are secrets."""
-
-
-def encode(record: Mapping[str, Any]) -> bytes:
+def encode(record: Mapping[str, Any] | str) -> bytes:
     """Return ``record`` as JSON; what UTF-8 cannot encode is escaped, and integers of more than 64 bits are texts."""
     try:
         return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
@@ -57,50 +50,6 @@ def append_lines(file: Path, lines: bytes) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], bytes]:
-    """Return a function that replaces the environment's secrets in a line with ``***``."""
-    secrets = [orjson.dumps(_clean(value))[1:-1] for value in _secrets(environment)]
-
-    def redact(line: bytes) -> bytes:
-        for secret in secrets:
-            line = line.replace(secret, b"***")
-        return line
-
-    return redact
-
-
-def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """Return a function that replaces the environment's secrets in plain text with ``***``.
-
-    Also where they are part of JSON or of Python's ``repr``, and single lines of them: output is logged line by line.
-    """
-    secrets = _longest_first(form for value in _secrets(environment) for form in _forms(value))
-
-    def redact(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "***")
-        return text
-
-    return redact
-
-
-def _secrets(environment: Mapping[str, str]) -> list[str]:
-    """Return the values of variables that are named like secrets, longest first: one may contain another."""
-    return _longest_first(value for name, value in environment.items() if SECRET_NAME.search(name))
-
-
-def _longest_first(values: Iterable[str]) -> list[str]:
-    return sorted({value for value in values if len(value) >= SHORTEST_SECRET}, key=len, reverse=True)
-
-
-def _forms(value: str) -> Iterator[str]:
-    lines = [line.strip() for line in value.splitlines()]
-    for text in (value, *lines):
-        yield text
-        yield orjson.dumps(_clean(text)).decode()[1:-1]
-        yield repr(text)[1:-1]
 
 
 def _clean(value: Any) -> Any:

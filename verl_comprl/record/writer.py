@@ -10,7 +10,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from verl_comprl.record.lines import encode, redactor
+from verl_comprl.record.lines import encode
+from verl_comprl.record.redaction import redactor
 from verl_comprl.record.step_files import StepFiles
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.manager.messages import UNAVAILABLE, Answer, EpisodeReport, Guide
 from verl_comprl.names import manager_name
 from verl_comprl.platform.pauses import episode_clock
-from verl_comprl.record.lines import text_redactor
+from verl_comprl.record.redaction import text_redactor
+from verl_comprl.rollout.unconfirmed import UnconfirmedReports
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Guidance:
         # An environment can show the variables of the run, which an actor may quote: to an endpoint, or into samples.
         self._redact = text_redactor()
         self._complained = False
+        self._unconfirmed = UnconfirmedReports(self._send)
         self._timeouts = 0
         """Guides and reports in a row that timed out."""
 
@@ -87,10 +89,17 @@ class Guidance:
         """Hand over a finished training episode; does not wait for a manager that has stopped answering.
 
         Returns:
-            Whether the manager has confirmed that it took the episode; otherwise it may still take it later.
+            Whether the manager has confirmed that it took the episode; otherwise it is sent again when it answers.
         """
         call = self._manager.report.remote(episode)
-        return self._timeouts < MAX_AWAITED and bool(await self._patiently(call))
+        confirmed = self._timeouts < MAX_AWAITED and bool(await self._patiently(call))
+        if not confirmed:
+            self._unconfirmed.keep(episode)
+        return confirmed
+
+    async def _send(self, episode: EpisodeReport) -> bool:
+        async with asyncio.timeout(LATER_SECONDS):
+            return await self._manager.report.remote(episode)
 
     async def _patiently(self, call: Any) -> Any:
         before = self._timeouts
@@ -105,13 +114,15 @@ class Guidance:
     async def _bounded(self, call: Any, limit: asyncio.Timeout) -> Any:
         try:
             async with limit:
-                return await call
+                answer = await call
         except RayError as error:  # what the manager raises itself arrives as a RayTaskError, which is one too
             self._complain(error)
             return None
         except TimeoutError as error:
             self._complain(error)
             return _LATE
+        self._unconfirmed.send_again()
+        return answer
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:

@@ -19,7 +19,7 @@ from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
-from verl_comprl.record.lines import text_redactor
+from verl_comprl.record.redaction import text_redactor
 from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose

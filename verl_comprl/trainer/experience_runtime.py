@@ -4,7 +4,7 @@ The trainer holds one such object; an arm without experience holds a :class:`NoE
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import StoreError
-from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen, Opening, load_manager, open_bank, start_manager
+from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
+from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.folders import step_of
@@ -25,9 +26,13 @@ from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime, extractor_view
+from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
 
 Metrics = dict[str, float]
+
+REPORT_SECONDS = 5.0
+"""Seconds that the end of a step waits for reports that are sent again."""
 
 CLOSE_SECONDS = 300.0
 """Limit of closing the bank, which only writes counters."""
@@ -68,8 +73,12 @@ class NoExperienceRuntime:
             actor: A client of the actor's servers, which have the actor's weights by now. It must survive their pauses.
         """
 
-    def begin(self) -> None:
-        """Start training the extractor in the background."""
+    def begin(self, agent_loops: Sequence[Any]) -> None:
+        """Start training the extractor in the background.
+
+        Args:
+            agent_loops: The workers that will play episodes.
+        """
 
     def collect(self, step: int) -> Metrics:
         """Close an actor step and return its metrics."""
@@ -101,6 +110,9 @@ class NoExperienceRuntime:
 
     def resume_updates(self) -> None:
         """Let the extractor be updated again."""
+
+    def settle_reports(self) -> None:
+        """Let the manager get what it has not confirmed, before the agent loops end."""
 
     def save(self, folder: Path, step: int) -> None:
         """Write our part of a checkpoint.
@@ -145,6 +157,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._checkpoints: list[Path] = []
         """Our part of each complete checkpoint, in order; those that were removed since do not exist."""
         self._is_open = False
+        self._late_reports = LateReports()
         self._collect_timeouts = 0
         self._extractor_saves_failed = 0
 
@@ -208,8 +221,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         with suppress(RayActorError, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
             wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
 
-    def begin(self) -> None:
+    def begin(self, agent_loops: Sequence[Any]) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
+        self._late_reports = LateReports(agent_loops)
         if self._learner is not None and self._comprl.extractor.train and not self._comprl.shares_slots:
             self._learner.start()
 
@@ -223,11 +237,14 @@ class ExperienceRuntime(NoExperienceRuntime):
 
         A manager that does not answer in time costs the step's metrics and its merge; it collects as soon as it can.
         """
+        self._late_reports.settle(REPORT_SECONDS)  # first, so that they count in this step
         try:
             self._step = step
             metrics = _named(
                 self._ask(lambda: self.manager.collect.remote(step), "the experience manager to close the step")
             )
+            if self._late_reports.waiting:  # for a manager that had died, and is there again
+                self._late_reports.settle(REPORT_SECONDS)
             self._print_warnings()
             interval = self._comprl.merge.every
             if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
@@ -236,7 +253,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             metrics = self._note_timeout(error)
         metrics["comprl/collect_timeouts"] = float(self._collect_timeouts)
         metrics["comprl/manager_restarts"] = float(self._guard.restarts)
-        return metrics | self._learned()
+        return metrics | self._late_reports.metrics() | self._learned()
 
     def _ask(self, call: Callable[[], Any], what: str) -> Any:
         return self._guard.ask(call, MANAGER_SECONDS, what)
@@ -325,8 +342,18 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Note a checkpoint of this run that is complete: a manager that is started again begins from it."""
         self._checkpoints.append(folder.resolve() / "comprl")
 
+    def settle_reports(self) -> None:
+        """Let the manager get what it has not confirmed: nothing else would tell a resumed run of these episodes."""
+        if self._late_reports.settle(REPORT_SECONDS):
+            return
+        # Not while it hangs or begins again: the checkpoint waits for it as long.
+        what = "the experience manager to answer"
+        self._guard.ask(self.manager.metrics.remote, self._comprl.work_timeout, what)
+        self._late_reports.settle(MANAGER_SECONDS)
+
     def _save_manager(self, folder: str) -> None:
         """Let the manager save; one that dies meanwhile does so again, of what it still has."""
+        self.settle_reports()
         what = "the experience manager to save bank, queue and buffer"
         self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
 

@@ -1,7 +1,7 @@
 """Notices that the experience manager's process has died, and lets it begin again.
 
 Ray starts the process again, so that all handles stay valid; until the bank is open again in it, calls raise
-:class:`~verl_comprl.manager.actor.ManagerNotOpen`. Rollouts continue without guidance meanwhile.
+:class:`~verl_comprl.manager.messages.ManagerNotOpen`. Rollouts continue without guidance meanwhile.
 """
 
 import threading
@@ -13,7 +13,8 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
+from verl_comprl.manager.actor import MANAGER_SECONDS
+from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.waiting import holding, wait_for
 
 LOOK_SECONDS = 2.0

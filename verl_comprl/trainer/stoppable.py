@@ -128,6 +128,8 @@ class StoppableTrainer(CheckpointingTrainer):
         """Write a checkpoint of the last step, unless there is one or none was trained, and leave."""
         step, only_evaluates = self.global_steps, self.config.trainer.val_only
         is_to_be_saved = bool(step) and self._saved_step != step and not only_evaluates
+        if is_to_be_saved:
+            self.experience_runtime.settle_reports()
         self.end_episodes(free_memory=is_to_be_saved)
         if not only_evaluates:
             # They are in the bank that is saved now, so that a resume must keep them; or after the one that was saved.

@@ -140,7 +140,7 @@ class ComplementaryTrainerMixin(StoppableTrainer):
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train the actor; the extractor is trained in the background meanwhile."""
-        self.experience_runtime.begin()
+        self.experience_runtime.begin(agent_loop_manager.agent_loop_workers)
         self.watch_over(agent_loop_manager)
         try:
             marked: Any = MarkedAgentLoops(agent_loop_manager)

@@ -15,7 +15,8 @@ from ray.exceptions import RayActorError
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch
-from verl_comprl.manager.actor import MANAGER_SECONDS, ManagerNotOpen
+from verl_comprl.manager.actor import MANAGER_SECONDS
+from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 from verl_comprl.trainer.step.metrics import update_metrics

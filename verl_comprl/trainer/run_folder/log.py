@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.files import write_atomically
-from verl_comprl.record.lines import append_lines, decode, encode, redactor
+from verl_comprl.record.lines import append_lines, decode, encode
 from verl_comprl.record.prefix import Prefix
+from verl_comprl.record.redaction import redactor
 
 METRICS_FILE = "metrics_file"
 """Our name among the backends of verl's ``Tracking``."""

@@ -1,0 +1,78 @@
+"""Secrets of the environment in texts and records."""
+
+import json
+from typing import Any
+
+import pytest
+
+from verl_comprl.record.lines import encode
+from verl_comprl.record.redaction import redactor, text_redactor
+
+KEY = '-----BEGIN KEY-----\n  "MIIEvQIBADAN"\n-----END KEY-----'
+
+
+def redacted(environment: dict[str, str], record: Any) -> Any:
+    return json.loads(redactor(environment)(encode(record)))
+
+
+def test_secrets_do_not_reach_plain_text() -> None:
+    environment = {
+        "HF_TOKEN": 'sk-"0123456789',
+        "OTHER_KEY": 'sk-"0123456789-more',
+        "SSH_KEY": "short",
+        "DB_PASS": "hunter2hunter2",
+        "CLOUD_CREDENTIALS": "id:0123456789",
+        "BYPASS_PROXY": "no_proxy_at_all",
+        "HOME": "/home/me",
+    }
+    text = 'sk-"0123456789-more and sk-"0123456789, short, /home/me, hunter2hunter2 id:0123456789 no_proxy_at_all'
+    assert text_redactor(environment)(text) == "*** and ***, short, /home/me, *** *** no_proxy_at_all"
+
+
+def test_secrets_of_several_lines_are_found_line_by_line_and_in_json_and_repr() -> None:
+    redact = text_redactor({"DEPLOY_KEY": KEY})
+    printed = [*KEY.split("\n"), json.dumps({"error": KEY}), repr(KEY), f"{KEY!r}"[5:-5], "a line of the run"]
+    cleaned = [redact(line) for line in printed]
+    assert cleaned[-1] == "a line of the run"
+    assert not [line for line in cleaned if "MIIEvQ" in line]
+
+
+def test_secrets_of_the_environment_do_not_reach_a_line() -> None:
+    quoted = 'pa"ss\nwörd\\'
+    environment = {
+        "OPENAI_API_KEY": "sk-0123456789",
+        "HF_TOKEN": "sk-0123456789-and-more",
+        "DB_PASSWORD": quoted,
+        "SSH_KEY": "short",
+        "HOME": "/home/somebody",
+    }
+    record = {"text": f"key sk-0123456789, sk-0123456789-and-more; {quoted}; short; /home/somebody"}
+    assert redacted(environment, record) == {"text": "key ***, ***; ***; short; /home/somebody"}
+
+
+@pytest.mark.parametrize("shown", ["sk-0123456789", "sk-0123456789\n", "export API_KEY=sk-0123456789; run"])
+def test_a_secret_that_ends_in_a_line_break_is_found_without_it(shown: str) -> None:
+    environment = {"API_KEY": "sk-0123456789\n"}
+    assert "0123456789" not in text_redactor(environment)(shown) + redacted(environment, {"text": shown})["text"]
+
+
+def test_a_line_of_a_secret_of_several_is_found_in_a_record() -> None:
+    turns = [{"observation": line} for line in [*KEY.split("\n"), repr(KEY), json.dumps(KEY), "a line of the run"]]
+    kept = redacted({"DEPLOY_KEY": KEY}, {"turns": turns})["turns"]
+    assert "MIIEvQ" not in json.dumps(kept) and kept[-1] == turns[-1]
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "kept"),
+    [
+        ("response", "a response of 12345678", "a *** of 12345678"),  # also the name of a field
+        ("12345678", "a response of 12345678", "a response of ***"),  # also the digits of a number
+        ("nsecret01", "\nsecret01", "\nsecret01"),  # its first letter is a part of an escape in the line
+        ("secret01\\", 'secret01"secret01\\', 'secret01"***'),
+        ("pass\ud800word", "a pass\ud800word", "a ***"),
+    ],
+)
+def test_a_secret_that_looks_like_a_part_of_a_line_leaves_it_a_record(secret: str, text: str, kept: str) -> None:
+    record = {"response": [text, {"step": 1012345678, "score": 0.12345678}], "none": None}
+    expected = {"response": [kept, {"step": 1012345678, "score": 0.12345678}], "none": None}
+    assert redacted({"SOME_KEY": secret}, record) == expected

@@ -1,0 +1,86 @@
+"""Removal of the secrets of this process's environment from text and from records."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from verl_comprl.record.lines import encode
+
+REDACTED = "***"
+"""In place of a secret."""
+
+SHORTEST_SECRET = 8
+"""Characters; shorter values are words that occur in any text."""
+
+SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL", re.IGNORECASE)
+"""Found in the names of variables whose values are secrets."""
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether the value of a variable is a secret."""
+    return len(value) >= SHORTEST_SECRET and bool(SECRET_NAME.search(name))
+
+
+def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+    """Return a function that replaces the environment's secrets in plain text with ``***``.
+
+    Also where they are part of JSON or of Python's ``repr``, and single lines of them: output is logged line by line,
+    and who prints a key leaves out the line break at its end.
+    """
+    secrets = _spellings(environment)
+
+    def redact(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, REDACTED)
+        return text
+
+    return redact
+
+
+def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], bytes]:
+    """Return a function that does the same to the texts of a record, given and returned as a line of JSON.
+
+    Names and numbers stay, whatever a secret looks like: only the texts come from elsewhere.
+    """
+    redact = text_redactor(environment)
+    # JSON spells each character by itself, so a line without any of these has no text with a secret. Looking for them
+    # is much faster than reading the line, and nearly all lines have none.
+    signs = [encode(secret)[1:-1] for secret in _spellings(environment)]
+
+    def redact_line(line: bytes) -> bytes:
+        if not any(sign in line for sign in signs):
+            return line
+        return encode(_with_texts(orjson.loads(line), redact))
+
+    return redact_line
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _with_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, change) for item in value]
+    return value
+
+
+def _spellings(environment: Mapping[str, str]) -> list[str]:
+    """Return all that stands for a secret of the environment, longest first: one may contain another."""
+    secrets = (value for name, value in environment.items() if is_secret(name, value))
+    found = {form for value in secrets for form in _forms(value) if len(form) >= SHORTEST_SECRET}
+    return sorted(found, key=len, reverse=True)
+
+
+def _forms(value: str) -> Iterator[str]:
+    for text in _parts(value):
+        yield text
+        yield encode(text).decode()[1:-1]
+        yield repr(text)[1:-1]
+
+
+def _parts(value: str) -> Iterable[str]:
+    return {value, value.strip(), *(line.strip() for line in value.splitlines())}
