@@ -385,6 +385,23 @@ def test_a_fresh_start_and_an_earlier_step_give_up_what_came_later(tmp_path: Pat
     assert fresh.global_steps == 0 and CheckpointFolders(tmp_path).latest() is None
 
 
+def test_the_content_of_a_checkpoint_is_compared_before_it_is_resumed(tmp_path: Path, events: list[str]) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events)
+    trainer.actor_rollout_wg.size = 1000
+    for step in (2, 4):
+        save(trainer, step)
+    weights = tmp_path / "global_step_4" / "actor" / "model_world_size_1_rank_0.pt"
+    content = weights.read_bytes()
+    weights.write_bytes(content.replace(torch.ones(100).numpy().tobytes(), bytes(400)))
+    assert weights.stat().st_size == len(content)
+    assert resume_folder(trainer.config) == tmp_path / "global_step_2"
+    trainer.config.trainer.update(resume_mode="resume_path", resume_from_path=str(tmp_path / "global_step_4"))
+    with pytest.raises(
+        TornCheckpoint, match=r"model_world_size_1_rank_0\.pt is damaged: \S+ does not have its checksum"
+    ):
+        resume_folder(trainer.config)
+
+
 def test_a_torn_checkpoint_that_is_asked_for_is_refused(tmp_path: Path, events: list[str]) -> None:
     save(make_trainer(ComplementarySync, tmp_path, events), 2)
     (tmp_path / "global_step_2" / "data.pt").write_bytes(b"")
