@@ -1,6 +1,7 @@
-"""Durable changes of files: atomic replacement, and names that survive a power loss."""
+"""Durable changes of files: atomic replacement, names that survive a power loss, and names for what is set aside."""
 
 import os
+import time
 from pathlib import Path
 
 
@@ -15,6 +16,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def dated(path: Path) -> Path:
+    """Return the name, with the present time, under which a file or folder of a run is set aside."""
+    return path.with_name(f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
 
 
 def sync_folder(folder: Path) -> None:

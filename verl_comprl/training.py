@@ -15,6 +15,9 @@ from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.display.introduction import describe_training
 from verl_comprl.platform.under_way import doing
 
+TRACKING_SECONDS = 120.0
+"""Seconds that the metrics backends may take to send the rest of a run's metrics."""
+
 _QUEUE_SECONDS = 10.0
 """Seconds to wait for the TransferQueue of a run that has just ended to disappear."""
 
@@ -214,9 +217,26 @@ class Training:
                 try:
                     trainer.close()  # first: a metrics backend that cannot finish raises
                 finally:
-                    tracking = getattr(trainer, "logger", None)
-                    if tracking is not None:
-                        tracking.finish(exit_code=0 if finished else 1)
+                    self._finish_tracking(0 if finished else 1, display)
+
+    def _finish_tracking(self, exit_code: int, display: Any) -> None:
+        """Let the metrics backends end, which wait for their servers without a limit.
+
+        In this thread: mlflow knows of a run only in the one that began it.
+        """
+        from verl_comprl.errors import WaitTimeout
+        from verl_comprl.platform.waiting import interrupted_after
+
+        tracking = getattr(self.trainer, "logger", None)
+        if tracking is None:
+            return
+        try:
+            with interrupted_after(TRACKING_SECONDS, "the metrics backends to finish"):
+                tracking.finish(exit_code=exit_code)
+        except WaitTimeout as error:
+            display.announce(
+                f"{error}; the run ends without them. What {self.config.trainer.logger} lack is in metrics.jsonl"
+            )
 
     @property
     def was_stopped(self) -> bool:

@@ -10,6 +10,7 @@ import yaml
 
 from verl_comprl.cli.export.checkpoint import find_checkpoint
 from verl_comprl.cli.main import main
+from verl_comprl.trainer.checkpoint.manifest import write_manifest
 
 MODELS = Path(__file__).parents[2] / "recipes/miniature/models/plain"
 EVALUATION = {
@@ -63,6 +64,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step in (4, 8):
         (folder / f"global_step_{step}" / "comprl" / "bank").mkdir(parents=True)
         (folder / f"global_step_{step}" / "comprl" / "bank" / "manifest.json").write_text(str(step))
+    write_manifest(folder / "global_step_8", [])
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     again = dict.fromkeys(EVALUATION, 0.9) | {"step": 8}  # by the run when it was continued: the first counts
     (folder / "evaluations.jsonl").write_text(f"{json.dumps(EVALUATION)}\n{json.dumps(again)}\n")
@@ -190,7 +192,8 @@ def test_a_folder_that_is_not_empty_is_left_alone(
 def test_a_checkpoint_of_another_engine_leaves_nothing_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "run/global_step_1/actor").mkdir(parents=True)
+    (tmp_path / "run/global_step_1/actor/dist_ckpt").mkdir(parents=True)
+    (tmp_path / "run/global_step_1/actor/dist_ckpt/__0_0.distcp").touch()
     assert exported(tmp_path / "run", "--output", tmp_path / "out") == 2
     assert "python -m verl.model_merger" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -199,7 +202,12 @@ def test_a_checkpoint_of_another_engine_leaves_nothing_behind(
 def test_the_latest_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) -> None:
     for step in (9, 10, 100):
         (tmp_path / f"global_step_{step}" / ("actor" if step < 100 else "comprl")).mkdir(parents=True)
+        if step < 100:
+            (tmp_path / f"global_step_{step}" / "actor" / "model.safetensors").touch()
     assert find_checkpoint(tmp_path, None).step == 10
     (tmp_path / "global_step_10" / "complete.json").write_text('{"files": {"data.pt": 8}}')  # torn
+    assert find_checkpoint(tmp_path, None).step == 9
+    (tmp_path / "global_step_10" / "complete.json").unlink()
+    (tmp_path / "global_step_10" / "given_up").touch()
     assert find_checkpoint(tmp_path, None).step == 9
     assert find_checkpoint(tmp_path, 100).step == 100

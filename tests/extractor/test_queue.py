@@ -239,24 +239,60 @@ async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
     """It was given up after the checkpoint from which the run continues."""
-    queue, letters = make_queue(max_attempts=1), tmp_path / "queue" / DEAD_LETTERS
+    queue = make_queue(max_attempts=1)
     for id in ("before", "after"):
         queue.put(make_request(id))
     queue.fail(await queue.get(), "once")
     queue.save(tmp_path / "queue.jsonl")
     queue.fail(await queue.get(), "once")
 
-    elsewhere = make_queue("other", max_attempts=1)  # a run that continues it in a folder of its own
+    elsewhere = make_queue("other", max_attempts=1)  # a run that continues it where another one has been
     elsewhere.put(make_request("own"))
     elsewhere.fail(await elsewhere.get(), "once")
     elsewhere.restore(tmp_path / "queue.jsonl")
-    assert len((tmp_path / "other" / DEAD_LETTERS).read_text().splitlines()) == 1
-    assert len(letters.read_text().splitlines()) == 2
+    assert dead(tmp_path / "other") == [] and dead(tmp_path / "other", aside=True) == ["own"]
+    assert dead(tmp_path / "queue") == ["before", "after"]
 
-    restored = make_queue(max_attempts=1)
-    restored.restore(tmp_path / "queue.jsonl")
-    (line,) = letters.read_text().splitlines()
-    assert json.loads(line)["request"]["id"] == "before" and await drain(restored) == ["after"]
+    (tmp_path / "queue").rename(tmp_path / "moved")  # with the rest of the run
+    for _ in range(2):
+        restored = make_queue("moved", max_attempts=1)
+        restored.restore(tmp_path / "queue.jsonl")
+        assert dead(tmp_path / "moved") == ["before"] and dead(tmp_path / "moved", aside=True) == ["before", "after"]
+        assert await drain(restored) == ["after"]
+
+
+def dead(folder: Path, *, aside: bool = False) -> list[str]:
+    """Return the ids of the dead letters, or of those that were set aside."""
+    (file,) = folder.glob("dead_letters-*.jsonl") if aside else [folder / DEAD_LETTERS]
+    return [json.loads(line)["request"]["id"] for line in file.read_text().splitlines()]
+
+
+async def test_a_checkpoint_without_the_checksum_of_its_letters_is_believed(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    """As an earlier release wrote it."""
+    queue = make_queue(max_attempts=1)
+    for id in ("before", "after"):
+        queue.put(make_request(id))
+        queue.fail(await queue.get(), "once")
+        if id == "before":
+            queue.save(tmp_path / "queue.jsonl")
+    saved = tmp_path / "dead_letters.json"
+    saved.write_text(json.dumps({"bytes": json.loads(saved.read_text())["bytes"], "file": "/old/place"}))
+    make_queue().restore(tmp_path / "queue.jsonl")
+    assert dead(tmp_path / "queue") == ["before"]
+
+
+async def test_a_new_run_in_a_used_folder_begins_without_dead_letters(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    make_queue().set_aside_dead_letters()  # there are none
+    queue = make_queue(max_attempts=1)
+    queue.put(make_request("earlier"))
+    queue.fail(await queue.get(), "once")
+    make_queue().set_aside_dead_letters()
+    assert not (tmp_path / "queue" / DEAD_LETTERS).exists()
+    assert dead(tmp_path / "queue", aside=True) == ["earlier"]
 
 
 async def test_an_empty_queue_round_trips(make_queue: MakeQueue, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP, Settling, Use
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.extractor.queue import DEAD_LETTERS
 from verl_comprl.manager import actor
 from verl_comprl.manager.actor import Opening, open_bank
 from verl_comprl.manager.messages import EpisodeReport
@@ -234,3 +235,15 @@ def test_the_manager_is_told_how_long_the_runs_trainer_lets_a_prompt_play(monkey
     open_bank(manager, config, KEPT)
     # Half of six rollouts; five steps, a batch ahead, and two as without.
     assert told == [{"run": "run", "seed": 3, "settling": Settling(rollouts=3, steps=8)}]
+
+
+@pytest.mark.parametrize("opening", [KEPT, NOT_KEPT])
+async def test_a_new_run_begins_without_the_dead_letters_of_an_earlier_one(
+    open_manager: OpenManager, tmp_path: Path, opening: Opening
+) -> None:
+    letters = tmp_path / "queue" / DEAD_LETTERS
+    letters.parent.mkdir()
+    letters.write_text("a letter\n")
+    await open_manager(opening)
+    (found,) = (tmp_path / "queue").glob("dead_letters*")
+    assert found.read_text() == "a letter\n" and (found == letters) is opening.keep_content

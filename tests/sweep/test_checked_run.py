@@ -32,7 +32,9 @@ def store(folder: Path, *overrides: str, checkpoint: int = 0, **more: Any) -> di
 
 def save(folder: Path, step: int) -> None:
     if step:
-        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
+        weights = folder / f"global_step_{step}" / "actor" / "model.safetensors"
+        weights.parent.mkdir(parents=True)
+        weights.touch()
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 

@@ -295,6 +295,14 @@ def ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verl_comprl.sweep.sweep.time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
 
+def save(folder: Path, step: int) -> None:
+    """Leave what a checkpoint of run ``a`` has at least."""
+    weights = folder / "a" / f"global_step_{step}" / "actor" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.touch()
+    (folder / "a" / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
 @pytest.mark.usefixtures("ten_seconds_each")
 def test_seconds_are_those_of_all_parts(sweep: Callable[..., ScriptedSweep], tmp_path: Path) -> None:
     def train(steps: int, error: BaseException | None = None) -> tuple[str, float]:
@@ -303,21 +311,17 @@ def test_seconds_are_those_of_all_parts(sweep: Callable[..., ScriptedSweep], tmp
         record = sweep(script, f"trainer.total_training_steps={steps}").run()[0]
         return record["status"], record["seconds"]
 
-    def save(step: int) -> None:
-        (tmp_path / "a" / f"global_step_{step}" / "actor").mkdir(parents=True)
-        (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text(str(step))
-
     stop = RunInterrupted("stopped")
     assert train(60, stop) == ("interrupted", 10)
     assert train(60, stop) == ("interrupted", 10)  # there is no checkpoint: it has begun again
-    save(20)
+    save(tmp_path, 20)
     assert train(60, stop) == ("interrupted", 20)
     assert train(60, RuntimeError("the server died")) == ("failed", 30)
-    save(60)
+    save(tmp_path, 60)
     assert train(60) == train(60) == ("finished", 40)
     assert not (tmp_path / "a" / UNFINISHED).exists()
     assert train(120, stop) == ("interrupted", 50)
-    save(90)
+    save(tmp_path, 90)
     assert train(60) == ("finished", 40)  # that of then
     assert train(120) == ("finished", 60)
 
@@ -332,8 +336,7 @@ def test_seconds_of_a_part_that_was_lost_do_not_count_later(
     killed = sweep(Script())
     killed.train(killed._runs[0])  # begins again, and is killed after a checkpoint:
     (tmp_path / "a" / FINISHED).unlink()
-    (tmp_path / "a" / "global_step_5" / "actor").mkdir(parents=True)
-    (tmp_path / "a" / "latest_checkpointed_iteration.txt").write_text("5")
+    save(tmp_path, 5)
     assert sweep(Script()).run()[0]["seconds"] == 10
 
 

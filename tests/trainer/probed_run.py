@@ -1,6 +1,7 @@
 """Training run with measurements after every step: ``python probed_run.py PROBE_FILE override …``, see ``probes``.
 
-The engines' log-probs before the first step, or after the checkpoint was loaded, are in a file that ends in ``.start``.
+The engines' log-probs before the first step, or after the checkpoint was loaded, are in a file that ends in ``.start``,
+those of each checkpoint in one that ends in ``.saved``: no update is made while it is written.
 """
 
 import sys
@@ -20,6 +21,13 @@ def main() -> int:
     def measured(self: Any) -> None:
         initialized(self)
         probe_engines(self, file.with_suffix(".start"))
+        save = self.experience_runtime.save
+
+        def saved(*arguments: Any) -> None:
+            save(*arguments)
+            probe_engines(self, file.with_suffix(".saved"))
+
+        self.experience_runtime.save = saved
 
     ComplementaryTrainerMixin.on_init_end = measured
     probe_after_steps(ComplementaryTrainerMixin, file)

@@ -3,6 +3,9 @@
 import json
 import pickle
 import shutil
+import subprocess
+from collections.abc import Iterator
+from errno import EDQUOT
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +14,15 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from ray.exceptions import RayTaskError
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.v1 import trainer_base
 
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.experience.transfer.snapshot import write_snapshot
 from verl_comprl.trainer.checkpoint.contents import resume_folder
-from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders, TornCheckpoint, flaw
+from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders
+from verl_comprl.trainer.checkpoint.manifest import TornCheckpoint, flaw
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
 
@@ -29,12 +34,14 @@ class Workers:
 
     def __init__(self) -> None:
         self.weights = 0
+        self.size = 1
         self.failure: Exception | None = None
 
     def save_checkpoint(self, path: str, _: Any, step: int, max_ckpt_to_keep: int | None) -> None:
         assert max_ckpt_to_keep is None, "verl would remove checkpoints"
         Path(path).mkdir(parents=True)
-        torch.save({"weights": self.weights}, Path(path, "model_world_size_1_rank_0.pt"))
+        state = {"weights": self.weights, "moments": torch.ones(self.size)}
+        torch.save(state, Path(path, "model_world_size_1_rank_0.pt"))
         if self.failure is not None:
             raise self.failure
 
@@ -44,6 +51,8 @@ class Workers:
 
 class Experience:
     """Manager and extractor whose only state is the step; remembers what it was asked for."""
+
+    checkpoint_parts = ("comprl.json",)
 
     def __init__(self, events: list[str]) -> None:
         self._events = events
@@ -169,7 +178,7 @@ def full_disk(trainer: Any, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
         bank = Path(trainer.config.trainer.default_local_dir, "bank")
         monkeypatch.setattr(trainer.experience_runtime, "save", lambda *_: save_bank_elsewhere(bank))
     else:
-        monkeypatch.setattr("verl_comprl.trainer.checkpoint.folders._write_manifest", fail)
+        monkeypatch.setattr("verl_comprl.trainer.checkpoint.folders.write_manifest", fail)
 
 
 def save_bank_elsewhere(folder: Path) -> None:
@@ -193,13 +202,108 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run_unless_it_is_the_last(
         assert "no checkpoint of step 4, the run continues without it" in capsys.readouterr().out
         assert trainer.checkpoint_callback is callback and (trainer._saved_step, trainer._saves_failed) == (2, 1)
         assert resume_folder(trainer.config) == tmp_path / "global_step_2" and not (tmp_path / ASIDE).exists()
-        with pytest.raises((OSError, SnapshotError), match=r"\[Errno 28\]"):
+        with pytest.raises(OSError, match=r"\[Errno 28\] the disk is full"):
             save(trainer, trainer.total_training_steps)
         trainer.stop.made = True
-        with pytest.raises((OSError, SnapshotError), match=r"\[Errno 28\]"):
+        with pytest.raises(OSError, match=r"\[Errno 28\] the disk is full"):
             save(trainer, 4)
     save(trainer, 6)
     assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_6"]
+
+
+def torch_error() -> Exception:
+    """What ``torch.save`` raises on a full disk."""
+    try:
+        raise RuntimeError("basic_ios::clear: iostream error")
+    except RuntimeError:
+        try:
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 640 vs 598")
+        except RuntimeError as error:
+            return error
+
+
+def of_a_worker(cause: Exception) -> Exception:
+    """What the driver gets: an error with the whole remote traceback, and without the number."""
+    return RayTaskError("save_checkpoint", "Traceback\n  many\n  lines\n", cause).as_instanceof_cause()
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (torch_error(), "[enforce fail at inline_container.cc:672] . unexpected pos 640 vs 598"),
+        (of_a_worker(torch_error()), "[enforce fail at inline_container.cc:672] . unexpected pos 640 vs 598"),
+        (RuntimeError("[storage]: save checkpoint failed"), "[storage]: save checkpoint failed"),
+    ],
+)
+def test_an_error_that_does_not_tell_is_one_of_a_full_disk_if_nothing_can_be_written(
+    tmp_path: Path,
+    events: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    reason: str,
+    full: bool,
+) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events)
+    trainer.actor_rollout_wg.failure = error
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(EDQUOT, "Disk quota exceeded")
+
+    if not full:
+        with pytest.raises(type(error)) as raised:
+            save(trainer, 2)
+        assert raised.value is error and trainer._saves_failed == 0
+        return
+    monkeypatch.setattr("verl_comprl.trainer.checkpoint.full_disk.os.fsync", fsync)
+    save(trainer, 2)
+    expected = f"no checkpoint of step 2, the run continues without it: the disk is full ({reason})\n"
+    assert capsys.readouterr().out == expected
+    assert trainer._saves_failed == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_a_workers_error_has_the_number_in_its_cause(
+    tmp_path: Path, events: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events)
+    trainer.actor_rollout_wg.failure = of_a_worker(OSError(28, "No space left on device"))
+    save(trainer, 2)
+    assert "it: the disk is full ([Errno 28] No space left on device)\n" in capsys.readouterr().out
+    assert trainer._saves_failed == 1 and list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 40 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_really_fills_while_the_engine_writes_costs_that_checkpoint(
+    small_disk: Path, events: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(ComplementarySync, small_disk / "run", events)
+    (small_disk / "other").write_bytes(bytes(30 * 2**20))
+    trainer.actor_rollout_wg.size = 4 * 2**20  # 16 MiB
+    for step in (2, 4):  # no checkpoint tells before how much is needed
+        save(trainer, step)
+        assert (
+            f"no checkpoint of step {step}, the run continues without it: the disk is full (" in capsys.readouterr().out
+        )
+        assert list((small_disk / "run").iterdir()) == []
+    with pytest.raises(OSError, match=r"\[Errno 28\] the disk is full"):
+        save(trainer, trainer.total_training_steps)
+    (small_disk / "other").unlink()
+    save(trainer, 6)
+    assert trainer._saves_failed == 2 and resume_folder(trainer.config) == small_disk / "run" / "global_step_6"
 
 
 def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
@@ -279,6 +383,23 @@ def test_a_fresh_start_and_an_earlier_step_give_up_what_came_later(tmp_path: Pat
     fresh.take_back_marker()
     fresh._load_checkpoint()
     assert fresh.global_steps == 0 and CheckpointFolders(tmp_path).latest() is None
+
+
+def test_the_content_of_a_checkpoint_is_compared_before_it_is_resumed(tmp_path: Path, events: list[str]) -> None:
+    trainer = make_trainer(ComplementarySync, tmp_path, events)
+    trainer.actor_rollout_wg.size = 1000
+    for step in (2, 4):
+        save(trainer, step)
+    weights = tmp_path / "global_step_4" / "actor" / "model_world_size_1_rank_0.pt"
+    content = weights.read_bytes()
+    weights.write_bytes(content.replace(torch.ones(100).numpy().tobytes(), bytes(400)))
+    assert weights.stat().st_size == len(content)
+    assert resume_folder(trainer.config) == tmp_path / "global_step_2"
+    trainer.config.trainer.update(resume_mode="resume_path", resume_from_path=str(tmp_path / "global_step_4"))
+    with pytest.raises(
+        TornCheckpoint, match=r"model_world_size_1_rank_0\.pt is damaged: \S+ does not have its checksum"
+    ):
+        resume_folder(trainer.config)
 
 
 def test_a_torn_checkpoint_that_is_asked_for_is_refused(tmp_path: Path, events: list[str]) -> None:

@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 RANK, STEPS = 8, 5
 MODELS = ("actor", "extractor")
 
-Trained = tuple[Path, list[str], dict[str, list[dict[str, Any]]]]
-"""Folder of a run, its overrides, and what was measured of each model."""
+Measured = dict[str, list[dict[str, Any]]]
+Trained = tuple[Path, list[str], Measured, Measured]
+"""Folder of a run, its overrides, and what was measured of each model after the steps and in their checkpoints."""
 
 
 def lora(*, merge: bool) -> list[str]:
@@ -68,7 +69,14 @@ def trained(folder: Path, request: pytest.FixtureRequest) -> Trained:
     run = folder / f"lora-{request.param}"
     overrides = [*lora(merge=request.param), f"trainer.default_local_dir={run}", "trainer.save_freq=1"]
     done = finished(folder, *overrides, f"trainer.total_training_steps={STEPS}")
-    return run, overrides, {model: read_probes(done.probe, model) for model in MODELS}
+    after, saved = (
+        {model: read_probes(file, model) for model in MODELS} for file in (done.probe, in_checkpoints(done))
+    )
+    return run, overrides, after, saved
+
+
+def in_checkpoints(run: Run) -> Path:
+    return run.probe.with_suffix(".saved")
 
 
 def untrained(folder: Path, model: str) -> list[float]:
@@ -92,14 +100,9 @@ def test_an_exported_adapter_computes_what_was_trained(
     folder: Path, tmp_path: Path, trained: Trained, model: str
 ) -> None:
     """But for what bfloat16 loses: on the model that was trained, and on its export."""
-    run, _, lines = trained
-    # The extractor may have been updated between the measurement after a step and its checkpoint.
-    line, saved = [
-        (line, checkpoint)
-        for step, line in enumerate(lines[model], start=1)
-        if line["version"] == version_of(checkpoint := run / f"global_step_{step}", model)
-    ][-1]
-    assert line["version"] > 0
+    run, line = trained[0], trained[3][model][-1]
+    saved = run / f"global_step_{STEPS}"
+    assert line["version"] == version_of(saved, model) > 0
     assert main(["export", str(saved), "--only", model, "--output", str(tmp_path / "out")]) == 0
     adapter, moved = tmp_path / "out" / model / "lora_adapter", distance(untrained(folder, model), line["fixed"])
     assert distance(with_adapter(folder / "models" / model, adapter), line["fixed"]) < moved / 50
@@ -114,14 +117,13 @@ def version_of(checkpoint: Path, model: str) -> int:
 
 @pytest.mark.long
 def test_a_resumed_run_starts_with_its_adapters(folder: Path, trained: Trained) -> None:
-    run, overrides, lines = trained
+    run, overrides, _, lines = trained
     again = finished(folder, *overrides, f"trainer.total_training_steps={STEPS + 1}")
     assert last_step(run) == STEPS + 1
     (actor,), (extractor,) = (read_probes(again.probe.with_suffix(".start"), model) for model in MODELS)
     assert actor["fixed"] == pytest.approx(lines["actor"][-1]["fixed"], abs=1e-5)
     assert extractor["version"] == version_of(run / f"global_step_{STEPS}", "extractor")
-    same = [line for line in lines["extractor"] if line["version"] == extractor["version"]]  # none, if updated later
-    assert all(extractor["fixed"] == pytest.approx(line["fixed"], abs=1e-5) for line in same)
+    assert extractor["fixed"] == pytest.approx(lines["extractor"][-1]["fixed"], abs=1e-5)
     for model in MODELS:
         for line in read_probes(again.probe, model):
             assert line["server"] == pytest.approx(line["engine"], abs=1e-4), (model, line["version"])

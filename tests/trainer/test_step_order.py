@@ -38,6 +38,7 @@ class Events(list[str]):
     """What happened, in order. Every method that is asked of it is written down with its last argument."""
 
     pausing = ()
+    checkpoint_parts = ()
 
     def note_checkpoint(self, folder: object) -> None:
         self.append("note")

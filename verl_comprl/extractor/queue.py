@@ -7,10 +7,11 @@ request that does not fit in memory is in the file only, or replaces the oldest.
 """
 
 import asyncio
+import hashlib
 import json
 import logging
-import os
 import random
+import shutil
 import time
 from collections import Counter, deque
 from contextlib import suppress
@@ -20,6 +21,7 @@ from pathlib import Path
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
+from verl_comprl.files import dated, write_atomically
 from verl_comprl.record.lines import append_lines, encode
 from verl_comprl.record.redaction import redactor
 
@@ -166,7 +168,7 @@ class DistillationQueue:
         await self._idle.wait()
 
     def save(self, path: Path) -> None:
-        """Write all pending requests, including those on disk, as JSON lines; and how many dead letters there are.
+        """Write all pending requests, including those on disk, as JSON lines; and which dead letters there are.
 
         One on disk that cannot be read again is left out and counted.
 
@@ -176,8 +178,8 @@ class DistillationQueue:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
             file.writelines(f"{text}\n" for id in self._on_disk if (text := self._try_read(id)) is not None)
-        letters = self._dead_letters.stat().st_size if self._dead_letters.exists() else 0
-        state = {"file": str(self._dead_letters.resolve()), "bytes": letters}
+        letters = self._read_dead_letters()
+        state = {"bytes": len(letters), "sha256": hashlib.sha256(letters).hexdigest()}
         _letters_file(path).write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, path: Path) -> None:
@@ -220,16 +222,35 @@ class DistillationQueue:
     def _dead_letters(self) -> Path:
         return Path(self._config.folder) / DEAD_LETTERS
 
+    def set_aside_dead_letters(self) -> None:
+        """Begin without those of an earlier run in the same folder, whose file is kept with a time stamp."""
+        try:
+            if self._dead_letters.exists():
+                self._dead_letters.rename(dated(self._dead_letters))
+        except OSError as error:
+            self._count_disk_failure(f"dead letters of an earlier run are among those of this one: {error}")
+
+    def _read_dead_letters(self) -> bytes:
+        return self._dead_letters.read_bytes() if self._dead_letters.exists() else b""
+
     def _take_back_dead_letters(self, saved: Path) -> None:
-        """Cut off the letters that were written later: their episodes wait again, or are played again."""
-        if not saved.exists() or not self._dead_letters.exists():
+        """Drop the letters that were written later: their episodes wait again, or are played again.
+
+        Those of the checkpoint are known by their content, wherever the folder of the run is now. A file that does not
+        begin with them is of an earlier run in the folder in which this one continues another's checkpoint.
+        """
+        if not saved.exists():
             return
         state = json.loads(saved.read_text(encoding="utf-8"))
-        if state["file"] != str(self._dead_letters.resolve()):
-            return  # of the run whose checkpoint this one continues in a folder of its own
         try:
-            if self._dead_letters.stat().st_size > state["bytes"]:
-                os.truncate(self._dead_letters, state["bytes"])
+            letters = self._read_dead_letters()
+            kept = letters[: state["bytes"]]
+            digest = hashlib.sha256(kept).hexdigest()
+            if state.get("sha256", digest) != digest:  # earlier checkpoints have none
+                kept = b""
+            if len(kept) < len(letters):
+                shutil.copyfile(self._dead_letters, dated(self._dead_letters))
+                write_atomically(self._dead_letters, kept)
         except OSError as error:
             self._count_disk_failure(f"dead letters are there twice: {error}")
 

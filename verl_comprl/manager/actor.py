@@ -99,6 +99,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
         journal = Path(run) / EVENTS
         killed = opening.killed_in is not None
         super().__init__(config, bank, seed=seed, journal=journal, call_log=call_log, settling=settling, recover=killed)
+        if not opening.keep_content:
+            self._queue.set_aside_dead_letters()
         if opening.killed_in is not None:
             self._recall(opening.killed_in, opening.checkpoint)
         self._address_folder = None if config.bank.url else Path(config.bank.path)

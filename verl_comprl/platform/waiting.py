@@ -4,7 +4,9 @@ Neither Ray nor verl limits any of its waits, so a server or worker that hangs w
 waited for is under way meanwhile (:mod:`verl_comprl.platform.under_way`).
 """
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,6 +19,9 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import doing
 
 T = TypeVar("T")
+
+_AGAIN = 5.0
+"""Seconds after which a block is interrupted again: what it runs may have caught the exception."""
 
 
 class Lock(Protocol):
@@ -106,6 +111,47 @@ def call_within(function: Callable[[], T], seconds: float, what: str) -> T:
         Exception: What ``function`` raised.
     """
     return result_within(begin(function, what), seconds, what)
+
+
+@contextmanager
+def interrupted_after(seconds: float, what: str) -> Iterator[None]:
+    """Limit a block that cannot be left behind in a thread, since it has to be in the main one.
+
+    The first Ctrl-C or SIGTERM ends it as well: there is nothing in it that would be worth a second one.
+
+    Args:
+        seconds: How long it may take.
+        what: What is waited for, as it should read in an error.
+
+    Raises:
+        WaitTimeout: In the block, when it takes longer or a signal comes.
+    """
+    main, began, left = threading.main_thread().ident or 0, time.monotonic(), threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not left.is_set():
+            raise WaitTimeout(what, round(time.monotonic() - began, 1))
+
+    def end() -> None:
+        limit = seconds
+        while not left.wait(limit):
+            signal.pthread_kill(main, signal.SIGINT)
+            limit = _AGAIN
+
+    thread = threading.Thread(target=end, name=f"limit of {what}", daemon=True)
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        try:
+            thread.start()
+            with doing(f"waiting for {what}", has_limit=True):
+                yield
+        finally:
+            left.set()
+    finally:
+        left.set()  # also if a signal came in the line above
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        thread.join()
 
 
 @contextmanager

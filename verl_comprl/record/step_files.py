@@ -7,11 +7,12 @@ it; none of verl's dependencies brings zstandard.
 import gzip
 import os
 import re
-import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from verl_comprl.files import dated
 
 _NAME = re.compile(r"step_(\d+)\.jsonl\.gz")
 _LEVEL = 4
@@ -83,7 +84,7 @@ class StepFiles:
         later = [found for found in self.steps() if found > step]
         if not later:
             return
-        aside = self.folder.with_name(f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        aside = dated(self.folder)
         aside.mkdir(exist_ok=True)
         for found in later:
             self.file(found).rename(aside / self.file(found).name)

@@ -12,7 +12,8 @@ from verl_comprl.config.saved import changed_settings
 from verl_comprl.files import write_atomically
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, TornCheckpoint, step_of
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
+from verl_comprl.trainer.checkpoint.manifest import TornCheckpoint
 
 FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""

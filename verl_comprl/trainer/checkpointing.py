@@ -8,6 +8,7 @@ import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
-from verl_comprl.experience import SnapshotError, StoreError
-from verl_comprl.trainer.checkpoint.folders import MODEL, CheckpointFolders, is_full
+from verl_comprl.config.composing import one_line
+from verl_comprl.experience import StoreError
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.full_disk import is_full
+from verl_comprl.trainer.checkpoint.manifest import MODEL
 from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 
@@ -50,7 +54,7 @@ class CheckpointingTrainer(EngineSharing):
         The last one is tried for some minutes where a server is away, as nothing else will save what has been trained.
 
         Raises:
-            OSError: If the disk is full, and nothing will be saved later; ``SnapshotError`` if that is for the bank.
+            OSError: If the disk is full (ENOSPC), whatever has failed for that, and nothing will be saved later.
             StoreError: If the bank's store stays away, likewise.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
         """
@@ -65,17 +69,28 @@ class CheckpointingTrainer(EngineSharing):
         while True:
             try:
                 return self._write_checkpoint()
-            except (OSError, SnapshotError, StoreError) as error:
-                away = isinstance(error, StoreError)
-                if not (away or is_full(error)) or (self._is_last_save and not (away and time.monotonic() < deadline)):
+            except StoreError as error:
+                if self._is_last_save and time.monotonic() >= deadline:
                     raise
-                CheckpointFolders(self._folder).abandon()
-                what = "trying again" if self._is_last_save else "the run continues without it"
-                print(f"no checkpoint of step {self.global_steps}, {what}: {error}", flush=True)
+                self._abandon()
+                reason = one_line(error)
+            except Exception as error:  # a full disk has many faces
+                if not is_full(error, self._folder):
+                    raise
+                self._abandon()
+                # What a Ray worker raised arrives as an exception whose text is the whole remote traceback.
+                reason = f"the disk is full ({one_line(getattr(error, 'cause', None) or error)})"
+                if self._is_last_save:
+                    raise OSError(ENOSPC, reason, str(self._folder)) from error
+            what = "trying again" if self._is_last_save else "the run continues without it"
+            print(f"no checkpoint of step {self.global_steps}, {what}: {reason}", flush=True)
             if not self._is_last_save:
                 self._saves_failed += 1
                 return None
             time.sleep(_PAUSE)
+
+    def _abandon(self) -> None:
+        CheckpointFolders(self._folder).abandon()
 
     @property
     def _is_last_save(self) -> bool:
@@ -106,8 +121,7 @@ class CheckpointingTrainer(EngineSharing):
     def _write_checkpoint(self) -> None:
         """Write verl's part and ours aside, verify them and give them their name.
 
-        verl itself writes in place, and removes the checkpoint before last before the new one is complete. A rank of an
-        engine that cannot write ends the run, as others may wait for it; so the room is looked at first.
+        verl itself writes in place, and removes the checkpoint before last before the new one is complete.
         """
         folders, step, settings = CheckpointFolders(self._folder), self.global_steps, self.config.trainer
         aside = folders.begin()
@@ -119,7 +133,7 @@ class CheckpointingTrainer(EngineSharing):
             self.checkpoint_callback = callback
         self.experience_runtime.save(aside / f"global_step_{step}", step)
         keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
-        saved = folders.finish(step, (MODEL, "data.pt"), keep)
+        saved = folders.finish(step, (MODEL, "data.pt", *self.experience_runtime.checkpoint_parts), keep)
         self._saved_step = step
         self.experience_runtime.note_checkpoint(saved)
         callback.on_save(trainer=self, global_step=step, checkpoint_dir=str(saved), async_save=False)

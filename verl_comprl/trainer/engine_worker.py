@@ -14,6 +14,7 @@ from verl.utils.memory_utils import aggressive_empty_cache
 
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
+from verl_comprl.platform.ranks import leaving_together
 from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
 
 _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
@@ -33,6 +34,20 @@ class EngineWorker(DetachActorWorker):
     def set_cpu_priority(self, priority: Priority) -> None:
         """Set the priority of this process and its children."""
         set_cpu_priority(priority)
+
+    @register(dispatch_mode=_ALL_RANKS)
+    def save_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+    ) -> None:
+        """Write this rank's part, as verl does; where one rank cannot, all raise, and the engine can be used again."""
+        engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+        try:
+            with leaving_together():
+                super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+        except Exception:
+            if engine.is_param_offload_enabled:  # verl has brought the weights to the device
+                engine.to("cpu", model=True, optimizer=False, grad=False)
+            raise
 
     @register(dispatch_mode=_ALL_RANKS)
     def free_cached_memory(self) -> None:

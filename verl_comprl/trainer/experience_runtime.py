@@ -22,6 +22,7 @@ from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.folders import step_of
+from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
@@ -49,6 +50,8 @@ class NoExperienceRuntime:
 
     pausing: tuple[Any, ...] = ()
     """Processes whose answers to episodes pause with the actor's servers."""
+    checkpoint_parts: tuple[str, ...] = ()
+    """Files and folders of ours without which a checkpoint is not complete."""
 
     def open(self, folder: Path | None) -> None:
         """Open the bank.
@@ -152,6 +155,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._learner: ExtractorLearner | None = None
         self.manager, self._loaded = start_manager(config)
         self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
+        self.checkpoint_parts = contents.parts(has_engine=self._frozen is None)
         self._guard = ManagerGuard(self.manager, self._restart_manager)
         self._step = 0
         self._checkpoints: list[Path] = []
@@ -197,7 +201,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._generate = self.extractor.generate(actor)
         self._connect_extractor()
         if folder is not None:
-            self._step, self._checkpoints = step_of(folder), [folder / "comprl"]
+            self._step, self._checkpoints = step_of(folder), [folder / EXPERIENCE]
         self._guard.start()
 
     def _connect_extractor(self) -> None:
@@ -340,7 +344,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def note_checkpoint(self, folder: Path) -> None:
         """Note a checkpoint of this run that is complete: a manager that is started again begins from it."""
-        self._checkpoints.append(folder.resolve() / "comprl")
+        self._checkpoints.append(folder.resolve() / EXPERIENCE)
 
     def settle_reports(self) -> None:
         """Let the manager get what it has not confirmed: nothing else would tell a resumed run of these episodes."""
@@ -359,7 +363,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def _latest_with_extractor(self) -> Path | None:
         folders = (path.parent for path in reversed(self._checkpoints))
-        return next((folder for folder in folders if (folder / contents.EXTRACTOR_FOLDER).is_dir()), None)
+        return next((folder for folder in folders if (folder / EXTRACTOR).is_dir()), None)
 
     def close(self, seconds: float) -> None:
         """Close the bank, within ``seconds``, and end the manager."""

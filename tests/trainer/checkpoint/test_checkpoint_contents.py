@@ -21,7 +21,7 @@ from verl_comprl.manager.actor import Opening
 from verl_comprl.trainer import experience_runtime
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.contents import STATE_FILE, check, check_ranks, check_same_run
-from verl_comprl.trainer.checkpoint.folders import is_full
+from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
 
@@ -173,5 +173,5 @@ def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number
     )
     with pytest.raises(type(cause), match="No space") as raised:
         contents.save(tmp_path, 3, extractor, save, 1.0)
-    assert type(raised.value) is type(cause) and is_full(raised.value) is not store
+    assert type(raised.value) is type(cause) and is_full(raised.value, tmp_path) is not store
     assert not (tmp_path / STATE_FILE).exists() and not extractor.lock.locked()

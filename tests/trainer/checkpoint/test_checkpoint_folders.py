@@ -3,14 +3,19 @@
 import json
 import os
 import shutil
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from verl_comprl.trainer.checkpoint.folders import ASIDE, MANIFEST, MARKER, CheckpointFolders, TornCheckpoint, flaw
+from verl_comprl.trainer.checkpoint import folders, manifest
+from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders
+from verl_comprl.trainer.checkpoint.manifest import MANIFEST, TornCheckpoint, flaw
 
-PARTS = ("actor", "data.pt")
+PARTS = ("actor", "data.pt", "comprl/bank")
+WEIGHTS = "actor/model_world_size_1_rank_0.pt"
 
 
 def fill(folder: Path, ranks: int = 1) -> None:
@@ -48,6 +53,9 @@ def test_a_checkpoint_lists_its_files_and_leaves_nothing_beside(tmp_path: Path) 
     there = {path.relative_to(saved).as_posix(): path.stat().st_size for path in saved.rglob("*") if path.is_file()}
     assert listed == {name: size for name, size in there.items() if name != MANIFEST}
     assert listed["data.pt"] > 0 == listed["comprl/queue.jsonl"]
+    assert json.loads((saved / MANIFEST).read_text())["crc32"] == {
+        name: zlib.crc32((saved / name).read_bytes()) for name in ("comprl/queue.jsonl", "comprl/bank/manifest.json")
+    }
     assert (tmp_path / MARKER).read_text() == "3"
     assert CheckpointFolders(tmp_path).latest() == saved
 
@@ -88,6 +96,12 @@ def grow(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
 
 
+def unlist(manifest: Path, name: str) -> None:
+    listed = json.loads(manifest.read_text())
+    del listed["files"][name]
+    manifest.write_text(json.dumps(listed))
+
+
 @pytest.mark.parametrize(
     ("harm", "file", "message"),
     [
@@ -97,6 +111,10 @@ def grow(file: Path) -> None:
         (cut, MANIFEST, r"complete\.json cannot be read"),
         (lambda file: file.write_text("[]"), MANIFEST, r"complete\.json cannot be read"),
         (lambda file: shutil.rmtree(file), "actor", r"actor/\S+ is missing"),
+        (Path.unlink, MANIFEST, r"complete\.json is missing"),
+        (lambda file: file.write_text('{"files": {}}'), MANIFEST, r"complete\.json lists no actor"),
+        (lambda file: unlist(file, "data.pt"), MANIFEST, r"complete\.json lists no data\.pt"),
+        (lambda file: unlist(file, "comprl/bank/manifest.json"), MANIFEST, r"complete\.json lists no comprl/bank"),
     ],
 )
 def test_a_torn_checkpoint_is_skipped_and_the_one_before_is_used(tmp_path: Path, harm, file: str, message: str) -> None:
@@ -108,6 +126,78 @@ def test_a_torn_checkpoint_is_skipped_and_the_one_before_is_used(tmp_path: Path,
     with pytest.raises(TornCheckpoint, match=rf"global_step_4 is torn: \S*{message}"):
         shutil.rmtree(before)
         CheckpointFolders(tmp_path).latest()
+
+
+def overwrite(file: Path, place: float) -> None:
+    """Change a few bytes at ``place``, a share of the file."""
+    content = bytearray(file.read_bytes())
+    start = int(place * (len(content) - 4))
+    content[start : start + 4] = bytes(byte ^ 0xFF for byte in content[start : start + 4])
+    file.write_bytes(content)
+
+
+def with_large_weights(run: Path, step: int) -> Path:
+    folders = CheckpointFolders(run)
+    written = folders.begin() / f"global_step_{step}"
+    fill(written)
+    torch.save({"a": torch.arange(100_000.0)}, written / WEIGHTS)
+    (written / "comprl" / "bank" / "vectors").write_bytes(os.urandom(3000))
+    return folders.finish(step, PARTS, None)
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "message"),
+    [
+        (WEIGHTS, 0.5, r"actor/model_world_size_1_rank_0\.pt is damaged: \S+ does not have its checksum"),
+        (WEIGHTS, 0.0, r"actor/model_world_size_1_rank_0\.pt is damaged: "),
+        ("comprl/bank/vectors", 0.0, r"comprl/bank/vectors does not have the checksum of complete\.json"),
+    ],
+)
+def test_damage_that_leaves_the_size_is_found_before_a_resume(
+    tmp_path: Path, file: str, place: float, message: str
+) -> None:
+    """``torch.load`` reads such a file without a word."""
+    before, damaged, told = with_large_weights(tmp_path, 2), with_large_weights(tmp_path, 4), []
+    folders = CheckpointFolders(tmp_path)
+    assert folders.latest(told.append, thorough=True) == damaged and told == []
+    overwrite(damaged / file, place)
+    assert folders.latest() == damaged  # by size alone
+    assert folders.latest(told.append, thorough=True) == before
+    (line,) = told
+    assert line.endswith("; the run continues from step 2")
+    with pytest.raises(TornCheckpoint, match=rf"global_step_4 is torn: {message}"):
+        shutil.rmtree(before)
+        folders.latest(thorough=True)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_of_a_large_file_places_everywhere_are_compared(
+    tmp_path: Path, place: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_BLOCK", 10)
+    monkeypatch.setattr(manifest, "_BLOCKS", 5)
+    saved = with_large_weights(tmp_path, 2)
+    assert flaw(saved, thorough=True) is None
+    overwrite(saved / "comprl/bank/vectors", place)
+    assert flaw(saved, thorough=True) == "comprl/bank/vectors does not have the checksum of complete.json"
+    (saved / "comprl/bank/vectors").write_bytes(b"")
+    (saved / MANIFEST).write_text(json.dumps({"files": sizes(saved), "parts": [], "crc32": {"comprl/bank/vectors": 0}}))
+    assert flaw(saved, thorough=True) is None
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def test_a_list_without_checksums_is_compared_by_size(tmp_path: Path) -> None:
+    """As an earlier release wrote it."""
+    saved = with_large_weights(tmp_path, 2)
+    (saved / MANIFEST).write_text(json.dumps({"files": sizes(saved)}))
+    overwrite(saved / WEIGHTS, 0.5)
+    assert CheckpointFolders(tmp_path).latest(thorough=True) == saved
+    cut(saved / WEIGHTS)
+    assert flaw(saved) is not None
 
 
 def test_no_complete_checkpoint_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
@@ -132,6 +222,12 @@ def harmed(tmp_path: Path) -> tuple[CheckpointFolders, Path]:
     [
         (lambda folder: (folder / "data.pt").unlink(), "has no data.pt"),
         (lambda folder: shutil.rmtree(folder / "actor"), "has no actor"),
+        (lambda folder: shutil.rmtree(folder / "comprl"), "has no comprl/bank"),
+        (
+            lambda folder: [path.unlink() for path in folder.glob("actor/model_*")],
+            r"actor has no weights \(model_world_",
+        ),
+        (lambda folder: (folder / "extractor").mkdir(), "extractor has no weights"),
         (lambda folder: (shutil.rmtree(folder / "actor"), (folder / "actor").mkdir()), "has no actor"),
         (lambda folder: cut(folder / "actor" / "model_world_size_2_rank_1.pt"), "was not written to its end"),
         (
@@ -215,17 +311,99 @@ def test_given_up_checkpoints_do_not_count_again_when_the_run_has_saved_beyond_t
 def test_without_a_marker_that_can_be_read_the_latest_counts(tmp_path: Path, marker: str | None) -> None:
     save(tmp_path, 2)
     latest = save(tmp_path, 4)
-    (tmp_path / MARKER).unlink()
-    if marker is not None:
-        (tmp_path / MARKER).write_text(marker)
+    set_marker(tmp_path, marker)
     assert CheckpointFolders(tmp_path).latest() == latest
 
 
-def test_a_checkpoint_of_an_earlier_release_counts_if_verls_marker_reaches_it(tmp_path: Path) -> None:
-    fill(tmp_path / "global_step_4")
-    fill(tmp_path / "global_step_6")  # whose writing was interrupted
+def set_marker(run: Path, text: str | None) -> None:
+    (run / MARKER).unlink()
+    if text is not None:
+        (run / MARKER).write_text(text)
+
+
+@pytest.mark.parametrize("marker", [None, "", "four", "6"])
+def test_what_was_given_up_does_not_count_again_whatever_becomes_of_the_marker(
+    tmp_path: Path, marker: str | None
+) -> None:
+    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(saved[2])
+    set_marker(tmp_path, marker)
+    assert folders.latest() == saved[2]
+    again = save(tmp_path, 4)
+    set_marker(tmp_path, marker)
+    assert folders.latest() == again
+    save(tmp_path, 8, keep=2)
+    assert names(tmp_path) == ["global_step_4", "global_step_8"]
+    folders.take_back(None)
+    set_marker(tmp_path, marker)
+    assert folders.latest() is None
+
+
+def test_a_checkpoint_that_was_given_up_counts_when_the_run_goes_on_from_it_after_all(tmp_path: Path) -> None:
+    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(saved[2])
+    folders.take_back(saved[4])
+    assert folders.latest() == saved[4]
+
+
+def test_a_checkpoint_of_plain_verl_counts_if_verls_marker_reaches_it(tmp_path: Path) -> None:
+    for step in (4, 6):  # the writing of the second was interrupted
+        fill(tmp_path / f"global_step_{step}")
+        shutil.rmtree(tmp_path / f"global_step_{step}" / "comprl")
     (tmp_path / MARKER).write_text("4")
-    assert CheckpointFolders(tmp_path).latest() == tmp_path / "global_step_4"
+    assert CheckpointFolders(tmp_path).latest(thorough=True) == tmp_path / "global_step_4"
     (tmp_path / MARKER).unlink()
     with pytest.raises(TornCheckpoint, match=r"global_step_6 is torn: complete\.json is missing"):
         CheckpointFolders(tmp_path).latest()
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda folder: os.truncate(folder / WEIGHTS, 100), "was not written to its end"),
+        (lambda folder: (folder / WEIGHTS).rename(folder / "actor/README"), "has no weights"),
+        (lambda folder: shutil.rmtree(folder / "actor"), "has no actor"),
+        (lambda folder: (folder / "comprl").mkdir(), r"complete\.json is missing"),
+        (lambda folder: (folder / "comprl.json").touch(), r"complete\.json is missing"),
+        (lambda folder: (folder / "extractor").mkdir(), r"complete\.json is missing"),
+    ],
+)
+def test_without_a_list_a_checkpoint_counts_only_if_it_may_be_verls_own(
+    tmp_path: Path, harm: Callable[[Path], object], message: str
+) -> None:
+    folder = tmp_path / "global_step_4"
+    fill(folder)
+    shutil.rmtree(folder / "comprl")
+    assert flaw(folder) is None
+    (tmp_path / MARKER).write_text("4")
+    harm(folder)
+    with pytest.raises(TornCheckpoint, match=message):
+        CheckpointFolders(tmp_path).latest()
+
+
+@pytest.mark.parametrize("removals", range(4))
+def test_a_kill_while_a_checkpoint_is_removed_leaves_no_torn_one(
+    tmp_path: Path, removals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 2)
+    latest, left = save(tmp_path, 4), [removals]
+
+    def killing(remove: Callable[..., None]) -> Callable[..., None]:
+        def remove_or_die(*given: object, **settings: object) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            remove(*given, **settings)
+
+        return remove_or_die
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killing(Path.unlink))
+        patch.setattr(folders.shutil, "rmtree", killing(shutil.rmtree))
+        with pytest.raises(KeyboardInterrupt):
+            folders._strip(tmp_path / "global_step_2")
+    shutil.rmtree(latest)
+    (tmp_path / MARKER).write_text("2")
+    assert CheckpointFolders(tmp_path).latest() is None

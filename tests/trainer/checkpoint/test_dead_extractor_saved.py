@@ -14,6 +14,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer import manager_guard
 from verl_comprl.trainer.checkpoint.contents import STATE_FILE
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
 
 
@@ -48,6 +49,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     runtime.extractor, runtime.manager = Engine(), manager
     runtime._guard = ManagerGuard(manager, lambda: None)
     runtime._learner = SimpleNamespace(given_up=False, metrics=dict)
+    runtime._late_reports = LateReports()
     runtime._checkpoints, runtime._extractor_saves_failed = [], 0
     return runtime
 

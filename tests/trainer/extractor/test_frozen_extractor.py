@@ -103,6 +103,7 @@ def test_episodes_are_distilled_and_questions_answered(
     runtime.save(saved, 2)
     assert {path.name for path in saved.iterdir()} == {"comprl", "comprl.json"}
     assert json.loads((saved / "comprl.json").read_text()) == {"extractor_weight_version": 0, "step": 2}
+    assert len(runtime.checkpoint_parts) > 1 and all((saved / part).exists() for part in runtime.checkpoint_parts)
     assert not any(b"secret" in path.read_bytes() for path in saved.rglob("*") if path.is_file())
 
 

@@ -64,6 +64,19 @@ def test_a_line_that_a_killed_process_left_is_dropped(tmp_path: Path) -> None:
     assert steps(file) == [1, 2]
 
 
+@pytest.mark.parametrize("line", ['{"loss": 1.0}', '{"step": "two"}', '{"step": null}', '{"step": [1]}'])
+def test_a_record_without_a_step_is_set_aside_and_said(
+    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
+    rewind_log(file, 2)
+    assert steps(file) == [1, 2]
+    (aside,) = tmp_path.glob("metrics-*.jsonl")
+    assert aside.read_text().splitlines()[1] == line
+    assert capsys.readouterr().out == f"{file}: 1 lines without a step are dropped; {aside.name} has them\n"
+
+
 def test_a_full_disk_costs_a_line_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     MetricsFile(tmp_path / "metrics.jsonl").log({"loss": 1.0}, 7)

@@ -9,7 +9,8 @@ from typing import Any
 
 from verl_comprl.config.reading import read_settings
 from verl_comprl.record import RunRecord
-from verl_comprl.trainer.checkpoint.folders import flaw
+from verl_comprl.trainer.checkpoint.folders import is_given_up
+from verl_comprl.trainer.checkpoint.manifest import flaw
 
 _NAME = re.compile(r"global_step_(\d+)")
 _FOLDERS = {"actor": "actor", "extractor": "extractor", "bank": "comprl/bank"}
@@ -83,7 +84,7 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     found = {item.step: item for item in sorted(found, key=lambda item: item.step)}
     # Of older ones only the banks may have been kept (trainer.max_actor_ckpt_to_keep).
-    complete = [step for step, item in found.items() if (item.folder / "actor").is_dir() and flaw(item.folder) is None]
+    complete = [step for step, item in found.items() if not is_given_up(item.folder) and flaw(item.folder) is None]
     wanted = step if step is not None else max(complete, default=None)
     if wanted is None or wanted not in found:
         which = "with models" if step is None else f"of step {step}"

@@ -19,16 +19,25 @@ from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.settings_file import SETTINGS, read_settings
-from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, TornCheckpoint, flaw
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR, STATE_FILE, TornCheckpoint, flaw
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 
-STATE_FILE = "comprl.json"
-EXTRACTOR_FOLDER = "extractor"
+_OURS = (STATE_FILE, *(f"{EXPERIENCE}/{name}" for name in ("manager.json", "queue.jsonl", "bank", "buffer")))
+
+
+def parts(*, has_engine: bool) -> tuple[str, ...]:
+    """Return the files and folders that :func:`save` writes.
+
+    Args:
+        has_engine: Whether the extractor has an engine, whose weights are among them.
+    """
+    return (*_OURS, EXTRACTOR) if has_engine else _OURS
 
 
 def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda text: None) -> Path | None:
-    """Return the checkpoint to resume from, or ``None`` for a fresh start.
+    """Return the checkpoint to resume from, of which every file has been compared, or ``None`` for a fresh start.
 
     Args:
         config: The run's config.
@@ -45,10 +54,10 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
         folder = Path(config.trainer.resume_from_path).resolve()
         if not folder.is_dir():
             raise FileNotFoundError(f"trainer.resume_from_path={folder} does not exist")
-        if wrong := flaw(folder):
+        if wrong := flaw(folder, thorough=True):
             raise TornCheckpoint(f"trainer.resume_from_path={folder} is torn: {wrong}")
         return folder
-    return CheckpointFolders(Path(config.trainer.default_local_dir)).latest(tell)
+    return CheckpointFolders(Path(config.trainer.default_local_dir)).latest(tell, thorough=True)
 
 
 def save(
@@ -85,14 +94,14 @@ def save(
             held.enter_context(holding(extractor.lock, seconds, "a running update of the extractor to end"))
             if extractor.update_is_late and earlier is not None:  # the engine cannot save before it has ended
                 raise WaitTimeout("a late update of the extractor to end", 0)
-            extractor.save(folder / EXTRACTOR_FOLDER)
+            extractor.save(folder / EXTRACTOR)
             version, is_present = extractor.weight_version, True
         except Exception as error:
             if earlier is None or not (given_up or isinstance(error, RayActorError | WaitTimeout)):
                 raise
             version, is_present = _take_extractor(earlier, folder, error), False
         try:
-            save_manager(str(folder / "comprl"))
+            save_manager(str(folder / EXPERIENCE))
         except RayTaskError as error:
             if isinstance(error.cause, OSError | SnapshotError | StoreError):
                 raise error.cause from error  # with its number, which Ray's error lacks
@@ -106,9 +115,9 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
     """Copy the extractor of an earlier checkpoint, whose version is returned: the rest of the run is to be saved."""
     why = f"{type(error).__name__}: {error}"
     print(f"the extractor cannot be saved, so the checkpoint gets that of {earlier.name}: {why}", flush=True)
-    shutil.rmtree(folder / EXTRACTOR_FOLDER, ignore_errors=True)  # what it may have written
+    shutil.rmtree(folder / EXTRACTOR, ignore_errors=True)  # what it may have written
     # No links: a worker that hangs now may write later, into the files of both.
-    shutil.copytree(earlier / EXTRACTOR_FOLDER, folder / EXTRACTOR_FOLDER)
+    shutil.copytree(earlier / EXTRACTOR, folder / EXTRACTOR)
     return json.loads((earlier / STATE_FILE).read_text(encoding="utf-8"))["extractor_weight_version"]
 
 
@@ -166,7 +175,7 @@ def check_ranks(folder: Path, config: DictConfig) -> None:
     slots = {"actor": ("trainer", trainer.nnodes * trainer.n_gpus_per_node)}
     if comprl.has_extractor_engine:
         owner = extractor_owner(comprl)
-        slots[EXTRACTOR_FOLDER] = (owner, math.prod(extractor_slots(config, comprl)))
+        slots[EXTRACTOR] = (owner, math.prod(extractor_slots(config, comprl)))
     mistakes = [
         f"{folder / model} was written on {saved} device slots, but this run has {wanted} "
         f"({owner}.nnodes * {owner}.n_gpus_per_node); resume with as many, or start another run from exported weights"
@@ -199,14 +208,14 @@ def check(folder: Path, *, has_engine: bool = True) -> None:
             f"{folder} is not a verl-comprl checkpoint ({STATE_FILE} is missing); "
             "start with trainer.resume_mode=disable or another trainer.default_local_dir"
         )
-    if has_engine and not (folder / EXTRACTOR_FOLDER).is_dir():
+    if has_engine and not (folder / EXTRACTOR).is_dir():
         raise FileNotFoundError(
             f"{folder} has no weights of an extractor: its run had comprl.extractor.backend=endpoint or actor. "
             "Continue it with one of these, or start another run with its bank: "
             f"comprl.initial_bank={folder / 'comprl' / 'bank'}"
         )
     try:
-        next(read_records(folder / "comprl" / "buffer" / "records.parquet"), None)
+        next(read_records(folder / EXPERIENCE / "buffer" / "records.parquet"), None)
     except ValueError as error:
         raise ValueError(
             f"{error}; continue this run with the release that wrote it, or start another one with its bank: "
@@ -231,6 +240,6 @@ def noted_events(folder: Path) -> Prefix | None:
 def load(folder: Path, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float) -> None:
     """Load what :func:`save` wrote; the extractor and the bank may take ``seconds`` each."""
     state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    extractor.load(folder / EXTRACTOR_FOLDER, state["extractor_weight_version"])
-    restoring = manager.restore.remote(str(folder / "comprl"))
+    extractor.load(folder / EXTRACTOR, state["extractor_weight_version"])
+    restoring = manager.restore.remote(str(folder / EXPERIENCE))
     wait_for(restoring, seconds, "the experience manager to restore bank, queue and buffer")

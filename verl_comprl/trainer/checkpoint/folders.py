@@ -1,43 +1,43 @@
 """Checkpoints of a run as folders: written aside, verified, then named by one rename; and which of them to resume from.
 
-Owns the names in the run's folder, and when a checkpoint counts as complete. ``checkpointing`` fills the folders.
+Owns the names in the run's folder; ``manifest`` says whether a checkpoint is complete. ``checkpointing`` fills them.
 
 =================================  =====================================================================================
-``global_step_N``                  A complete checkpoint. Its ``complete.json`` lists every file with its size.
+``global_step_N``                  A complete checkpoint. Its ``complete.json`` lists every file.
+``global_step_N/given_up``         Marks one of a part of the run that was given up by resuming from an earlier one, or
+                                   by a fresh start; only its bank is left when the run has saved beyond it.
 ``checkpoint_being_written``       What a save has not finished, or a kill has left; removed when the next save begins.
-``latest_checkpointed_iteration``  verl's file with the latest step. Later checkpoints than that are of a part of the
-``.txt``                           run that was given up by resuming from an earlier one; only their banks are left when
-                                   the run has saved beyond them.
+``latest_checkpointed_iteration``  verl's file with the latest step. Later checkpoints than that do not count either,
+``.txt``                           which matters where plain verl has written them.
 =================================  =====================================================================================
 """
 
 import json
-import os
 import re
 import shutil
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
+from errno import ENOSPC
 from pathlib import Path
 
-from verl_comprl.experience import SnapshotError
 from verl_comprl.files import sync_folder, write_atomically
+from verl_comprl.trainer.checkpoint.manifest import (
+    EXPERIENCE,
+    MANIFEST,
+    MODEL,
+    TornCheckpoint,
+    flaw,
+    verify,
+    write_manifest,
+)
 
 ASIDE = "checkpoint_being_written"
-MANIFEST = "complete.json"
 MARKER = "latest_checkpointed_iteration.txt"
-MODEL = "actor"
-"""Part that every checkpoint has; those of which only the bank is left have none."""
+GIVEN_UP = "given_up"
 
 _NAME = re.compile(r"global_step_\d+")
-_RANK = re.compile(r"(.+)_world_size_(\d+)_rank_(\d+)\.pt")
 _REPLACED = "replaced"
-_BANK = Path("comprl", "bank")
-
-
-class TornCheckpoint(FileNotFoundError):
-    """A checkpoint lacks a file, or a part of one."""
+_BANK = Path(EXPERIENCE, "bank")
 
 
 class CheckpointFolders:
@@ -49,6 +49,9 @@ class CheckpointFolders:
 
     def begin(self) -> Path:
         """Return an empty folder, in which ``global_step_N`` is to be written.
+
+        The first checkpoint is not looked after: its size depends on engine, optimizer and what the user lets them save
+        (``checkpoint.save_contents``), and a disk that turns out to be too small costs no more than the write.
 
         Raises:
             OSError: If the disk has less room than the latest checkpoint needs (ENOSPC).
@@ -81,8 +84,8 @@ class CheckpointFolders:
         """
         aside, named = self._run / ASIDE, self._folder(step)
         written = aside / named.name
-        _verify(written, parts)
-        _write_manifest(written)
+        verify(written, parts)
+        write_manifest(written, parts)
         if named.exists():  # of a part of the run that was given up, or torn
             named.rename(aside / _REPLACED)
         self._strip_given_up(step)
@@ -95,15 +98,25 @@ class CheckpointFolders:
         return named
 
     def take_back(self, resumed: Path | None) -> None:
-        """Give up what comes after ``resumed``, one of these checkpoints; None gives up all of them."""
-        if self._numbered():
-            self._mark(step_of(resumed) if resumed else 0)
+        """Give up what comes after ``resumed``, one of these checkpoints; None gives up all of them.
 
-    def latest(self, tell: Callable[[str], object] = lambda text: None) -> Path | None:
+        Each is marked itself: it must not count again when verl's file is damaged.
+        """
+        step = step_of(resumed) if resumed else 0
+        for number in sorted(self._numbered(), reverse=True):
+            if number > step and not _is_stripped(self._folder(number)):
+                write_atomically(self._folder(number) / GIVEN_UP, b"")
+        if resumed:  # which the user may have named although it was given up
+            (resumed / GIVEN_UP).unlink(missing_ok=True)
+        if self._numbered():
+            self._mark(step)
+
+    def latest(self, tell: Callable[[str], object] = lambda text: None, *, thorough: bool = False) -> Path | None:
         """Return the latest complete checkpoint, or None if the run has none at all.
 
         Args:
             tell: Called with a line for each later one that is not complete.
+            thorough: Compare the content of its files, too.
 
         Raises:
             TornCheckpoint: If there are checkpoints, and none is complete: a fresh start would not continue the run.
@@ -116,9 +129,9 @@ class CheckpointFolders:
             lines.append(f"the checkpoint of step {marked} was not finished, or was removed")
         for number in numbers:
             folder = self._folder(number)
-            if not (folder / MANIFEST).exists() and not (folder / MODEL).exists():
-                continue  # only its bank was kept
-            wrong = flaw(folder, marked=marked is not None)
+            if is_given_up(folder) or _is_stripped(folder):
+                continue
+            wrong = flaw(folder, marked=marked is not None, thorough=thorough)
             if wrong is None:
                 for line in lines:
                     tell(f"{line}; the run continues from step {number}")
@@ -163,7 +176,8 @@ class CheckpointFolders:
         """Leave only the banks of what was given up, before ``step``: its marker would let the rest count again."""
         marked = self._marked()
         for number in self._numbered():
-            if marked is not None and marked < number < step:
+            is_later = marked is not None and marked < number
+            if number < step and (is_later or is_given_up(self._folder(number))):
                 _strip(self._folder(number))
 
     def _prune(self, step: int, keep: int | None) -> None:
@@ -172,7 +186,7 @@ class CheckpointFolders:
             return
         before = sorted((number for number in self._numbered() if number <= step), reverse=True)
         folders = [self._folder(number) for number in before]
-        complete = [folder for folder in folders if (folder / MODEL).exists() and flaw(folder) is None]
+        complete = [folder for folder in folders if not is_given_up(folder) and flaw(folder) is None]
         for folder in folders[folders.index(complete[:keep][-1]) + 1 :]:
             _strip(folder)
 
@@ -182,64 +196,15 @@ def step_of(folder: Path) -> int:
     return int(folder.name.rpartition("_")[2])
 
 
-def is_full(error: Exception) -> bool:
-    """Return whether a save failed because the disk, or the user's share of it, is full."""
-    return isinstance(error, OSError | SnapshotError) and error.errno in (ENOSPC, EDQUOT)
+def is_given_up(folder: Path) -> bool:
+    """Return whether a checkpoint is of a part of its run that was given up."""
+    return (folder / GIVEN_UP).exists()
 
 
-def flaw(folder: Path, *, marked: bool = True) -> str | None:
-    """Return what a checkpoint lacks, or None if it is complete.
-
-    Args:
-        folder: The checkpoint.
-        marked: Whether verl's file has told that it was finished: earlier releases, and verl, leave nothing else.
-    """
-    try:
-        sizes: dict[str, int] = json.loads((folder / MANIFEST).read_bytes())["files"]
-        for name, size in sizes.items():
-            found = (folder / name).stat().st_size
-            if found != size:
-                return f"{name} has {found} bytes instead of {size}"
-    except FileNotFoundError as error:
-        if Path(error.filename) == folder / MANIFEST:
-            return None if marked else f"{MANIFEST} is missing"
-        return f"{Path(error.filename).relative_to(folder)} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST} cannot be read ({error})"
-    return None
-
-
-def _verify(folder: Path, parts: Sequence[str]) -> None:
-    """Raise :class:`TornCheckpoint` unless all parts and the files of all ranks are there, whole."""
-    for part in parts:
-        path = folder / part
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise TornCheckpoint(f"the checkpoint that was written to {folder} has no {part}")
-    ranks: dict[tuple[Path, str, int], set[int]] = {}
-    for path in folder.rglob("*.pt"):
-        if not zipfile.is_zipfile(path):  # torch's format, whose directory is at the end of a file
-            raise TornCheckpoint(f"{path} was not written to its end")
-        if named := _RANK.fullmatch(path.name):
-            ranks.setdefault((path.parent, named[1], int(named[2])), set()).add(int(named[3]))
-    for (parent, kind, count), found in ranks.items():
-        if missing := set(range(count)) - found:
-            raise TornCheckpoint(
-                f"{parent} has no {kind} of rank {min(missing)} of {count}; "
-                "trainer.default_local_dir must be on a file system that all nodes share"
-            )
-
-
-def _write_manifest(folder: Path) -> None:
-    """Make all files durable, and list them with their sizes."""
-    sizes: dict[str, int] = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
-        sync_folder(Path(parent))
-    write_atomically(folder / MANIFEST, json.dumps({"files": sizes}, indent=1).encode())
+def _is_stripped(folder: Path) -> bool:
+    """Return whether only the bank is left of a checkpoint, or a kill has interrupted that."""
+    rest = {*folder.glob("*"), *folder.joinpath(EXPERIENCE).glob("*")}
+    return folder / _REPLACED in rest or rest <= {folder / EXPERIENCE, folder / _BANK, folder / GIVEN_UP}
 
 
 def _strip(folder: Path) -> None:
@@ -249,12 +214,13 @@ def _strip(folder: Path) -> None:
         if (folder / MODEL).exists():
             (folder / MODEL).rename(folder / _REPLACED)
         (folder / MANIFEST).unlink(missing_ok=True)
-        for path in (*folder.glob("*"), *folder.joinpath(_BANK.parent).glob("*")):
-            if folder / _BANK in (path, path / _BANK.name):
+        for path in (*folder.glob("*"), *folder.joinpath(EXPERIENCE).glob("*")):
+            if path == folder / _REPLACED or folder / _BANK in (path, path / _BANK.name):
                 continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+        shutil.rmtree(folder / _REPLACED, ignore_errors=True)  # last: while it is there, the rest is no damage
         if not (folder / _BANK).exists():
             shutil.rmtree(folder, ignore_errors=True)

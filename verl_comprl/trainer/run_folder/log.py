@@ -1,12 +1,11 @@
 """JSON-lines files of a run: metrics, evaluations and failed rollouts, kept consistent when the run is resumed."""
 
 import shutil
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.files import write_atomically
+from verl_comprl.files import dated, write_atomically
 from verl_comprl.record.lines import append_lines, decode, encode
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.redaction import redactor
@@ -27,6 +26,8 @@ def append_record(file: Path, record: Mapping[str, Any]) -> None:
 def rewind_log(file: Path, step: int) -> None:
     """Drop the records after ``step``, from which the run continues; the file as it was is kept with a time stamp.
 
+    A record without a step, which is none of ours, is dropped with a line: nobody can say whether it is a later one.
+
     Args:
         file: The log; it may be missing.
         step: Last step that counts; -1 drops all.
@@ -34,9 +35,18 @@ def rewind_log(file: Path, step: int) -> None:
     if not file.exists():
         return
     lines = file.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if _step(line) <= step]
+    kept: list[bytes] = []
+    foreign = 0
+    for line in lines:
+        for record in decode([line]):  # none, if the process was killed while it wrote the line
+            if not isinstance(record.get("step"), int | float):
+                foreign += 1
+            elif record["step"] <= step:
+                kept.append(line)
     if len(kept) < len(lines):
-        _replace(file, b"".join(kept))
+        aside = _replace(file, b"".join(kept))
+        if foreign:
+            print(f"{file}: {foreign} lines without a step are dropped; {aside.name} has them")
 
 
 def cut_log(file: Path, kept: Prefix) -> bool:
@@ -58,14 +68,11 @@ def cut_log(file: Path, kept: Prefix) -> bool:
     return True
 
 
-def _replace(file: Path, content: bytes) -> None:
-    shutil.copyfile(file, file.with_name(f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}{file.suffix}"))
+def _replace(file: Path, content: bytes) -> Path:
+    aside = dated(file)
+    shutil.copyfile(file, aside)
     write_atomically(file, content)
-
-
-def _step(line: bytes) -> float:
-    # A line that is no record: the process was killed while it wrote it.
-    return next((record["step"] for record in decode([line])), float("inf"))
+    return aside
 
 
 def add_metrics_file(tracking: Any, file: Path, wanted: str | Collection[str], say: Callable[[str], None]) -> None:
