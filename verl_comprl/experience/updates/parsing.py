@@ -63,7 +63,7 @@ def cleaned(operation: Operation, clean: Callable[[str, str], tuple[str, str]]) 
 def parse_answer(answer: str) -> str | None:
     """Return the text of the last ``<answer>...</answer>`` after the reasoning, or None if there is none.
 
-    The last on purpose, as in :func:`parse_distillation`: the prompts ask for reasons first, in which models draft
+    The last on purpose, as in ``parse_distillation``: the prompts ask for reasons first, in which models draft
     answers and then write a better one. What comes after the answer is the model's own text as well, so that taking
     the first would keep nobody out.
     """
@@ -79,7 +79,7 @@ def parse_distillation(answer: str, *, max_operations: int, listed: int, read: i
     """Parse the answer to a distillation request: add, update, return, and votes on the entries that were read.
 
     Args:
-        answer: The extractor's whole answer; of several lists in it the last counts, see :func:`parse_answer`.
+        answer: The extractor's whole answer; of several lists in it the last counts, see ``parse_answer``.
         max_operations: Valid operations beyond this number are reported and dropped.
         listed: Number of entries listed in the prompt; valid indices are 1 to this number.
         read: Number of listed entries, from the first, that the episode read. They can be voted on, and updated by the
