@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     "shared memory": machine.check_shared_memory,
     "leftovers": leftovers.check_leftovers,
     "ports": machine.check_ports,
+    "authentication": cluster.check_authentication,
     "ray": cluster.check_ray,
     "embedder": bank.check_embedder,
     "bank": bank.check_bank,
