@@ -59,7 +59,7 @@ dist: setup  ## Build wheel and source distribution into dist; TAG=v1.2.3 must b
 	@rm -rf dist && $(BIN)/python -m build --no-isolation >/dev/null
 	@ls dist
 
-audit: setup  ## List licences, a bill of materials and known vulnerabilities of .venv in outputs/audit.
+audit: setup  ## List licences, a bill of materials and known vulnerabilities of .venv and the extra gpu in outputs/audit.
 	@bash requirements/audit.sh
 
 clean:  ## Delete the environment and the tools' caches; training outputs stay.

@@ -18,6 +18,13 @@ from verl_comprl import training
 from verl_comprl.config.reading import ConfigError
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory of its own, where Ray's token is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What ``ray.init`` was called with."""
@@ -62,6 +69,34 @@ def test_a_ray_of_one_machine_is_out_of_reach_of_others(
     training.start_ray(config(**settings))
     assert taken == ["127.0.0.1" if alone else "192.0.2.1"]
     assert services.resolve_ip_for_localhost("127.0.0.1") == "192.0.2.1"
+
+
+@pytest.mark.parametrize(("address", "refused"), [("10.0.0.7", True), ("127.0.0.1", True), (None, False)])
+def test_a_ray_that_others_reach_and_that_lets_everybody_in_is_refused(
+    started: dict[str, Any], monkeypatch: Any, address: str | None, refused: bool
+) -> None:
+    """Ray takes an address of the machine, where it is told to listen on 127.0.0.1."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    if not refused:
+        training.start_ray(config())
+        assert started
+        return
+    with pytest.raises(ConfigError, match=rf"RAY_AUTH_MODE=disabled lets anybody who reaches {address} .*: unset it"):
+        training.start_ray(config(_node_ip_address=address))
+    assert not started
+
+
+def test_no_other_user_can_read_the_token_that_ray_makes_at_any_time(monkeypatch: Any, home: Path) -> None:
+    token = home / ".ray" / "auth_token"
+
+    def init(**_: Any) -> None:
+        token.write_text("x" * 64)  # as Ray does
+        token.chmod(0o644)
+        assert token.parent.stat().st_mode & 0o077 == 0
+
+    monkeypatch.setattr(ray, "init", init)
+    training.start_ray(config())
+    assert token.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("by", ["variable", "setting"])

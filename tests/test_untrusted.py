@@ -23,7 +23,7 @@ from verl_comprl.experience.updates.sanitize import sanitize
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.rollout.critic import judging_messages
 from verl_comprl.rollout.messages import initial_messages, observation_message
-from verl_comprl.untrusted import without_control_tokens, without_delimiters
+from verl_comprl.untrusted import folded, without_control_tokens, without_delimiters
 
 FOREIGN = (
     "<|im_start|> <|im_end|> <|endoftext|> <|eot_id|> <|start_header_id|> <|user|> <|observation|> <|channel|>",  # bars
@@ -237,13 +237,51 @@ async def test_prompts_of_the_actor(tokenizers: dict[str, Any]) -> None:
     assert len(seen) == 3 and all("system" in m["content"] and "<|" not in m["content"] for m in seen)
 
 
-@pytest.mark.parametrize("tag", ["</experience>", "<experience>", "< / EXPERIENCE x>", "</tool_response>", "<tools>"])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "</experience>",
+        "<experience>",
+        "< / EXPERIENCE x>",
+        "</tool_response>",
+        "<tools>",
+        "<\x02/experience>",
+        "<\u3164experience>",
+    ],
+)
 def test_nothing_forges_experience_or_the_answer_of_a_tool(tag: str) -> None:
     (start,) = initial_messages([{"role": "user", "content": f"goal{tag}"}], f"see{tag}", f"know{tag}")
     assert start["content"].count("experience>") == 2 and start["content"].count("tool") == 0
     assert tag not in observation_message(f"see{tag}")["content"]
     judged = judging_messages(f"goal{tag}", f"see{tag}", f"know{tag}")[1]["content"]
     assert judged.count("experience>") == 2 and "tool" not in judged
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        "<longcat_user>",
+        "<start_function_call>",
+        "<END_OF_UTTERANCE>",
+        "<\u200btool_call>",
+        "\uff1ctool_call>",
+        "<tool\x01_call>",
+    ],
+)
+def test_a_reader_that_is_not_known_gets_no_tag_that_may_be_a_token(tag: str, tokenizers: dict[str, Any]) -> None:
+    """One that is known has said which tags are tokens; to any other a name in brackets may be one."""
+    shown = without_delimiters(f"a{tag}\nb")
+    assert re.fullmatch(r"a< ?/?\w+>\nb", seen := folded(shown)) and "< " in seen
+    assert without_delimiters(f"a{tag}b", tokenizers["own"]) == f"a{tag}b"
+
+
+def test_html_and_code_without_such_names_stay_for_a_reader_that_is_not_known() -> None:
+    text = "std::vector<int> x; Map<Key, int> <div class='a_b'> <br/> 1 < 2_000 > a <a_b c>"
+    assert without_delimiters(text) == text
 
 
 @pytest.mark.parametrize("name", ["own", None])

@@ -6,8 +6,8 @@ A failed rollout is missing data, not a crash. The run continues unless a failur
 (:func:`failing_at`), so that nothing has to be guessed from exception types later.
 
 ===========  ==========================================================================================
-environment  It cannot be made (``ImportError``, ``ValueError``, ``TypeError``), or it raised, died, gave a reward that
-             is not finite, or exceeded ``comprl.environments.*_timeout`` (``EnvironmentFailure``).
+environment  It cannot be made (``ImportError``, ``ValueError``, ``TypeError``), or it raised, died, gave rewards
+             that are not finite as a float32, or exceeded ``comprl.environments.*_timeout`` (``EnvironmentFailure``).
 server       The actor's server did not generate; whatever verl's client raises, often a ``RayError``. Or it gave
              log-probs that are not finite (``ValueError``).
 manager      No experience manager runs in this Ray job (``ValueError``).

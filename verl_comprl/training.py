@@ -80,7 +80,8 @@ def start_ray(config: Any) -> None:
     Another interface is chosen with ``+ray_kwargs.ray_init._node_ip_address=ADDRESS``.
 
     Raises:
-        ConfigError: If the address of a cluster is wrong or nobody answers there.
+        ConfigError: If the address of a cluster is wrong or nobody answers there, or if anybody who reaches the other
+            interface would be let in.
     """
     import ray
     from omegaconf import OmegaConf
@@ -88,6 +89,7 @@ def start_ray(config: Any) -> None:
 
     from verl_comprl.platform.detection import on_existing_cluster
     from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler, ray_on_loopback
+    from verl_comprl.platform.ray_token import protect_token, token_is_disabled
 
     if ray.is_initialized():
         return
@@ -101,15 +103,21 @@ def start_ray(config: Any) -> None:
         settings |= {"num_cpus": None, "num_gpus": None}
     else:
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
-        if not settings.get("_node_ip_address"):
+        if not (elsewhere := settings.get("_node_ip_address")):
             interface = ray_on_loopback()
+        elif token_is_disabled():
+            raise ConfigError(
+                f"RAY_AUTH_MODE=disabled lets anybody who reaches {elsewhere} (_node_ip_address) run code: unset it"
+            )
     defaults = get_ppo_ray_runtime_env(config)
     defaults.setdefault("env_vars", {}).update(_worker_variables(), TRANSFER_QUEUE_ENABLE="1")
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
+    protect_token()
     try:
         with interface, ray_keeps_sigterm_handler(), random_ray_job():
             ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
+        protect_token()  # which Ray may have made
     except ConnectionError as error:
         address = settings.get("address") or os.environ.get("RAY_ADDRESS")
         raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}") from error

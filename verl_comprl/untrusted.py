@@ -36,12 +36,18 @@ FAMILIES = "|".join(
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
 _DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
+_NAME = re.compile(r"<(?=/?(?:think|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)>)", re.IGNORECASE)
+"""Begin of a tag that may be a token of some model; no element of HTML has an underscore in its name."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
 """Characters of which every control token has one."""
 _LOOKALIKES = str.maketrans(
-    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
-    "<><><><><><>|||||//aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
+    "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
+    "<><><><><><>|||||//::::aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
 )
+_FILLERS = "\u115f\u1160\u2800"
+"""Letters and a symbol that show nothing; other fillers decompose to them."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
+"""Those of ASCII that are no white space."""
 _PASSES = 8
 
 
@@ -85,12 +91,15 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
     """Return ``text`` with a space in place of the tags that mark experience and answers of tools in our prompts.
 
     And of control tokens: a tag can be hidden around one, and appear when that is removed later, when the tags of the
-    prompt can no longer be told from those of the text.
+    prompt can no longer be told from those of the text. Without a tokenizer, also those of
+    :func:`break_tags`.
 
     Args:
         text: Untrusted text.
         tokenizer: As in :func:`without_control_tokens`.
     """
+    if tokenizer is None:
+        text = break_tags(text)
     for _ in range(_PASSES):
         shorter = replace_marked(without_control_tokens(text, tokenizer), _DELIMITER, " ")
         if shorter == text:
@@ -99,13 +108,20 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
     return replace_marked(text, SYNTAX, " ")  # markers inside of markers, more often than in any honest text
 
 
+def break_tags(text: str) -> str:
+    """Return ``text`` with a space in the tags that may be tokens of a model whose tokenizer is not known.
+
+    Tokens match literally, so that ``< tool_call>`` is none, and the tag can still be read.
+    """
+    return replace_marked(text, _NAME, "< ")
+
+
 def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:
     """Replace what ``pattern`` matches in ``text``, also if it is written with other characters that look the same.
 
-    Full-width and other compatibility characters, letters of other scripts and accents count as the characters that
-    they look like; invisible characters (variation selectors, zero-width ones) count as nothing.
+    What counts as the same is said in :func:`folded`.
     """
-    if text.isascii():
+    if text.isascii() and not _CONTROLS.search(text):
         return pattern.sub(by, text)
     pieces = [_folded(char) for char in text]
     origin = [index for index, piece in enumerate(pieces) for _ in piece]
@@ -117,10 +133,24 @@ def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:
     return "".join((*kept, text[end:]))
 
 
+def folded(text: str) -> str:
+    """Return ``text`` as a reader sees it.
+
+    Full-width and other compatibility characters, letters of other scripts and accents become the characters that
+    they look like; invisible characters (variation selectors, zero-width ones, control characters) are left out.
+    """
+    return _CONTROLS.sub("", text) if text.isascii() else "".join(map(_folded, text))
+
+
 @lru_cache(4096)
 def _folded(char: str) -> str:
     decomposed = unicodedata.normalize("NFKD", char)
-    return "".join(c for c in decomposed if unicodedata.category(c) not in ("Mn", "Me", "Cf")).translate(_LOOKALIKES)
+    return "".join(c for c in decomposed if not _is_invisible(c)).translate(_LOOKALIKES)
+
+
+def _is_invisible(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category in ("Mn", "Me", "Cf") or char in _FILLERS or (category == "Cc" and not char.isspace())
 
 
 @lru_cache(8)

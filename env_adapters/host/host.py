@@ -21,6 +21,8 @@ from env_adapters.host.worker import EnvironmentFailure, Worker
 from env_adapters.registry import environment_class, portable_name
 
 Isolation = Literal["auto", "thread", "process"]
+_LARGEST = float.fromhex("0x1.fffffep127")
+"""Of a float32, as which a trainer holds rewards."""
 _Key = tuple[str, str]
 _Result = TypeVar("_Result")
 
@@ -60,6 +62,8 @@ class Session:
         self._running = running
         self.broken = False
         """Whether a call failed or was cut short: its answer may still come, so the worker is of no use any more."""
+        self._total = 0.0
+        """Sum of the episode's rewards so far."""
 
     async def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Start the episode of ``seed``.
@@ -67,6 +71,7 @@ class Session:
         Raises:
             EnvironmentFailure: If the environment raised, died or took too long; the other methods raise it too.
         """
+        self._total = 0.0
         return tuple(await self._call(self._limits.reset, "reset", seed))
 
     async def step(self, action_text: str) -> Step:
@@ -88,16 +93,25 @@ class Session:
             return result
 
     def _checked(self, answer: Sequence[Any]) -> Step:
-        """Return a step whose numbers can be learned from: one NaN would make the advantages of its whole group NaN."""
+        """Return a step whose numbers can be learned from: one NaN would make the advantages of its whole group NaN.
+
+        The sum as well, since rewards that are finite one by one can add up to infinity.
+        """
         try:
             step = _, reward, _, _, info = tuple(answer)
-            for name, value in (("reward", reward), ("score", info.get("score", 0.0))):
-                if not math.isfinite(value):
-                    raise ValueError(f"the {name} is {value!r}, which is not finite")
+            _check_number("reward", reward)
+            self._total += reward
+            _check_number("sum of the episode's rewards", self._total)
+            _check_number("score", info.get("score", 0.0))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             self.broken = True
             raise EnvironmentFailure(f"a step cannot be used: {error}", kind=type(error).__name__) from error
         return step
+
+
+def _check_number(name: str, value: float) -> None:
+    if not math.isfinite(value) or abs(value) > _LARGEST:
+        raise ValueError(f"the {name} is {value!r}, which is not finite as a float32")
 
 
 async def _within(seconds: float, what: str, work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -1,5 +1,6 @@
 """Workflows, pins and versions of the project agree with one another."""
 
+import json
 import re
 import runpy
 from importlib import metadata
@@ -25,7 +26,7 @@ def steps(file: Path) -> list[dict[str, Any]]:
 def test_workflows_run_make_and_nothing_else() -> None:
     targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = [step["run"].split() for file in WORKFLOWS for step in steps(file) if "run" in step]
-    assert {command[1] for command in commands} >= {"docs", "long", "test"}
+    assert {command[1] for command in commands} >= {"audit", "docs", "long", "test"}
     assert all(command[0] == "make" and command[1] in targets for command in commands)
 
 
@@ -82,6 +83,38 @@ def test_the_audit_lists_licences_materials_and_vulnerabilities_with_pinned_tool
     assert f"$tools/{tool} " in (ROOT / "requirements/audit.sh").read_text()
     package = "cyclonedx-bom" if tool == "cyclonedx-py" else tool
     assert f"\n{package}==" in (ROOT / "requirements/audit.txt").read_text()
+
+
+def test_the_audit_runs_once_a_week() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/audit.yml").read_text())
+    (schedule,) = workflow[True]["schedule"]  # YAML 1.1 takes "on" for a boolean
+    assert re.fullmatch(r"\d+ \d+ \* \* [0-6]", schedule["cron"])
+    assert "make audit" in [step.get("run") for step in workflow["jobs"]["audit"]["steps"]]
+
+
+def test_the_audit_looks_up_what_is_installed_with_torch_as_pypi_names_it(tmp_path: Path) -> None:
+    runpy.run_path(str(ROOT / "requirements/audited.py"))["main"](tmp_path)
+    listed = [Requirement(line) for line in (tmp_path / "packages.txt").read_text().splitlines()]
+    installed = {canonicalize_name(each.metadata["Name"]) for each in metadata.distributions()}
+    assert {requirement.name for requirement in listed} == installed - {"verl-comprl"}
+    (torch,) = [requirement for requirement in listed if requirement.name == "torch"]
+    assert "+" not in str(torch) and torch.specifier.contains(Version(metadata.version("torch")).public)
+
+
+def test_the_audit_lists_the_licences_of_a_report_of_pip(tmp_path: Path) -> None:
+    packages: list[dict[str, Any]] = [
+        {"name": "verl-comprl", "version": "1", "license_expression": "Apache-2.0"},
+        {"name": "Torch", "version": "2.11.0+cu130", "classifier": ["License :: OSI Approved :: BSD License"]},
+        {"name": "long", "version": "1", "license": "MIT License\n\nPermission is hereby granted", "classifier": []},
+        {"name": "kernels", "version": "0.1", "classifier": ["Operating System :: POSIX"]},
+    ]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"install": [{"metadata": package} for package in packages]}))
+    runpy.run_path(str(ROOT / "requirements/audited.py"))["main"](tmp_path, report)
+    assert (tmp_path / "packages.txt").read_text() == "kernels==0.1\nlong==1\ntorch==2.11.0\n"
+    rows = json.loads((tmp_path / "licences.json").read_text())
+    licences = {"verl-comprl": "Apache-2.0", "Torch": "BSD License", "long": "MIT License", "kernels": "UNKNOWN"}
+    assert {row["Name"]: row["License"] for row in rows} == licences
 
 
 def test_only_files_for_a_supported_python_on_linux_are_locked() -> None:

@@ -391,10 +391,3 @@ def test_an_answer_that_is_quoted_does_not_win() -> None:
     for text in (real, f"{real}\nAs asked I used <answer> and </answer>.", f"{real}\nNot: <answer>later</answer>"):
         (operation,) = parse_distillation(text, max_operations=3, listed=0).operations
         assert isinstance(operation, Add) and operation.title == "t"
-
-
-def test_a_long_answer_is_read_in_a_moment() -> None:
-    """The event loop that reads it answers all queries; it stood still, four times as long for twice the text."""
-    started = time.process_time()
-    parsed = parse_distillation("<answer>[1]</answer>" * 80_000, max_operations=3, listed=0)
-    assert [error.kind for error in parsed.errors] == ["not_an_object"] and time.process_time() - started < 5

@@ -12,6 +12,7 @@ from recipes.minihack_small.actor_demonstrations import VARIANT, demonstrate, ex
 from recipes.minihack_small.extractor_demonstrations import answers, distillations, merges
 from recipes.minihack_small.lessons import WORTHS, draw_lesson
 from verl_comprl.experience.updates.parsing import parse_answer, parse_distillation, parse_merge
+from verl_comprl.extractor.prompts.quoting import quoted
 
 
 def _replay(episode, seed):
@@ -49,6 +50,15 @@ def test_turns_for_the_extractor_hold_neither_experience_nor_tool_calls(episodes
     for episode in episodes:
         assert all("<tool_call>" not in turn.response for turn in episode.turns)
         assert all("<experience>" not in turn.observation for turn in episode.turns)
+
+
+def test_no_text_looks_like_the_structure_of_the_extractors_prompts(episodes):
+    """It would be quoted there, and the models be taught another format than the one that the shipped results have."""
+    for episode in episodes:
+        assert quoted(episode.instructions, part="rules") == episode.instructions
+        texts = [episode.goal, episode.final_observation, episode.lesson.text if episode.lesson else ""]
+        texts += [text for turn in episode.turns for text in (turn.observation, turn.response)]
+        assert list(map(quoted, texts)) == texts
 
 
 def test_helpful_lessons_make_the_demonstrator_better():

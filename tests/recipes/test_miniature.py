@@ -14,6 +14,7 @@ from recipes.miniature.demonstrations import (
     HEEDING,
     READING,
     demonstrate,
+    distillation_prompt,
     distillations,
     draw_entry,
     reading_drills,
@@ -100,6 +101,14 @@ def test_answers_say_what_happened_and_otherwise_nothing_about_the_episode() -> 
             assert moves_of(operation.content) == tuple(move for move, hit in episode.moves if hit)
     assert all(0.25 < styles.count(style) / len(styles) < 0.42 for style in STYLES)
     assert 0.05 < returned / len(played) < 0.4
+
+
+def test_no_text_is_quoted_in_the_extractors_prompts() -> None:
+    """The shipped models were warm-started on prompts without quotes."""
+    rng = random.Random(6)
+    for episode in demonstrate(rng, 200, obeys=(0.8,), kinds=HEEDING, asks=0.5):
+        content = distillation_prompt(episode)[1]["content"]
+        assert episode.instructions in content and not any(line.startswith("> ") for line in content.splitlines())
 
 
 def test_words_that_carry_meaning_are_single_tokens() -> None:

@@ -46,6 +46,17 @@ class RaisingInItsProcess(Raising):
     thread_safe: ClassVar[bool] = False
 
 
+class Rewarding(Raising):
+    """Gives each step the reward that its option names."""
+
+    def __init__(self, *, reward: float) -> None:
+        super().__init__(method="")
+        self._reward = reward
+
+    def _play(self, action: str) -> Transition:
+        return Transition("nothing", reward=self._reward)
+
+
 class Unfinished(TextEnvironment):
     """Offers a tool, hangs or dies on request, and is worth something only when it is cut off."""
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from own_environments import Raising, RaisingInItsProcess
+from own_environments import Raising, RaisingInItsProcess, Rewarding
 from ray.exceptions import RayActorError
 from scripted import GUIDE, MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, change_settings, play, row
 
@@ -74,6 +74,21 @@ async def test_an_environment_that_cannot_be_made(
     )
     tag = queue.sent["u_2"]
     assert (tag["boundary"], tag["type"]) == ("environment", type_) and words in tag["text"]
+
+
+@pytest.mark.parametrize(("reward", "what"), [(1e39, "reward is 1e+39"), (2e38, "episode's rewards is 4e+38")])
+async def test_rewards_that_a_float32_cannot_hold_fail_before_anything_is_reported(
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, reward: float, what: str
+) -> None:
+    """In verl they would fail after the report, when the bank has been credited and no failure is counted."""
+    manager = ScriptedManager(GUIDE)
+    loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 9), manager, response_length=300)
+    columns = row(0)
+    extra = {"environment": f"{Rewarding.__module__}:Rewarding", "environment_options": json.dumps({"reward": reward})}
+    assert await play(loop, **columns | {"extra_info": columns["extra_info"] | extra}) == []
+    tag = queue.sent["u_0"]
+    assert (tag["boundary"], tag["type"]) == ("environment", "ValueError") and what in tag["text"]
+    assert "report" not in [name for name, *_ in manager.calls]
 
 
 async def test_an_episode_that_takes_too_long(make_loop: Any, tokenizer: Any, queue: ScriptedQueue) -> None:

@@ -14,6 +14,7 @@ from verl_comprl.experience.embedding.openai import open_client
 from verl_comprl.extractor.calls import Generation, Prompt, Sampling
 from verl_comprl.extractor.config import EndpointConfig
 from verl_comprl.extractor.prompts import Message
+from verl_comprl.untrusted import break_tags
 
 _SHOWN = 200
 """Characters of an unusable answer that its error shows."""
@@ -54,7 +55,12 @@ class Endpoint:
             openai.OpenAIError: If there is no answer after all retries.
             EndpointError: If the answer cannot be used.
         """
-        answer = await self._request(prompt.messages, self._sampling.max_tokens)
+        # The tokenizer that made the prompt need not be the one that reads it.
+        messages = [
+            message if message["role"] == "system" else message | {"content": break_tags(message["content"])}
+            for message in prompt.messages
+        ]
+        answer = await self._request(messages, self._sampling.max_tokens)
         # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
         choices = getattr(answer, "choices", None)
         message = getattr(choices[0], "message", None) if choices else None

@@ -275,3 +275,33 @@ def test_the_commands_for_a_cluster_with_other_versions(monkeypatch: pytest.Monk
         "pip uninstall vllm",
         "pip install --force-reinstall --no-deps verl-comprl==1.2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "address", "status", "said", "remedy"),
+    [
+        (None, None, "ok", "", ""),
+        ("token", "10.0.0.1:6379", "ok", "", ""),
+        ("disabled", None, "warning", "every user of this machine can run code", "unset RAY_AUTH_MODE"),
+        (
+            "disabled",
+            "10.0.0.1:6379",
+            "warning",
+            "whoever reaches the Ray cluster 10.0.0.1:6379",
+            "unset RAY_AUTH_MODE, ",
+        ),
+    ],
+)
+def test_a_ray_that_asks_for_no_token(
+    mode: str | None,
+    address: str | None,
+    status: str,
+    said: str,
+    remedy: str,
+    doctor: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("RAY_AUTH_MODE", mode), ("RAY_ADDRESS", address)):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    finding = doctor("authentication")
+    assert finding["status"] == status and said in finding["message"] and finding["remedy"].startswith(remedy)

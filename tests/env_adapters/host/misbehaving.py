@@ -51,7 +51,7 @@ class Misbehaving(TextEnvironment):
                 os.kill(os.getpid(), 11)
             case "pid":
                 return Transition(str(os.getpid()))
-            case "nan" | "inf":
+            case "nan" | "inf" | "1e39" | "-3e38":
                 return Transition(action, reward=float(action))
             case "many":
                 return Transition(action, reward=10**400)

@@ -106,6 +106,7 @@ async def test_a_failure_affects_only_its_episode(make_host: MakeHost, name: str
     [
         ("nan", "the reward is nan"),
         ("inf", "the reward is inf"),
+        ("1e39", "the reward is 1e\\+39, which is not finite as a float32"),
         ("unscored", "the score is nan"),
         ("many", "too large to convert"),
         ("much", "must be real number, not str"),
@@ -119,6 +120,17 @@ async def test_a_number_that_cannot_be_learned_from_is_a_failure(
         await play(host, name, "fine", action)
     assert host.counts["failed"] == 1
     assert await play(host, name, "fine") == ["seed 1", "fine"]
+
+
+@BOTH
+async def test_rewards_that_are_finite_alone_and_not_in_sum_are_a_failure(make_host: MakeHost, name: str) -> None:
+    host = make_host()
+    with pytest.raises(EnvironmentFailure, match=r"sum of the episode's rewards is -6e\+38") as caught:
+        await play(host, name, "-3e38", "fine", "-3e38")
+    assert caught.value.kind == "ValueError" and host.counts["failed"] == 1
+    for _ in range(2):  # each episode has a sum of its own, in the same worker
+        await play(host, name, "-3e38")
+    assert host.counts["reused"] == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Parsing of well-formed and malformed extractor answers."""
 
 import json
+import time
 
 import pytest
 
@@ -52,7 +53,8 @@ BODY = json.dumps([ADD])
         f"<answer>Here: {BODY} and that is all.</answer>",
         f"<think><answer>[]</answer></think><answer>{BODY}</answer>",
         f"reasoning without opening tag <answer>[1]</answer></think>\n<answer>{BODY}</answer>",
-        f"<answer>[]</answer> No, better: <answer>{BODY}</answer>",
+        f"<answer>[]</answer> No, better: <answer>{BODY}</answer>",  # the prompts ask for reasons first
+        f"<answer>{BODY}</answer>{' ' * 200_000}",
         f"<answer>{json.dumps([{**ADD, 'reason': 'an extra field is ignored'}])}</answer>",
     ],
 )
@@ -111,6 +113,11 @@ def test_a_bad_operation_is_reported_and_the_good_one_kept(operation: object, ki
     assert not distill(answer(operation)).format_ok
 
 
+def test_as_many_operations_are_read_as_a_merge_may_have() -> None:
+    parsed = parse_merge(answer(*({"operation": "retain", "ids": [index]} for index in range(1, 1501))), listed=1500)
+    assert len(parsed.operations) == 1500 and parsed.errors == ()
+
+
 def test_only_valid_operations_count_towards_the_limit() -> None:
     parsed = distill(answer({}, ADD, ADD, ADD, ADD), max_operations=2)
     assert len(parsed.operations) == 2 and kinds(parsed) == ["unknown_operation", "too_many", "too_many"]
@@ -139,3 +146,21 @@ def test_votes_only_where_they_are_allowed() -> None:
 def test_answer_to_a_question_is_plain_text() -> None:
     assert parse_answer("<think>hm</think> <answer>\n Turn the key. </answer>") == "Turn the key."
     assert parse_answer("Turn the key.") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("<answer>[1]</answer>" * 80_000, {"too_long"}),
+        (f"<answer>[{'1,' * 3_000_000}1]</answer>", {"too_long"}),
+        (f"{'<answer>[' * 25_000}</answer>", {"too_long"}),  # each beginning is read to the end of the text
+        (f"<answer>[{'1,' * 130_000}1]</answer>", {"not_an_object", "too_many"}),
+        (f"{'thinking ' * 700_000}</think><answer>[1]</answer>", {"not_an_object"}),
+    ],
+)
+def test_a_long_answer_is_read_in_a_moment(text: str, kinds: set[str]) -> None:
+    """The event loop that reads it answers all queries; some of these took half a minute."""
+    started = time.process_time()
+    parsed = parse_distillation(text, max_operations=3, listed=0)
+    assert {error.kind for error in parsed.errors} == kinds and len(parsed.errors) < 2000
+    assert not parsed.format_ok and time.process_time() - started < 5

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 
-from verl_comprl.cli.doctor import bank, cluster, environments, installation, machine, run_settings
+from verl_comprl.cli.doctor import bank, cluster, environments, installation, leftovers, machine, run_settings
 from verl_comprl.cli.doctor.finding import Finding, Problem, Skipped, Status
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.config.reading import ConfigError
@@ -25,7 +25,9 @@ CHECKS: dict[str, Check] = {
     "flash-attn": installation.check_flash_attn,
     "disk": machine.check_disk,
     "shared memory": machine.check_shared_memory,
+    "leftovers": leftovers.check_leftovers,
     "ports": machine.check_ports,
+    "authentication": cluster.check_authentication,
     "ray": cluster.check_ray,
     "embedder": bank.check_embedder,
     "bank": bank.check_bank,
@@ -41,7 +43,7 @@ _MISSING_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 """In an error of OmegaConf: recipes take folders from the environment."""
 _SEE_TRACEBACK = "none is known; COMPRL_VERBOSE=1 comprl doctor with the same arguments prints the traceback"
 """Remedy of what a check has not foreseen."""
-DEVICE_CHECKS = ("device", "flash-attn", "shared memory", "ray", "slots")
+DEVICE_CHECKS = ("device", "flash-attn", "shared memory", "leftovers", "ray", "slots")
 """Of the machine that will run it, not of one that builds for another."""
 
 

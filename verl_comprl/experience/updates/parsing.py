@@ -18,12 +18,21 @@ _VOTES: Mapping[str, type[Operation]] = {"upvote": Upvote, "downvote": Downvote}
 _ANSWER_LIST = re.compile(r"<answer>\s*(?:```(?:json)?\s*)?\[")
 _MERGE: Mapping[str, type[Operation]] = {"retain": Retain, "merge": Merge, "discard": Discard}
 
+# Whoever parses may be an event loop on which rollouts wait, and the answer a degenerate model's or an endpoint's.
+_MAX_CHARS = 65_536 * 4
+"""Characters of an answer after its reasoning; a response of the paper's whole context has about as many."""
+_MAX_LISTS = 100
+"""Beginnings of an ``<answer>`` with a list: each that is no JSON costs time in proportion to all the text."""
+_MAX_ITEMS = 1000
+"""Items of the list: the errors of more would only be counted."""
+
 
 class ParseError(NamedTuple):
     """One error in an answer.
 
-    ``kind`` is one of: no_answer, bad_json, not_a_list, empty_list (the whole answer is unusable); not_an_object,
-    unknown_operation, missing_field, bad_field, empty_text, bad_index, repeated_index, too_many (one operation is).
+    ``kind`` is one of: too_long, no_answer, bad_json, not_a_list, empty_list (the whole answer is unusable);
+    not_an_object, unknown_operation, missing_field, bad_field, empty_text, bad_index, repeated_index, too_many (one
+    operation is).
     """
 
     kind: str
@@ -52,7 +61,12 @@ def cleaned(operation: Operation, clean: Callable[[str, str], tuple[str, str]]) 
 
 
 def parse_answer(answer: str) -> str | None:
-    """Return the text of the last ``<answer>...</answer>`` after the reasoning, or None if there is none."""
+    """Return the text of the last ``<answer>...</answer>`` after the reasoning, or None if there is none.
+
+    The last on purpose, as in ``parse_distillation``: the prompts ask for reasons first, in which models draft
+    answers and then write a better one. What comes after the answer is the model's own text as well, so that taking
+    the first would keep nobody out.
+    """
     _, thought, reply = answer.rpartition("</think>")
     if not thought and "<think>" in reply:
         return None  # cut off while still reasoning: an <answer> in there is a draft
@@ -65,7 +79,7 @@ def parse_distillation(answer: str, *, max_operations: int, listed: int, read: i
     """Parse the answer to a distillation request: add, update, return, and votes on the entries that were read.
 
     Args:
-        answer: The extractor's whole answer.
+        answer: The extractor's whole answer; of several lists in it the last counts, see ``parse_answer``.
         max_operations: Valid operations beyond this number are reported and dropped.
         listed: Number of entries listed in the prompt; valid indices are 1 to this number.
         read: Number of listed entries, from the first, that the episode read. They can be voted on, and updated by the
@@ -89,7 +103,8 @@ def _parse(
     operations: list[Operation] = []
     errors: list[ParseError] = []
     claimed: set[int] = set()
-    for number, item in enumerate(items, start=1):
+    looked_at = max(_MAX_ITEMS, max_operations)
+    for number, item in enumerate(items[:looked_at], start=1):
         result = _read_operation(item, allowed, listed, read, claimed)
         if not isinstance(result, ParseError) and len(operations) == max_operations:
             result = ParseError("too_many", f"more than {max_operations} operations")
@@ -99,14 +114,19 @@ def _parse(
         operations.append(result)
         if not isinstance(result, Upvote | Downvote):
             claimed.update(getattr(result, "ids", ()))
+    if len(items) > looked_at:
+        errors.append(ParseError("too_many", f"{len(items) - looked_at} further operations"))
     return ParsedAnswer(tuple(operations), tuple(errors))
 
 
 def _read_list(answer: str) -> list[Any] | ParseError:
+    reply = answer.rpartition("</think>")[2]
+    if len(reply) > _MAX_CHARS or len(_ANSWER_LIST.findall(reply)) > _MAX_LISTS:
+        return ParseError("too_long", f"over {_MAX_CHARS} characters or {_MAX_LISTS} lists after the reasoning")
     body = parse_answer(answer)
     if body is None:
         return ParseError("no_answer", "no text inside <answer> and </answer> after the reasoning")
-    lists = _top_level_lists(answer)
+    lists = _top_level_lists(reply)
     if lists:
         return lists[-1] or ParseError("empty_list", "the list is empty")
     start = re.search(r"[\[{]", body)
@@ -121,9 +141,9 @@ def _read_list(answer: str) -> list[Any] | ParseError:
     return value or ParseError("empty_list", "the list is empty")
 
 
-def _top_level_lists(answer: str) -> list[list[Any]]:
-    """Return the JSON lists that begin an ``<answer>`` after the reasoning, without those quoted inside of another."""
-    reply, found, at = answer.rpartition("</think>")[2], [], 0
+def _top_level_lists(reply: str) -> list[list[Any]]:
+    """Return the JSON lists that begin an ``<answer>``, without those quoted inside of another."""
+    found, at = [], 0
     last = reply.rfind("</answer>")
     while match := _ANSWER_LIST.search(reply, at):
         at = match.end()

@@ -1,31 +1,25 @@
 """Fills the extractor's prompt templates, the text files in this package, into chat messages."""
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 from verl_comprl.experience.schema import ASKED_WEIGHT, Experience, TaskUsage, Turn
 from verl_comprl.extractor.prompts.quoting import quoted
+from verl_comprl.extractor.prompts.templates import fill
 
 Message = dict[str, Any]
 
 
-@cache
-def _template(name: str) -> Template:
-    return Template(files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8").strip())
-
-
 def _messages(call: str, *, system: dict[str, Any] | None = None, **user: Any) -> list[Message]:
     return [
-        {"role": "system", "content": _template(f"{call}.system").substitute(system or {})},
-        {"role": "user", "content": _template(f"{call}.user").substitute(user)},
+        {"role": "system", "content": fill(f"{call}.system", **system or {})},
+        {"role": "user", "content": fill(f"{call}.user", **user)},
     ]
 
 
 def _numbered(texts: Sequence[str], start: int = 1) -> str:
-    return "\n\n".join(f"{index}. {text}" for index, text in enumerate(texts, start)) or "(none)"
+    entries = (fill("entry", number=number, text=text) for number, text in enumerate(texts, start))
+    return "\n\n".join(entries) or "(none)"
 
 
 def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, left_out: int = 0) -> str:
@@ -40,13 +34,13 @@ def render_trajectory(turns: Sequence[Turn], final_observation: str = "", *, lef
     parts = []
     for index, turn in enumerate(turns):
         if left_out and index == middle:
-            parts.append(f"({left_out} turns left out)")
+            parts.append(fill("turn.left_out", number=left_out))
         number = index + 1 + (left_out if index >= middle else 0)
-        asked = "".join(f"\nQuestion:\n{quoted(item.query)}\nAdvice:\n{quoted(item.answer)}" for item in turn.questions)
-        observation, response = quoted(turn.observation), quoted(turn.response)
-        parts.append(f"Turn {number}\nObservation:\n{observation}{asked}\nAnswer:\n{response}")
+        asked = [fill("turn.question", query=quoted(item.query), answer=quoted(item.answer)) for item in turn.questions]
+        observation = "\n".join([quoted(turn.observation), *asked])
+        parts.append(fill("turn", number=number, observation=observation, response=quoted(turn.response)))
     if final_observation:
-        parts.append(f"Final observation:\n{quoted(final_observation)}")
+        parts.append(fill("turn.final", observation=quoted(final_observation)))
     return "\n\n".join(parts)
 
 
@@ -77,9 +71,10 @@ def distill_messages(
         "distill",
         system={
             "max_operations": max_operations,
-            "votes": _template("distill.votes").substitute() + "\n" if votes else "",
+            "votes": fill("distill.system.votes") + "\n" if votes else "",
         },
-        instructions=instructions or "(none)",
+        # They describe tools in the environment's words. Rules of environments often begin with "Rules:" themselves.
+        instructions=quoted(instructions, part="rules") or "(none)",
         goal=quoted(goal),
         experience=_numbered(list(map(quoted, experience))),
         similar=_numbered(list(map(quoted, similar)), start=len(experience) + 1),
@@ -102,13 +97,14 @@ def render_entry(entry: Experience, *, step: int, asked_weight: float = ASKED_WE
     """
     tasks = {*entry.tasks, *(usage.task for usage in entry.usage)}
     age = max(0, step - entry.created_step)  # an imported entry has the step of the run that wrote it
-    record = [f"tasks: {', '.join(entry.tasks) or 'unknown'}", f"age {_counted(age, 'step')}"]
+    record = [f"age {_counted(age, 'step')}"]
     for usage in entry.usage:
         name = f"{usage.task}: " if len(tasks) > 1 else ""
         record.append(name + _render_usage(usage, asked_weight))
     if not entry.usage:
         record.append("not used yet")
-    return f"({'; '.join(record)})\n{quoted(entry.text)}"
+    shown = ", ".join(entry.tasks) or "unknown"
+    return fill("entry.record", tasks=shown, record="; ".join(record), text=quoted(entry.text))
 
 
 def _render_usage(usage: TaskUsage, asked_weight: float) -> str:
