@@ -161,8 +161,8 @@ class Ledger:
         await self.replace_vectors(vectors, self.store.embedding, lambda: None)
         self._unwanted.clear()
         self.rebuilds += 1
-        lost = f"; {unreadable} that could not be read are lost" if unreadable else ""
-        _log.warning("%s It has been made again from memory, with %d entries%s", vanished, len(entries), lost)
+        what = f"{len(entries)} entries" + (f"; {unreadable} that could not be read are lost" if unreadable else "")
+        _log.warning("%s It has been made again from memory: %s", vanished, what)
 
     # The methods below are called by the work that `write` runs.
 

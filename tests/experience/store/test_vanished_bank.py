@@ -45,7 +45,7 @@ async def test_the_next_write_brings_back_every_entry_with_its_counters(
     (warning,) = ours(caplog)
     assert warning.getMessage().startswith(f"experience bank {config.collection} on {config.url}: 404 ")
     assert warning.getMessage().endswith(
-        "The bank has vanished from the server. It has been made again from memory, with 2 entries"
+        "The bank has vanished from the server. It has been made again from memory: 2 entries"
     )
     assert report.added == 1 and bank.entries()[:2] == before
     assert await bank.verify() == [] and bank.statistics()["rebuilds"] == 1

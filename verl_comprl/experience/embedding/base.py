@@ -16,6 +16,10 @@ from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.schema import Experience
 
 
+class EmbedderUnavailable(ConnectionError):
+    """The embedder's endpoint cannot be reached, or takes no requests now: the texts are not at fault."""
+
+
 class Embedder(Protocol):
     """Turns texts into L2-normalised vectors. Queries and documents may be encoded differently."""
 
@@ -46,7 +50,8 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
         **settings: The other fields of ``EmbedderConfig``.
 
     Raises:
-        ValueError: If a setting is not allowed, the endpoint does not answer, or the model cannot be loaded.
+        ValueError: If a setting is not allowed, the endpoint gives no vector, or the model cannot be loaded.
+        EmbedderUnavailable: If the endpoint cannot be reached, or takes no requests.
         OSError: If the model is not found.
         ImportError: If the extra ``embed`` is not installed.
     """
