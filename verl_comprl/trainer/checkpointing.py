@@ -15,13 +15,13 @@ from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
-from verl_comprl.experience import SnapshotError, StoreError
+from verl_comprl.experience import EmbedderUnavailable, SnapshotError, StoreError
 from verl_comprl.trainer.checkpoint.folders import MODEL, CheckpointFolders, is_full
 from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 
 STORE_SECONDS = 180.0
-"""Seconds that the last checkpoint waits for an unreachable bank server."""
+"""Seconds that the last checkpoint waits for an unreachable bank server, or for an embedder's endpoint."""
 
 _PAUSE = 5.0
 
@@ -66,7 +66,7 @@ class CheckpointingTrainer(EngineSharing):
             try:
                 return self._write_checkpoint()
             except (OSError, SnapshotError, StoreError) as error:
-                away = isinstance(error, StoreError)
+                away = isinstance(error, StoreError | EmbedderUnavailable)
                 if not (away or is_full(error)) or (self._is_last_save and not (away and time.monotonic() < deadline)):
                     raise
                 CheckpointFolders(self._folder).abandon()
