@@ -147,8 +147,8 @@ def test_a_store_or_an_embedder_that_is_away_is_no_failure_of_the_manager(
 
 def test_a_call_makes_no_attempt_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step would wait for each of its calls otherwise; the thread makes the attempts."""
-    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 20.0)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 20.0)
     attempts: list[None] = []
 
     def fail() -> None:
