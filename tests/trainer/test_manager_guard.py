@@ -163,14 +163,18 @@ def test_a_call_makes_no_attempt_before_it_is_due(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_outage_that_lasts_too_long_ends_the_run_with_the_name_of_the_store() -> None:
+    attempts: list[None] = []
+
     def fail() -> None:
+        attempts.append(None)
         raise StoreUnavailable("experience bank c on http://store: no route")
 
-    guard = ManagerGuard(Manager(False), fail, outage_seconds=0.1)
+    guard = ManagerGuard(Manager(False), fail, outage_seconds=3.0)
     guard.start()
     until(lambda: not guard._thread.is_alive())
     with pytest.raises(ManagerLost, match="could not be restarted: experience bank c on http://store: no route"):
         guard.ask(lambda: "answer", 1.0, "it")
+    assert len(attempts) > MAX_FAILURES
 
 
 def test_a_call_that_kills_the_manager_again_is_not_made_for_ever() -> None:

@@ -2,7 +2,8 @@
 
 from verl_comprl.experience.bank import ExperienceBank
 from verl_comprl.experience.config import BankConfig
-from verl_comprl.experience.embedding.base import Embedder, EmbedderUnavailable, make_embedder
+from verl_comprl.experience.embedding.base import Embedder, make_embedder
+from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 from verl_comprl.experience.embedding.sentence_transformer import SentenceTransformerEmbedder
 from verl_comprl.experience.retrieval.retriever import Retrieval
 from verl_comprl.experience.schema import (

@@ -16,10 +16,6 @@ from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.schema import Experience
 
 
-class EmbedderUnavailable(ConnectionError):
-    """The embedder's endpoint cannot be reached, or takes no requests now: the texts are not at fault."""
-
-
 class Embedder(Protocol):
     """Turns texts into L2-normalised vectors. Queries and documents may be encoded differently."""
 

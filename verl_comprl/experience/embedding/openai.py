@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
-from verl_comprl.experience.embedding.base import EmbedderUnavailable
+from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 
 _BUSY = (408, 429, 502, 503, 504)
 _NO_KEY = "none"
