@@ -42,6 +42,9 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
 ``StoreError`` is the store, other types are the embedder's or those of the extractor's server.
 
 * ``distill``: the episode is tried again, then moved to ``dead_letters.jsonl`` (``comprl/queue/retried``, ``dead``).
+  A store or an embedder that cannot be reached (``StoreUnavailable``, ``EmbedderUnavailable``) is waited for instead,
+  by a merge, too: ``comprl/bank/away``. A store that has lost the bank gets it back from memory
+  (``experience/ledger.py``): ``comprl/bank/rebuilds``.
 * ``merge``: the entries of one chunk stay as they are. ``retire``: entries are retired a step later.
 * Episodes, calls of the extractor, events of the bank or ids of counted episodes cannot be recorded:
   ``comprl/record/episodes_lost``, ``calls_lost``, ``events_lost`` and ``reports_lost``.
@@ -79,7 +82,8 @@ it (``trainer/checkpoint/contents.py``), counted in ``comprl/extractor/saves_fai
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the
-manager cannot begin again, three times in a row (``ManagerLost``), if an update of the actor raises, or one of the
+manager cannot begin again, three times in a row, or since its store or embedder are away for longer than
+``comprl.watchdog.end_after`` (``ManagerLost``), if an update of the actor raises, or one of the
 extractor while ``comprl.extractor.max_failures`` is 0.
 
 **A process that the actor needs dies**: an agent loop worker, a server of the actor or its engine, a reward worker, a

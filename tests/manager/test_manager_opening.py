@@ -89,6 +89,20 @@ async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
     assert titles(manager) == ["kept"]
 
 
+async def test_a_bank_whose_store_was_emptied_before_a_kill_is_that_of_the_checkpoint(
+    open_manager: OpenManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, killed = await open_manager(KEPT), Opening(True, killed_in=1, checkpoint=tmp_path / "global_step_1/comprl")
+    await write(manager, "saved")
+    await manager.save(str(killed.checkpoint))
+    await write(manager, "later")
+    manager = await open_manager(killed)
+    assert titles(manager) == ["saved", "later"]
+    await manager._bank.delete([entry.id for entry in manager._bank.entries()])
+    assert titles(await open_manager(killed)) == ["saved"]
+    assert "it is that of the checkpoint in" in caplog.text and "global_step_1, with 1 entries" in caplog.text
+
+
 def titles(manager: Any) -> list[str]:
     return [entry.title for entry in manager._bank.entries()]
 

@@ -18,7 +18,7 @@ from ray.exceptions import RayTaskError
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.v1 import trainer_base
 
-from verl_comprl.experience import SnapshotError, StoreError
+from verl_comprl.experience import EmbedderUnavailable, SnapshotError, StoreError
 from verl_comprl.experience.transfer.snapshot import write_snapshot
 from verl_comprl.trainer.checkpoint.contents import resume_folder
 from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders
@@ -312,7 +312,7 @@ def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
     trainer, slept = make_trainer(ComplementarySync, tmp_path, events), []
     save(trainer, 2)
     runtime, last = trainer.experience_runtime, trainer.total_training_steps
-    save_ours, answers = runtime.save, iter([StoreError("away")] * 3)
+    save_ours, answers = runtime.save, iter([StoreError("away"), StoreError("away"), EmbedderUnavailable("away")])
 
     def save_if_there(folder: Path, step: int) -> None:
         if error := next(answers, None):

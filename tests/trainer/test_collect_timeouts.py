@@ -10,6 +10,7 @@ from ray.exceptions import ActorDiedError
 from running import undocumented
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
 from verl_comprl.manager.actor import Opening
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.trainer import experience_runtime, manager_guard
@@ -109,7 +110,9 @@ def test_reports_that_wait_come_before_the_end_of_the_step_and_the_checkpoint(
 def test_the_manager_pauses_with_the_actors_servers_if_they_answer(
     backend: str, pausing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = SimpleNamespace(has_extractor_engine=True, extractor=SimpleNamespace(backend=backend))
+    watchdog = SimpleNamespace(end_after=0.0)
+    extractor = SimpleNamespace(backend=backend)
+    settings = SimpleNamespace(has_extractor_engine=True, extractor=extractor, watchdog=watchdog)
     monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: settings)
     monkeypatch.setattr(experience_runtime, "start_manager", lambda _: ("manager", None))
     assert ExperienceRuntime(OmegaConf.create()).pausing == pausing
@@ -147,6 +150,21 @@ def test_a_manager_that_is_lost_ends_the_run_with_its_error(runtime: Any, error:
         runtime.collect(1)
     assert raised.value.__cause__ is error
     runtime.stop(1.0)  # in fit's finally: another error there would hide this one
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no route"), EmbedderUnavailable("no route")])
+def test_steps_go_on_while_a_manager_cannot_begin_again_as_its_bank_is_away(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(runtime._guard, "ask", fail)
+    runtime.manager.bank_checksum = SimpleNamespace(remote=None)
+    assert runtime.collect(1)["comprl/collect_timeouts"] == 1.0
+    assert runtime.bank_checksum() is None
+    assert runtime.finish(lambda: False) == {"comprl/extractor/updates": 2.0, "comprl/extractor/saves_failed": 0.0}
+    assert runtime._collect_timeouts == 3
 
 
 @pytest.mark.parametrize("name", ["drain", "take_warnings", "metrics"])

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.experience import StoreError
+from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.trainer import manager_guard as module
 from verl_comprl.trainer.manager_guard import MAX_FAILURES, ManagerGuard, ManagerLost
@@ -36,6 +36,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "wait_for", wait_for)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(module, "RESTART_SECONDS", 30.0)
 
 
@@ -107,6 +108,73 @@ def test_a_manager_that_fails_to_begin_again_for_every_call_ends_the_run() -> No
     with pytest.raises(ManagerLost, match="could not be restarted: away"):
         guard.ask(died, 1.0, "it")
     assert len(attempts) == MAX_FAILURES
+
+
+AWAY = [
+    StoreUnavailable("experience bank c on http://store: no route"),
+    EmbedderUnavailable("embedding endpoint 'http://embedder/v1': no route"),
+    # As it comes from another process, where its text is a whole traceback.
+    RayTaskError("open", "Traceback", StoreUnavailable("experience bank c on http://store: no route")),
+]
+
+
+@pytest.mark.parametrize("error", AWAY)
+def test_a_store_or_an_embedder_that_is_away_is_no_failure_of_the_manager(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error.as_instanceof_cause() if isinstance(error, RayTaskError) else error
+    attempts, manager, is_back = [], Manager(False), threading.Event()
+
+    def begin_again() -> None:
+        attempts.append(None)
+        if not is_back.is_set():
+            raise error
+        manager.states[0] = True
+
+    guard = ManagerGuard(manager, begin_again, outage_seconds=3600.0)
+    guard.start()
+    until(lambda: len(attempts) > 2 * MAX_FAILURES)
+    with pytest.raises((StoreUnavailable, EmbedderUnavailable), match=r"^[^\n]*no route$"):
+        guard.ask(died, 5.0, "it")
+    is_back.set()
+    until(lambda: guard.restarts)
+    guard.stop(10.0)
+    assert guard.ask(lambda: "answer", 1.0, "it") == "answer" and guard.restarts == 1
+    said = capsys.readouterr().out
+    assert said.count("cannot begin again, it is tried again, for 3600 s, and rollouts go on without experience: ") == 1
+    assert said.count("no route") == 1 and "could not be restarted" not in said
+
+
+def test_a_call_makes_no_attempt_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step would wait for each of its calls otherwise; the thread makes the attempts."""
+    monkeypatch.setattr(module, "LOOK_SECONDS", 20.0)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 20.0)
+    attempts: list[None] = []
+
+    def fail() -> None:
+        attempts.append(None)
+        raise StoreUnavailable("away")
+
+    guard = ManagerGuard(Manager(False), fail)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="away"):
+            guard.ask(died, 60.0, "it")
+    assert len(attempts) == 1
+
+
+def test_an_outage_that_lasts_too_long_ends_the_run_with_the_name_of_the_store() -> None:
+    attempts: list[None] = []
+
+    def fail() -> None:
+        attempts.append(None)
+        raise StoreUnavailable("experience bank c on http://store: no route")
+
+    guard = ManagerGuard(Manager(False), fail, outage_seconds=3.0)
+    guard.start()
+    until(lambda: not guard._thread.is_alive())
+    with pytest.raises(ManagerLost, match="could not be restarted: experience bank c on http://store: no route"):
+        guard.ask(lambda: "answer", 1.0, "it")
+    assert len(attempts) > MAX_FAILURES
 
 
 def test_a_call_that_kills_the_manager_again_is_not_made_for_ever() -> None:

@@ -109,7 +109,8 @@ class WatchdogConfig(Settings):
     """End the run with an error if the phase does not get on for so many seconds more; 0 is never. A finished rollout
     counts as progress. An hour on top of `after`, since a single rollout may take
     `environments.episode_timeout` without any other sign: set it higher where that is, or where one update of the actor
-    takes longer. Waits that have a limit of their own (`work_timeout`) do not count."""
+    takes longer. Waits that have a limit of their own (`work_timeout`) do not count. Likewise the
+    limit for a store or embedder that is away while the experience manager is to be restarted."""
 
 
 class ComprlConfig(Settings):

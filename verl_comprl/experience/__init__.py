@@ -3,6 +3,7 @@
 from verl_comprl.experience.bank import ExperienceBank
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder, make_embedder
+from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 from verl_comprl.experience.embedding.sentence_transformer import SentenceTransformerEmbedder
 from verl_comprl.experience.retrieval.retriever import Retrieval
 from verl_comprl.experience.schema import (
@@ -23,7 +24,7 @@ from verl_comprl.experience.schema import (
     derive_id,
 )
 from verl_comprl.experience.store.base import ExperienceStore
-from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.errors import StoreError, StoreUnavailable
 from verl_comprl.experience.transfer.snapshot import SnapshotError
 from verl_comprl.experience.transfer.transfer import ImportReport
 from verl_comprl.experience.updates.parsing import (
@@ -45,6 +46,7 @@ __all__ = [
     "DistillationRequest",
     "Downvote",
     "Embedder",
+    "EmbedderUnavailable",
     "Experience",
     "ExperienceBank",
     "ExperienceStore",
@@ -61,6 +63,7 @@ __all__ = [
     "SentenceTransformerEmbedder",
     "SnapshotError",
     "StoreError",
+    "StoreUnavailable",
     "TaskUsage",
     "Turn",
     "Update",

@@ -53,7 +53,13 @@ class ExperienceBank:
         self._documents = VectorCache(embedder.embed_documents)
         self._clean = partial(clean_texts, config=config, tokenizer=tokenizer)
         self._table = EntryTable(entries, max_calls=4 * config.capacity)
-        self._ledger = Ledger(store, self._table, flush_seconds=config.flush_seconds, read_only=read_only)
+        self._ledger = Ledger(
+            store,
+            self._table,
+            lambda new: transfer.embed(self._embedder, new),
+            config.flush_seconds,
+            read_only=read_only,
+        )
         self._retriever = Retriever(config, embedder, self._ledger)
         self.random = self._retriever.random
         """Source of chance for exploration and candidate dropout; seed it to repeat what was drawn."""
@@ -84,11 +90,7 @@ class ExperienceBank:
             raise ValueError("embedder.documents=title cannot tell duplicates: set bank.dedup_similarity=0")
         store = await open_store(config, embedder.identity if embedder else None, read_only=read_only)
         embedder = embedder or NoEmbedder(store.embedding)
-        try:
-            entries = await load_repaired(store, read_only=read_only)
-        except BaseException:
-            await store.close()
-            raise
+        entries = await load_repaired(store, read_only=read_only)
         return cls(config, embedder, store, entries, tokenizer=tokenizer, read_only=read_only)
 
     def __reduce__(self) -> NoReturn:
@@ -311,9 +313,7 @@ class ExperienceBank:
         return {
             "size": len(self),
             "quarantined": len(self._table.quarantined),
-            "unreadable": len(self._ledger.store.contents.unreadable),
-            "counter_flush_failures": self._ledger.flush_failures,
-            "counters_unwritten_seconds": self._ledger.unwritten_seconds,
+            **self._ledger.statistics(),
             **{f"queries_{name}": count for name, count in self._retriever.queries.counts.items()},
             **self._statistics.as_dict(),
         }

@@ -18,7 +18,7 @@ from verl_comprl.experience.entries import EntryTable
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest
-from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.errors import StoreError, StoreVanished
 
 T = TypeVar("T")
 
@@ -28,9 +28,17 @@ _log = logging.getLogger(__name__)
 async def load_repaired(store: ExperienceStore, *, read_only: bool) -> list[Experience]:
     """Load the entries of a store, without those that an interrupted replacement should have removed.
 
-    A process killed in the middle of a replacement leaves old and new entries; the old ones are deleted here.
+    A process killed in the middle of a replacement leaves old and new entries; the old ones are deleted here. A store
+    for which that fails is closed.
     """
-    entries = await store.load()
+    try:
+        return await _repaired(store, await store.load(), read_only=read_only)
+    except BaseException:
+        await store.close()
+        raise
+
+
+async def _repaired(store: ExperienceStore, entries: list[Experience], *, read_only: bool) -> list[Experience]:
     contents = store.contents
     left_over = set(contents.left_over)
     if contents.unreadable:
@@ -55,16 +63,37 @@ class Ledger:
 
     A store can fail without telling whether it has done what it was told. What it may hold and memory does not is
     therefore remembered, hidden from searches, and deleted before the next write.
+
+    A server that was started again without its storage gets the bank back from memory, at the next write.
     """
 
-    def __init__(self, store: ExperienceStore, table: EntryTable, *, flush_seconds: float, read_only: bool) -> None:
-        """Take ownership of an open store and its entries; unless read-only, write counters every ``flush_seconds``."""
+    def __init__(
+        self,
+        store: ExperienceStore,
+        table: EntryTable,
+        embed: Callable[[Sequence[Experience]], Awaitable[np.ndarray]],
+        flush_seconds: float,
+        *,
+        read_only: bool,
+    ) -> None:
+        """Take ownership of an open store and its entries.
+
+        Args:
+            store: The store.
+            table: What it holds.
+            embed: Returns the vectors of entries, which memory does not have, for a store that has vanished.
+            flush_seconds: Interval between two writes of the counters.
+            read_only: Write nothing.
+        """
         self.store = store
         self.table = table
+        self._embed = embed
         self.version = 0
         """Incremented by every change that can alter the result of a search."""
         self.flush_failures = 0
         """Failed writes of counters, and failed removals, which are all repeated."""
+        self.rebuilds = 0
+        """How often the store had vanished and was made again."""
         self._written = time.monotonic()
         self._unwanted: set[str] = set()
         """Ids that the store may hold and memory does not."""
@@ -94,6 +123,8 @@ class Ledger:
     async def write(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run ``work`` as the only writer. Cancelling the caller does not stop it.
 
+        Should the store have vanished, it is made again, and ``work`` runs once more.
+
         Raises:
             StoreError: If the bank was opened read-only, or in another event loop, or what an earlier write has left in
                 the store cannot be deleted; ``work`` has not begun then.
@@ -104,14 +135,34 @@ class Ledger:
 
         async def locked() -> T:
             async with self._writer:
-                await self._delete_unwanted()
-                return await work()
+                try:
+                    await self._delete_unwanted()
+                    return await work()
+                except StoreVanished as error:
+                    await self._rebuild(error)
+                    return await work()
 
         task = asyncio.create_task(locked())
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         # Shielded: what a write does not finish is left to the next one, and there may be none.
         return await asyncio.shield(task)
+
+    async def _rebuild(self, vanished: StoreVanished) -> None:
+        """Make a store that has vanished again, of the entries in memory; the only writer meanwhile."""
+        entries, unreadable = list(self.table.by_id.values()), len(self.store.contents.unreadable)
+        try:
+            rows = await self._embed(entries)
+        except StoreError:
+            raise
+        except Exception as error:  # an embedder that is away, say: the next write tries again
+            raise StoreVanished(f"{vanished} Its entries cannot be embedded again yet: {error}") from error
+        vectors = {entry.id: row for entry, row in zip(entries, rows, strict=True)}
+        await self.replace_vectors(vectors, self.store.embedding, lambda: None)
+        self._unwanted.clear()
+        self.rebuilds += 1
+        what = f"{len(entries)} entries" + (f"; {unreadable} that could not be read are lost" if unreadable else "")
+        _log.warning("%s It has been made again from memory: %s", vanished, what)
 
     # The methods below are called by the work that `write` runs.
 
@@ -203,10 +254,14 @@ class Ledger:
             self.version += 1
             switched()
 
-    @property
-    def unwritten_seconds(self) -> float:
-        """Seconds since the counters were last written, of which a kill loses what was counted meanwhile."""
-        return time.monotonic() - self._written
+    def statistics(self) -> dict[str, Any]:
+        """Return what became of writes; the seconds since the last one of counters are what a kill would lose."""
+        return {
+            "unreadable": len(self.store.contents.unreadable),
+            "counter_flush_failures": self.flush_failures,
+            "counters_unwritten_seconds": time.monotonic() - self._written,
+            "rebuilds": self.rebuilds,
+        }
 
     async def write_counters(self) -> None:
         """Write the counters that the store does not have yet; if it fails, they stay marked as unwritten."""
@@ -238,13 +293,13 @@ class Ledger:
 
     async def close(self) -> None:
         """Wait for pending writes, write the counters and close the store."""
-        if self._flusher is not None:
-            self._flusher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._flusher
+        flusher, self._flusher = self._flusher, None
         try:
-            if not self.read_only:
-                await self.write(self.write_counters)
+            if flusher is not None:  # neither read-only nor closed before
+                flusher.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await flusher
+                await self.flush()
         finally:
             await self.store.close()
 

@@ -30,7 +30,8 @@ class QueueConfig(Settings):
     (`drop_oldest`)."""
 
     max_attempts: PositiveInt = 5
-    """Attempts to distil one episode before it is given up."""
+    """Attempts to distil one episode before it is given up. None is counted while extractor, store or embedder are
+    away."""
 
     backoff_seconds: NonNegativeFloat = 2.0
     """Seconds to wait after the first failure; doubled after each further one up to a minute, and randomised by half so

@@ -4,6 +4,7 @@ The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
 import json
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from verl_comprl.names import manager_name
 from verl_comprl.platform.garbage import relieve_garbage_collector
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.record.reader import CALLS, EVENTS
+
+logger = logging.getLogger(__name__)
 
 MANAGER_SECONDS = 30.0
 """Limit of a call to the manager that is answered at once, unless its process hangs or its machine is overloaded."""
@@ -92,6 +95,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
         if len(bank) and not opening.keep_content:
             await bank.save(f"{config.bank.path}-{time.strftime('%Y%m%d-%H%M%S')}")
             await bank.delete([entry.id for entry in bank.entries()])
+        if opening.killed_in is not None and opening.checkpoint is not None and not len(bank):
+            await _bring_back(bank, opening.checkpoint)
         if config.initial_bank and not opening.keep_content:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
         record = config.record
@@ -170,6 +175,14 @@ class _ManagerActor(BankInspection, ExperienceManager):
             )
         )
         self._connected = True
+
+
+async def _bring_back(bank: ExperienceBank, checkpoint: Path) -> None:
+    """Take the bank of a checkpoint if the store was emptied before the manager, whose memory had it, was killed."""
+    await bank.restore(checkpoint / "bank")
+    if len(bank):
+        what = "the bank was empty when the experience manager began again"
+        logger.warning("%s; it is that of the checkpoint in %s, with %d entries", what, checkpoint.parent, len(bank))
 
 
 def _actor_name(run: str) -> str:

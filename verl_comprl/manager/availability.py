@@ -1,16 +1,17 @@
-"""Whether the extractor can be asked now, and what becomes of calls while it cannot.
+"""Whether extractor and bank can be asked now, and what becomes of calls while they cannot.
 
-It is away while its server sleeps for an update, from the moment its server has died, and for a pause when an endpoint
-cannot be reached. Nobody in a rollout waits for it then; work in the background does, which is not counted as a failed
-attempt.
+The extractor is away while its server sleeps for an update, from the moment its server has died, and for a pause when
+an endpoint cannot be reached; the bank is away for a pause when its store or embedder cannot be reached. Nobody in a
+rollout waits for them then; work in the background does, which is not counted as a failed attempt.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds until an endpoint that could not be reached is asked again; doubled from one failure to the next."""
+"""Seconds until what could not be reached is asked again; doubled from one failure to the next."""
 
 
 class ExtractorGone(Exception):
@@ -30,11 +31,17 @@ class ExtractorUnreachable(Exception):
 
 
 class Availability:
-    """State of the extractor as the manager sees it; to be used from one event loop."""
+    """State of a service as the manager sees it; to be used from one event loop."""
 
-    def __init__(self) -> None:
-        """Begin with an extractor that can be asked."""
-        self._there, self._left, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    def __init__(self, name: str, outage: str) -> None:
+        """Begin with a service that can be asked.
+
+        Args:
+            name: Of its metrics.
+            outage: What is logged once in an outage, before the error.
+        """
+        self._name, self._outage = name, outage
+        self._there, self._left = asyncio.Event(), asyncio.Event()
         self._there.set()
         self._since = 0.0
         self._seconds = 0.0
@@ -47,23 +54,17 @@ class Availability:
             self._there.clear()
             self._left.set()
 
-    def gone(self) -> None:
-        """Note that it has died, so that nobody can tell whether it will be back."""
-        self.away()
-        self._gone.set()
-
     def unreachable(self, error: Exception) -> None:
         """Note that it could not be reached: it is away for a pause, after which the waiting calls find out more."""
         if not self._left.is_set():  # one of many calls that have failed together
             if self._pause == FIRST_PAUSE:  # once in an outage, which may be a quota that is used up
-                logger.warning("the extractor's endpoint takes no requests; it is asked again and again: %s", error)
+                logger.warning("%s; it is asked again and again: %s", self._outage, error)
             self.away()
             asyncio.get_running_loop().call_later(self._pause, self.back)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def back(self) -> None:
         """Note that it can be asked again."""
-        self._gone.clear()
         if self._left.is_set():
             self._seconds += time.monotonic() - self._since
             self._left.clear()
@@ -73,7 +74,52 @@ class Availability:
         """Return whether it is away now, and for how long it has been since the run began."""
         away = self._left.is_set()
         running = time.monotonic() - self._since if away else 0.0
-        return {"extractor/away": float(away), "extractor/away_seconds": self._seconds + running}
+        return {f"{self._name}/away": float(away), f"{self._name}/away_seconds": self._seconds + running}
+
+
+class BankAvailability(Availability):
+    """State of the bank's store and embedder."""
+
+    def __init__(self) -> None:
+        """Begin with a bank that can be asked."""
+        super().__init__("bank", "the bank's store or embedder cannot be reached, and distillations wait")
+
+    async def when_there(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call that may wait: it is made when the bank is there, again if it was not.
+
+        It must not hold a lock while it waits: checkpoints would wait for it, too.
+        """
+        has_failed = False
+        while True:
+            await self._there.wait()
+            try:
+                result = await call()
+            except (StoreUnavailable, EmbedderUnavailable) as error:
+                has_failed = True
+                self.unreachable(error)
+            else:
+                if has_failed:  # any other may have asked for less: a server whose disk is full still answers searches
+                    self._pause = FIRST_PAUSE
+                return result
+
+
+class ExtractorAvailability(Availability):
+    """State of the extractor."""
+
+    def __init__(self) -> None:
+        """Begin with an extractor that can be asked."""
+        super().__init__("extractor", "the extractor's endpoint takes no requests")
+        self._gone = asyncio.Event()
+
+    def gone(self) -> None:
+        """Note that it has died, so that nobody can tell whether it will be back."""
+        self.away()
+        self._gone.set()
+
+    def back(self) -> None:
+        """Note that it can be asked again."""
+        self._gone.clear()
+        super().back()
 
     def when_there(self, generate: Generate) -> Generate:
         """Return ``generate`` for calls that may wait: it starts when the extractor is there, again if it was not."""

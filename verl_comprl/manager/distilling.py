@@ -16,6 +16,7 @@ from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, nearest_entries
 from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
+from verl_comprl.manager.availability import BankAvailability
 from verl_comprl.manager.journal import Journal
 from verl_comprl.platform.under_way import doing
 
@@ -42,6 +43,8 @@ class Distilling:
 
     config: ComprlConfig
     bank: ExperienceBank
+    availability: BankAvailability
+    """Of the bank. While it is away no episode is begun, and each worker keeps the answer that it has got."""
     queue: DistillationQueue
     calls: ExtractorCalls
     commit: ReadWriteLock
@@ -65,14 +68,19 @@ class Distilling:
     async def _distil(self, request: DistillationRequest) -> None:
         similar = await self._similar(request)
         answer, record = await self.calls.distill(request, [entry.text for entry in similar])
-        async with self.commit.read():
-            await self._apply(request, similar, answer, record)
-            self.queue.acknowledge(request)
+
+        async def commit() -> None:
+            async with self.commit.read():
+                await self._apply(request, similar, answer, record)
+                self.queue.acknowledge(request)
+
+        await self.availability.when_there(commit)
 
     async def _similar(self, request: DistillationRequest) -> list[Experience]:
         """Return entries close to goal and outcome; none if that fails: the episode is distilled with what there is."""
         try:
-            return await nearest_entries(self.bank, request, self.config.extractor.list_nearest)
+            limit = self.config.extractor.list_nearest
+            return await self.availability.when_there(lambda: nearest_entries(self.bank, request, limit))
         except Exception as error:
             self.fail("list_nearest", error)
             return []

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from verl_comprl.extractor.credit import ONE_STEP, Credit, Settling
 from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
-from verl_comprl.manager.availability import Availability
+from verl_comprl.manager.availability import BankAvailability, ExtractorAvailability
 from verl_comprl.manager.call_log import CallLog
 from verl_comprl.manager.distilling import Distilling
 from verl_comprl.manager.format_watch import FormatWatch
@@ -72,7 +71,8 @@ class ExperienceManager:
         self._journal = Journal(journal)
         self._call_log = call_log or CallLog()
         self._calls: ExtractorCalls | None = None
-        self.availability = Availability()
+        self.availability = ExtractorAvailability()
+        self._bank_availability = BankAvailability()
         self._queue = DistillationQueue(config.queue, recover=recover)
         learning = config.extractor
         self._buffer = TrainingBuffer(
@@ -109,7 +109,7 @@ class ExperienceManager:
         A merge pass that was running when a restored snapshot was taken is repeated.
 
         Args:
-            calls: Calls of the extractor that wait while it is away (:meth:`Availability.when_there`).
+            calls: Calls of the extractor that wait while it is away (``availability.when_there``).
         """
         self._calls = calls
         calls.on_answer = self._call_log.answered
@@ -119,6 +119,7 @@ class ExperienceManager:
         distilling = Distilling(
             config=self._config,
             bank=self._bank,
+            availability=self._bank_availability,
             queue=self._queue,
             calls=calls,
             commit=self._commit,
@@ -227,6 +228,7 @@ class ExperienceManager:
             await MergePass(
                 config=self._config,
                 bank=self._bank,
+                availability=self._bank_availability,
                 calls=self._extractor,
                 commit=self._commit,
                 step=lambda: self._step,
@@ -315,7 +317,7 @@ class ExperienceManager:
         metrics = manager_metrics(self._totals, self._bank, self._queue, self._buffer, self._credit, self._step)
         logs = {"calls": self._call_log, "events": self._journal, "reports": self._reported}
         lost = {f"record/{name}_lost": float(log.lost) for name, log in logs.items()}
-        return metrics | self.availability.metrics() | lost
+        return metrics | self.availability.metrics() | self._bank_availability.metrics() | lost
 
     async def drain(self, timeout: float) -> bool:
         """Wait until the queue is empty; ``False`` if that takes over ``timeout`` seconds or the extractor has died."""
@@ -337,7 +339,7 @@ class ExperienceManager:
             state = {
                 "step": self._step,
                 "merging": self._merging,
-                "totals": vars(self._totals) | {"operations": self._totals.all_operations(self._bank)},
+                "totals": self._totals.state(self._bank),
                 "queue": self._queue.counts,
                 "reported": self._reported.state(),
                 "credit": self._credit.state(),
@@ -364,8 +366,7 @@ class ExperienceManager:
     def _restore_counts(self, state: dict[str, Any]) -> None:
         if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
             self._free_half.restore(state["free_half"])
-        merges = state["totals"].pop("merges")
-        self._totals = Totals(**{name: Counter(counts) for name, counts in state["totals"].items()}, merges=merges)
+        self._totals = Totals.restored(state["totals"])
         self._queue.counts.update(state["queue"])
 
     async def close(self) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from verl_comprl.config.tree import ComprlConfig
-from verl_comprl.experience import ExperienceBank
+from verl_comprl.experience import ExperienceBank, ParsedAnswer
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.updates.merge import split_into_runs
 from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.prompts import render_entry
+from verl_comprl.manager.availability import BankAvailability
 from verl_comprl.manager.distilling import Note
 from verl_comprl.manager.journal import Journal
 from verl_comprl.platform.under_way import doing
@@ -25,6 +27,8 @@ class MergePass:
 
     config: ComprlConfig
     bank: ExperienceBank
+    availability: BankAvailability
+    """Of the bank; the pass waits while it is away."""
     calls: ExtractorCalls
     commit: ReadWriteLock
     """Its read side is held while an answer changes bank and buffer together."""
@@ -42,7 +46,7 @@ class MergePass:
             StoreError: If the bank cannot be divided into chunks.
         """
         at_once = asyncio.Semaphore(self.config.merge.workers)
-        groups = await self.bank.merge_chunks(self.config.merge.chunk)
+        groups = await self.availability.when_there(lambda: self.bank.merge_chunks(self.config.merge.chunk))
 
         async def merge_run(chunks: Sequence[Sequence[str]]) -> None:
             async with at_once:
@@ -76,6 +80,9 @@ class MergePass:
         weight = self.config.bank.asked_weight
         texts = [render_entry(entry, step=self.step(), asked_weight=weight) for entry in listed]
         answer, record = await self.calls.merge(texts, self.step())
+        return await self.availability.when_there(lambda: self._apply(listed, answer, record))
+
+    async def _apply(self, listed: Sequence[Experience], answer: ParsedAnswer, record: GenerationRecord) -> list[str]:
         async with self.commit.read():
             ids = [entry.id for entry in listed]
             if not answer.format_ok:

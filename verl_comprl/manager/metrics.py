@@ -1,7 +1,9 @@
 """Counters of the experience manager over a whole run, and the metrics made of them and of its parts."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from verl_comprl.algorithm.utility import gini
 from verl_comprl.experience import ExperienceBank
@@ -30,6 +32,16 @@ class Totals:
     def all_operations(self, bank: ExperienceBank) -> Counter[str]:
         """Return the operations of the whole run."""
         return self.operations + Counter(bank.statistics()["operations"])
+
+    def state(self, bank: ExperienceBank) -> dict[str, Any]:
+        """Return all counts as JSON."""
+        return vars(self) | {"operations": self.all_operations(bank)}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Self:
+        """Return the counts of which :meth:`state` was saved."""
+        counters = {name: Counter(counts) for name, counts in state.items() if name != "merges"}
+        return cls(**counters, merges=state["merges"])
 
 
 def manager_metrics(

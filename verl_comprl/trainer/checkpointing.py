@@ -17,7 +17,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from verl_comprl.config.composing import one_line
-from verl_comprl.experience import StoreError
+from verl_comprl.experience import EmbedderUnavailable, StoreError
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
@@ -25,7 +25,7 @@ from verl_comprl.trainer.engine_sharing import EngineSharing
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
 
 STORE_SECONDS = 180.0
-"""Seconds that the last checkpoint waits for an unreachable bank server."""
+"""Seconds that the last checkpoint waits for an unreachable bank server, or for an embedder's endpoint."""
 
 _PAUSE = 5.0
 
@@ -69,7 +69,7 @@ class CheckpointingTrainer(EngineSharing):
         while True:
             try:
                 return self._write_checkpoint()
-            except StoreError as error:
+            except (StoreError, EmbedderUnavailable) as error:
                 if self._is_last_save and time.monotonic() >= deadline:
                     raise
                 self._abandon()

@@ -16,7 +16,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.experience import StoreError
+from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
 from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.waiting import wait_for
@@ -40,6 +40,9 @@ CLOSE_SECONDS = 300.0
 
 HASTY_SECONDS = 5.0
 """Seconds that a failed or interrupted run waits for a running update of the extractor."""
+
+_LATE = (WaitTimeout, StoreUnavailable, EmbedderUnavailable)
+"""Raised while the manager does not answer in time, or cannot begin again as its bank is away."""
 
 DRAIN_SECONDS = 2.0
 """Seconds between two checks for a stop request while the queue is drained."""
@@ -156,7 +159,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         self.manager, self._loaded = start_manager(config)
         self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
         self.checkpoint_parts = contents.parts(has_engine=self._frozen is None)
-        self._guard = ManagerGuard(self.manager, self._restart_manager)
+        outage_seconds = self._comprl.watchdog.end_after
+        self._guard = ManagerGuard(self.manager, self._restart_manager, outage_seconds=outage_seconds)
         self._step = 0
         self._checkpoints: list[Path] = []
         """Our part of each complete checkpoint, in order; those that were removed since do not exist."""
@@ -253,7 +257,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             interval = self._comprl.merge.every
             if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
                 self._ask(self.manager.merge.remote, "the experience manager to start a merge")
-        except WaitTimeout as error:
+        except _LATE as error:
             metrics = self._note_timeout(error)
         metrics["comprl/collect_timeouts"] = float(self._collect_timeouts)
         metrics["comprl/manager_restarts"] = float(self._guard.restarts)
@@ -268,7 +272,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             self._drain(0.0 if self.extractor.is_down else self._comprl.drain_timeout, is_stopped)
             self._print_warnings()
             metrics = _named(self._ask(self.manager.metrics.remote, "the manager's metrics"))
-        except WaitTimeout as error:
+        except _LATE as error:
             metrics = self._note_timeout(error)
         return metrics | self._learned()
 
@@ -284,7 +288,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             if is_empty or time.monotonic() - began < part or time.monotonic() >= deadline or is_stopped():
                 return
 
-    def _note_timeout(self, error: WaitTimeout) -> Metrics:
+    def _note_timeout(self, error: Exception) -> Metrics:
         self._collect_timeouts += 1
         print(f"{error}; the run continues without it")
         return {}
@@ -312,7 +316,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Return the checksum of the bank's entries with their counters; None if the manager is late."""
         try:
             return self._ask(self.manager.bank_checksum.remote, "the checksum of the bank")
-        except WaitTimeout as error:
+        except _LATE as error:
             self._note_timeout(error)
             return None
 
@@ -370,7 +374,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), seconds, "the experience manager to close the bank")
-        except (WaitTimeout, StoreError, RayActorError, ManagerNotOpen) as error:  # costs the counts since a flush
+        except (*_LATE, StoreError, RayActorError, ManagerNotOpen) as error:  # costs the counts since a flush
             print(f"the bank was not closed: {error}")
         finally:
             ray.kill(self.manager)

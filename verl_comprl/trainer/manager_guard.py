@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ray.exceptions import RayActorError
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.waiting import holding, wait_for
@@ -26,20 +28,38 @@ RESTART_SECONDS = 120.0
 MAX_FAILURES = 3
 """Attempts in a row to let it begin again, after which the run is to end."""
 
+LONGEST_PAUSE = 30.0
+"""Most seconds between two attempts while store or embedder are away."""
+
 
 class ManagerLost(RuntimeError):
     """The experience manager could not begin again, so the run is to end; a time-out would only cost a step."""
 
 
+@dataclass
+class _Outage:
+    """Store or embedder are away, so that no attempt to begin again can succeed."""
+
+    error: StoreUnavailable | EmbedderUnavailable
+    since: float
+    attempts: int = 0
+
+    @property
+    def again(self) -> StoreUnavailable | EmbedderUnavailable:
+        """Its error for another call; one that is raised again and again gets an ever longer traceback."""
+        return type(self.error)(str(self.error))
+
+
 class ManagerGuard:
     """Looks at the manager from a thread, and before a call that failed because it had died is made again."""
 
-    def __init__(self, manager: Any, restart: Callable[[], None]) -> None:
+    def __init__(self, manager: Any, restart: Callable[[], None], *, outage_seconds: float = 0.0) -> None:
         """Set up the thread, which :meth:`start` starts.
 
         Args:
             manager: Handle of the experience manager, connected.
             restart: Opens the bank in a process that has just been started, and connects the extractor.
+            outage_seconds: How long a store or embedder may be away meanwhile, before the run is to end; 0 has no end.
         """
         self._manager = manager
         self._restart = restart
@@ -50,6 +70,8 @@ class ManagerGuard:
         self._failures = 0
         """Attempts in a row that have failed, whoever made them."""
         self._not_before = 0.0
+        self._outage_seconds = outage_seconds
+        self._outage: _Outage | None = None
         self.restarts = 0
         """How often the manager has begun again."""
 
@@ -76,6 +98,7 @@ class ManagerGuard:
 
         Raises:
             WaitTimeout: If it takes longer, or a part of beginning again does.
+            StoreUnavailable: If it cannot begin again yet as its store is away; ``EmbedderUnavailable`` likewise.
             ManagerLost: If it could not begin again, several times in a row.
             ray.exceptions.RayError: What the manager raised, or that it dies whenever it is asked.
         """
@@ -86,7 +109,7 @@ class ManagerGuard:
             except (RayActorError, ManagerNotOpen):
                 try:
                     self.check(seconds)
-                except WaitTimeout:
+                except (WaitTimeout, StoreUnavailable, EmbedderUnavailable):
                     raise
                 except Exception:  # check has counted and told it, and waits before the next attempt
                     continue
@@ -108,22 +131,44 @@ class ManagerGuard:
             Exception: What keeps it from beginning again.
         """
         with holding(self._lock, seconds, "the experience manager to begin again"):
+            if self._outage and time.monotonic() < self._not_before:
+                raise self._outage.again
             self._stopped.wait(max(0.0, self._not_before - time.monotonic()))
             try:
                 self._restart_if_dead()
             except Exception as error:
-                self._failures += 1
-                print(f"the experience manager could not be restarted: {error!r}", flush=True)
-                self._not_before = time.monotonic() + LOOK_SECONDS * 2**self._failures
-                if self._failures >= MAX_FAILURES:
-                    self._error = error
+                cause = getattr(error, "cause", None) or error  # what Ray raises has the remote traceback as its text
+                if isinstance(cause, StoreUnavailable | EmbedderUnavailable):
+                    self._note_outage(cause)
+                    raise cause from error
+                self._note_failure(error)
                 raise
-            self._failures = 0
+            self._failures, self._outage = 0, None
+
+    def _note_failure(self, error: Exception) -> None:
+        self._failures += 1
+        print(f"the experience manager could not be restarted: {error!r}", flush=True)
+        self._not_before = time.monotonic() + LOOK_SECONDS * 2**self._failures
+        if self._failures >= MAX_FAILURES:
+            self._error = error
+
+    def _note_outage(self, error: StoreUnavailable | EmbedderUnavailable) -> None:
+        now = time.monotonic()
+        if self._outage is None:
+            until = f", for {self._outage_seconds:g} s" if self._outage_seconds else ""
+            what = f"it is tried again{until}, and rollouts go on without experience"
+            print(f"the experience manager cannot begin again, {what}: {error}", flush=True)
+            self._outage = _Outage(error, now)
+        self._outage.attempts += 1
+        self._not_before = now + min(LOOK_SECONDS * 2**self._outage.attempts, LONGEST_PAUSE)
+        if self._outage_seconds and now - self._outage.since >= self._outage_seconds:
+            self._error = error
 
     def _restart_if_dead(self) -> None:
         if self._is_there():
             return
-        print("the experience manager died; restarting it with the bank as stored", flush=True)
+        if self._outage is None:
+            print("the experience manager died; restarting it with the bank as stored", flush=True)
         self._restart()
         self.restarts += 1
 

@@ -13,6 +13,7 @@ _LATEST = {
     "comprl/extractor/failed": "updates of the extractor failed",
     "comprl/collect_timeouts": "steps that the manager did not close in time",
     "comprl/saves_failed": "checkpoints left out: the disk is full",
+    "comprl/bank/away": "the bank's store or embedder cannot be reached, distillations wait",
     "comprl/bank/degraded": "retrievals failed",
     "comprl/bank/counter_flush_failures": "writes of counters or removals failed",
     "comprl/queue/dead": "distillations given up",
@@ -20,7 +21,7 @@ _LATEST = {
     "comprl/queue/disk_failures": "episodes could not be written to disk",
 }
 """Metric of the latest step → what a value above 0 means."""
-_FLAGS = ("comprl/extractor/away", "comprl/extractor/given_up")
+_FLAGS = ("comprl/bank/away", "comprl/extractor/away", "comprl/extractor/given_up")
 _FAILED = "comprl/rollouts/failed/"
 _CALLS = "comprl/failures/"
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
 from local_server import LocalServer
-from openai import APIStatusError, APITimeoutError
+from openai import APIStatusError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder
+from verl_comprl.experience import BankConfig, EmbedderUnavailable, ExperienceBank, make_embedder
 from verl_comprl.experience.embedding.openai import OpenAIEmbedder
 
 MODEL = "served"
@@ -107,10 +107,25 @@ async def test_persistent_failures_are_raised(endpoint: Endpoint) -> None:
     endpoint.statuses = [500] * 9
     with pytest.raises(APIStatusError):
         await embedder.embed_queries(["a"])
-    endpoint.statuses, endpoint.delay = [], 60.0
-    embedder._client = embedder._client.with_options(timeout=0.1)
-    with pytest.raises(APITimeoutError):
+
+
+async def test_an_endpoint_that_is_away_is_told_from_one_that_refuses_texts(endpoint: Endpoint) -> None:
+    """Distillations wait for the first, and give up what the second refuses again and again."""
+    embedder = await connect(endpoint, timeout=60)
+    endpoint.statuses = [429] * 3
+    with pytest.raises(EmbedderUnavailable, match=rf"{endpoint.server.url}/v1/: .*429"):
         await embedder.embed_queries(["a"])
+    endpoint.statuses = [400]
+    with pytest.raises(APIStatusError):
+        await embedder.embed_queries(["a"])
+    embedder._client, endpoint.delay = embedder._client.with_options(timeout=0.1), 60.0
+    with pytest.raises(EmbedderUnavailable, match="timed out"):
+        await embedder.embed_queries(["a"])
+    endpoint.server.stop()
+    with pytest.raises(EmbedderUnavailable, match="Connection error"):
+        await embedder.embed_queries(["a"])
+    with pytest.raises(EmbedderUnavailable, match=rf"endpoint '{endpoint.server.url}/v1' with model 'm': "):
+        await OpenAIEmbedder.create(f"{endpoint.server.url}/v1", "m")
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,10 @@ async def test_the_writer_renews_its_lease(
 ) -> None:
     store = await ServerStore.open(config, embedding=IDENTITY)
     first = lease_of(double, config)["seen_at"]
-    await store.flush()
+    await store.update([])
     assert lease_of(double, config)["seen_at"] == first  # not at every write
     monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
-    await store.flush()
+    await store.update([])
     assert lease_of(double, config)["seen_at"] > first
     await store.close()
 

@@ -46,7 +46,8 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
         **settings: The other fields of ``EmbedderConfig``.
 
     Raises:
-        ValueError: If a setting is not allowed, the endpoint does not answer, or the model cannot be loaded.
+        ValueError: If a setting is not allowed, the endpoint gives no vector, or the model cannot be loaded.
+        EmbedderUnavailable: If the endpoint cannot be reached, or takes no requests.
         OSError: If the model is not found.
         ImportError: If the extra ``embed`` is not installed.
     """

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from openai import AsyncOpenAI, OpenAIError
+from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
+from verl_comprl.experience.embedding.errors import EmbedderUnavailable
+
+_BUSY = (408, 429, 502, 503, 504)
 _NO_KEY = "none"
 """Used for an endpoint without a key: the client requires one, local servers do not."""
 
@@ -84,7 +87,8 @@ class OpenAIEmbedder:
             max_in_flight: Requests at the same time.
 
         Raises:
-            ValueError: If the endpoint does not return a vector.
+            EmbedderUnavailable: If the endpoint cannot be reached, or takes no requests.
+            ValueError: If it does not return a vector.
         """
         client = open_client(url, os.environ.get("OPENAI_API_KEY"), timeout=timeout)
         embedder = cls(
@@ -98,10 +102,11 @@ class OpenAIEmbedder:
         )
         try:
             embedder.dimension = (await embedder._request(["dimension"])).shape[1]
-        except (OpenAIError, ValueError) as error:
+        except (EmbedderUnavailable, OpenAIError, ValueError) as error:
             await client.close()
+            kind = EmbedderUnavailable if isinstance(error, EmbedderUnavailable) else ValueError
             reason = str(error).strip().split("\n")[0]
-            raise ValueError(f"embedding endpoint {url!r} with model {model!r}: {reason}") from error
+            raise kind(f"embedding endpoint {url!r} with model {model!r}: {reason}") from error
         embedder.identity["dimension"] = embedder.dimension
         return embedder
 
@@ -109,7 +114,8 @@ class OpenAIEmbedder:
         """Return the vectors of queries, shape ``(len(texts), dimension)`` float32.
 
         Raises:
-            openai.OpenAIError: If the endpoint does not answer.
+            EmbedderUnavailable: If the endpoint cannot be reached, or takes no requests.
+            openai.OpenAIError: If it refuses the request.
             ValueError: If its answer cannot be used.
         """
         return await self._embed(self._prompts[0], texts)
@@ -130,7 +136,13 @@ class OpenAIEmbedder:
 
     async def _request(self, texts: list[str]) -> np.ndarray:
         async with self._in_flight:
-            answer = await self._client.embeddings.create(input=texts, model=self._model, encoding_format="float")
+            try:
+                answer = await self._client.embeddings.create(input=texts, model=self._model, encoding_format="float")
+            except OpenAIError as error:
+                # Also one that is late: texts are short, and an endpoint that hangs answers none.
+                if isinstance(error, APIConnectionError) or getattr(error, "status_code", None) in _BUSY:
+                    raise EmbedderUnavailable(f"{self._client.base_url}: {error}") from error
+                raise
         rows = sorted(answer.data, key=lambda row: row.index)  # the order is not guaranteed, the index is
         if [row.index for row in rows] != list(range(len(texts))):
             raise ValueError(f"the endpoint returned {len(rows)} vectors for {len(texts)} texts, or with wrong indices")

@@ -1,5 +1,13 @@
-"""The one exception of stores."""
+"""Exceptions of stores."""
 
 
 class StoreError(RuntimeError):
     """The store failed or refused; the exception of the engine or client, if any, is the cause."""
+
+
+class StoreUnavailable(StoreError):
+    """The store's server cannot be reached, or takes no requests now: whatever was asked of it is not at fault."""
+
+
+class StoreVanished(StoreUnavailable):
+    """The server is there and the bank is not, as after a start without its storage."""

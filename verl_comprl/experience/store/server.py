@@ -17,7 +17,7 @@ from qdrant_client import AsyncQdrantClient, models
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.schema import Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
-from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.errors import StoreError, StoreUnavailable, StoreVanished
 from verl_comprl.experience.store.payload import (
     QUARANTINED,
     Contents,
@@ -234,6 +234,7 @@ class ServerStore(ExperienceStore):
     ) -> None:
         identity = self.embedding if embedding is None else as_json(embedding)
         vectors = check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
+        await self._lease.regain()
         await self._start_writing()
         name = await self._collection.create_next(identity)
         try:
@@ -257,8 +258,10 @@ class ServerStore(ExperienceStore):
             await self._collection.clear_away()
 
     async def flush(self) -> None:
-        # The server itself makes every acknowledged write durable.
+        # The server itself makes every acknowledged write durable, unless it was started without its storage.
         await self._start_writing()
+        await self._lease.confirm()  # whenever that was done last: another process may have made a bank of this name
+        await self._collection.check()
 
     async def close(self) -> None:
         if self._client.closed:
@@ -285,7 +288,7 @@ class ServerStore(ExperienceStore):
                 raise
         metadata = await self._collection.find()
         if metadata is None:
-            raise StoreError(f"the bank has vanished from the server: {self._client.name}")
+            raise StoreVanished(f"the bank has vanished from the server: {self._client.name}")
         stored = verified_embedding(self._client.name, metadata, None)
         if stored != self.embedding:
             raise StoreError(f"{self._client.name} was embedded again by another process; open it again")
@@ -349,7 +352,7 @@ class ServerStore(ExperienceStore):
 
     def _check(self, result: models.UpdateResult) -> None:
         if result.status != models.UpdateStatus.COMPLETED:
-            raise StoreError(f"{self._client.name}: a write is {result.status.value}, not completed")
+            raise StoreUnavailable(f"{self._client.name}: a write is {result.status.value}, not completed")
 
 
 def _filter(request: SearchRequest) -> models.Filter | None:

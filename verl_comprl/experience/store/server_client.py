@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 import stamina
+from pydantic import ValidationError
 from qdrant_client import AsyncQdrantClient
 from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from verl_comprl.experience.config import BankConfig
-from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.errors import StoreError, StoreUnavailable, StoreVanished
 from verl_comprl.experience.store.payload import escaped
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ T = TypeVar("T")
 logging.getLogger("stamina").setLevel(logging.ERROR)
 
 _NO_SPACE = "No space left on device"
+_BUSY = (408, 429, 502, 503, 504)
 _LONGEST_WAIT = 10.0
 """Seconds; a server that asks for a longer wait counts as down."""
 
@@ -80,7 +82,7 @@ class ServerClient:
             async with asyncio.timeout(self._seconds):
                 return await self.call_once(work)
         except TimeoutError as error:
-            raise StoreError(f"{self.name}: no answer within {self._seconds:g} s") from error
+            raise StoreUnavailable(f"{self.name}: no answer within {self._seconds:g} s") from error
 
     async def call_once(self, work: Callable[[AsyncQdrantClient], Awaitable[T]]) -> T:
         """Make a call that must not be repeated.
@@ -122,7 +124,7 @@ class ServerClient:
         except StoreError:
             raise
         except Exception as error:  # the client passes on exceptions of httpx, of pydantic and of its local mode
-            raise StoreError(f"{self.name}: {_explained(error)}") from error
+            raise _kind(error)(f"{self.name}: {_explained(error)}") from error
 
 
 def status_of(error: BaseException | None) -> int | None:
@@ -140,16 +142,30 @@ def _should_retry(error: Exception) -> bool | float:
     if isinstance(error, ResourceExhaustedResponse):
         return float(error.retry_after_s) if error.retry_after_s <= _LONGEST_WAIT else False
     status = status_of(error)
-    if _NO_SPACE in str(error) or status == 507:
+    if _is_full(error):
         return False
     return status in (408, 429) or status >= 500 if status else isinstance(error, ResponseHandlingException)
+
+
+def _kind(error: Exception) -> type[StoreError]:
+    """Return the exception that says whether what was asked may be at fault, as it may with any other status."""
+    status = status_of(error)
+    if status == 404:
+        return StoreVanished
+    # Also a request that is late, unlike a generation: entries are short, and a server that hangs answers none.
+    lost = isinstance(error, ResponseHandlingException) and not isinstance(error.source, ValidationError)
+    return StoreUnavailable if lost or status in _BUSY or _is_full(error) else StoreError
+
+
+def _is_full(error: Exception) -> bool:
+    return _NO_SPACE in str(error) or status_of(error) == 507
 
 
 def _explained(error: Exception) -> str:
     status = status_of(error)
     if status in (401, 403):
         return f"{status}, the API key is missing or wrong: set the environment variable QDRANT_API_KEY"
-    if _NO_SPACE in str(error) or status == 507:
+    if _is_full(error):
         return "the server's disk is full (No space left on device); searches still work; free some space on it"
     if status == 404:
         return f"{_one_line(error)} The bank has vanished from the server."

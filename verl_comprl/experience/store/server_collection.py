@@ -75,8 +75,12 @@ class ServerCollection:
         return await self._metadata()
 
     async def create_next(self, embedding: dict[str, Any]) -> str:
-        """Create the next collection, under a number that no collection has."""
-        name = f"{self._alias}.v{max((number for number, _ in await self._numbered()), default=0) + 1}"
+        """Create the next collection, under a number that no collection has.
+
+        Nor does the one in use have it, if that has vanished: searches must not find a collection that is being filled.
+        """
+        numbers = [number for number, _ in await self._numbered()]
+        name = f"{self._alias}.v{max([self._number(self.physical), *numbers]) + 1}"
         await self._create(name, embedding)
         await self._ensure_indexes(name)
         return name
@@ -96,6 +100,14 @@ class ServerCollection:
             if await self._aliased() != name:
                 raise
         self._settled = True
+
+    async def check(self) -> None:
+        """Check that the collection in use is there.
+
+        Raises:
+            StoreVanished: If it is not.
+        """
+        await self._readable(self.physical, wait=False)
 
     async def settle(self) -> None:
         """Point the alias back to the collection in use, if a call that failed may have moved it."""
@@ -169,10 +181,14 @@ class ServerCollection:
 
     async def _numbered(self) -> list[tuple[int, str]]:
         """Return the collections named ``<name>.v<n>``, by number."""
-        form = re.compile(rf"{re.escape(self._alias)}\.v(\d{{1,9}})")
         there = (await self._client.call(lambda client: client.get_collections())).collections
-        found = [(form.fullmatch(collection.name), collection.name) for collection in there]
-        return sorted((int(match[1]), name) for match, name in found if match)
+        names = [collection.name for collection in there]
+        return sorted((number, name) for name in names if (number := self._number(name)))
+
+    def _number(self, name: str) -> int:
+        """Return ``n`` of the name of a collection ``<name>.v<n>``, 0 of another one."""
+        match = re.fullmatch(rf"{re.escape(self._alias)}\.v(\d{{1,9}})", name)
+        return int(match[1]) if match else 0
 
     async def _aliased(self) -> str | None:
         aliases = (await self._client.call(lambda client: client.get_aliases())).aliases

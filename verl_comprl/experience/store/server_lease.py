@@ -8,6 +8,7 @@ they read it back.
 import asyncio
 import logging
 import os
+import secrets
 import socket
 import time
 import uuid
@@ -44,6 +45,7 @@ class Lease:
         self._turn = 0
         self._renewed_at = (0.0, 0.0)
         self._lost = ""
+        self._changing = asyncio.Lock()
 
     async def take(self) -> None:
         """Become the writer; waits until the lease of one that may be dead has expired, half a minute at most.
@@ -64,6 +66,16 @@ class Lease:
             self._check_free(writer)
             raise StoreError(f"{self._client.name} is being opened by another process; try again")
         self._turn, self._renewed_at = _whole(writer.get("turn")), now
+
+    async def regain(self) -> None:
+        """Take the lease again if it has vanished from the server, with the bank.
+
+        Raises:
+            StoreError: If another process is the writer by now.
+        """
+        async with self._changing:  # a renewal must not meet the new one before it is taken
+            if not self._lost and await self._read() is None:
+                await self.take()
 
     async def check(self) -> None:
         """Check that no other writer counts as alive.
@@ -91,6 +103,10 @@ class Lease:
         Raises:
             StoreError: If another process has become the writer; nothing can be written any more then.
         """
+        async with self._changing:
+            await self._confirm()
+
+    async def _confirm(self) -> None:
         if self._lost:
             raise StoreError(self._lost)
         for _ in range(2):  # the first may only learn the turn of a renewal that got no answer, and change nothing
@@ -158,7 +174,9 @@ class Lease:
         except StoreError as error:
             if status_of(error) != 409:
                 raise
-        point = models.PointStruct(id=_POINT, vector=[1.0], payload={"owner": "", "turn": 0})
+        # At random: the writer of a bank that has vanished must not meet its own turn in the lease of another process.
+        payload = {"owner": "", "turn": secrets.randbits(48)}
+        point = models.PointStruct(id=_POINT, vector=[1.0], payload=payload)
         await self._client.call(
             lambda client: client.upsert(
                 self._collection, [point], wait=True, update_mode=models.UpdateMode.INSERT_ONLY

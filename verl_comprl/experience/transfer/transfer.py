@@ -87,7 +87,7 @@ async def add_snapshot(
         if content:
             cleaned.append(_imported(entry, title, content))
             rows.append(row)
-    vectors = await _embed(embedder, cleaned) if embedder else old_vectors[rows]
+    vectors = await embed(embedder, cleaned) if embedder else old_vectors[rows]
 
     async def write() -> ImportReport:
         _check_same(ledger, embedding)
@@ -135,9 +135,16 @@ async def reembed(ledger: Ledger, embedder: Embedder, switched: Callable[[], Non
 
     while True:
         missing = [entry for entry in ledger.table.by_id.values() if entry.id not in vectors]
-        vectors.update(zip((entry.id for entry in missing), await _embed(embedder, missing), strict=True))
+        vectors.update(zip((entry.id for entry in missing), await embed(embedder, missing), strict=True))
         if await ledger.write(switch):
             return
+
+
+async def embed(embedder: Embedder, entries: Sequence[Experience]) -> np.ndarray:
+    """Return the vectors of entries, shape ``(len(entries), dimension)``, made in parts: queries may wait for one."""
+    texts = [document(entry, embedder.identity) for entry in entries]
+    parts = [await embedder.embed_documents(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
+    return np.concatenate(parts) if parts else np.zeros((0, embedder.dimension), np.float32)
 
 
 def _read(folder: Path, embedding: dict[str, Any] | None) -> Snapshot:
@@ -177,9 +184,3 @@ def _imported_usage(usage: Sequence[TaskUsage]) -> tuple[TaskUsage, ...]:
 def _is_name(name: str) -> bool:
     """Return whether a name is one line without control tokens: the extractor reads the tasks of an entry."""
     return bool(name) and "\n" not in name and sanitize(name, _NAME_CHARS) == name
-
-
-async def _embed(embedder: Embedder, entries: Sequence[Experience]) -> np.ndarray:
-    texts = [document(entry, embedder.identity) for entry in entries]
-    parts = [await embedder.embed_documents(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
-    return np.concatenate(parts) if parts else np.zeros((0, embedder.dimension), np.float32)
