@@ -63,13 +63,15 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
             "data": {"train_batch_size": 4},
             "global_profiler": {"steps": None},
             "skip": {"rollout_tq": {"enable": False}},
-            "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 4}},
+            "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 4}, "rollout": {"full_determinism": False}},
         }
     )
     trainer.experience_runtime = events
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures = MagicMock(), MagicMock()
-    trainer._episodes = SimpleNamespace(take=events.record, metrics=dict, close=lambda step: None)
+    trainer._episodes = SimpleNamespace(
+        take=events.record, leave=lambda step: None, metrics=dict, close=lambda step: None
+    )
     trainer._under_way = SimpleNamespace(metrics=lambda trainer: {})
     trainer.end_episodes, trainer.kill_episodes = lambda free_memory=False: events.append("end_episodes"), dict
     trainer.watch_over = lambda *_: None

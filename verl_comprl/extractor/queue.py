@@ -170,7 +170,8 @@ class DistillationQueue:
     def save(self, path: Path) -> None:
         """Write all pending requests, including those on disk, as JSON lines; and which dead letters there are.
 
-        One on disk that cannot be read again is left out and counted.
+        One on disk that cannot be read again is left out and counted; dead letters that cannot be read are not noted,
+        and a resume leaves them as they are.
 
         Raises:
             OSError: If ``path`` cannot be written.
@@ -178,7 +179,11 @@ class DistillationQueue:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
             file.writelines(f"{text}\n" for id in self._on_disk if (text := self._try_read(id)) is not None)
-        letters = self._read_dead_letters()
+        try:
+            letters = self._read_dead_letters()
+        except OSError as error:
+            self._count_disk_failure(f"dead letters cannot be read: {error}")
+            return
         state = {"bytes": len(letters), "sha256": hashlib.sha256(letters).hexdigest()}
         _letters_file(path).write_text(json.dumps(state), encoding="utf-8")
 

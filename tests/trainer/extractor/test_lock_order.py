@@ -17,6 +17,7 @@ from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.extractor import learner as learner_module
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
+from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
 from verl_comprl.trainer.servers.serving import Serving
 
@@ -90,6 +91,7 @@ class Run:
         runtime._guard = guard
         runtime._learner = ExtractorLearner(extractor, self.manager, max_failures=5)
         runtime._checkpoints, runtime._extractor_saves_failed = [], 0
+        runtime._late_reports = LateReports()
         self.runtime = runtime
 
     def _update(self, batch: Any) -> dict[str, float]:

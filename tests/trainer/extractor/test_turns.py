@@ -33,6 +33,6 @@ def test_an_extractor_on_shared_slots_is_trained_in_its_turn_and_never_beside_th
         start=lambda: begun.append("thread"), take_turn=lambda seconds: begun.append(f"turn of {seconds:g} s")
     )
     runtime._learner = learner
-    runtime.begin()
+    runtime.begin(agent_loops=[])
     runtime.take_turn()
     assert begun == expected
