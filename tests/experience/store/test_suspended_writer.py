@@ -81,7 +81,7 @@ async def test_a_clock_that_is_set_keeps_no_writer_from_renewing(
     now, turns, offset = server_lease._clocks, [], [0.0]
     monkeypatch.setattr(server_lease, "_clocks", lambda: (now()[0] + offset[0], now()[1] + step + offset[0]))
     for offset[0] in (0.0, 4.0, 11.0, 22.0):
-        await store.flush()
+        await store.update([])
         turns.append(lease_of(double, config)["turn"])
     first = turns[0]
     assert turns == [first, first, first + 1, first + 2]
