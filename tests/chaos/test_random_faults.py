@@ -37,8 +37,8 @@ OF_A_STEP = ("rollouts/failed/environment", "degraded", "unreported")
 COUNTED: dict[str, str] = {
     **{f"environment {how}": OF_A_STEP[0] for how in ("killed", "hung", "raising", "not a number", "infinite")},
     "manager hung": "degraded|unreported|collect_timeouts",
-    "store away": "bank/degraded|failures/.*",
-    "embedder away": "failures/.*|queue/retried|bank/degraded",
+    "store away": "bank/degraded|bank/away_seconds|failures/.*",
+    "embedder away": "bank/degraded|bank/away_seconds|failures/.*|queue/retried",
 }
 """Metrics of which one must rise in a fault: above 0 those of a step, others above their value before."""
 
