@@ -145,8 +145,7 @@ class ExperienceManager:
             retrieval = choice.retrieval
             self._totals.guides[retrieval.status] += 1
             self._totals.guides["explored"] += choice.explored
-        entry = retrieval.entry
-        if entry is None:
+        if (entry := retrieval.entry) is None:
             return Guide(retrieval.status)
         return Guide(retrieval.status, sanitize(entry.text, self._max_chars), entry.id, entry.record_id or None)
 
@@ -300,15 +299,14 @@ class ExperienceManager:
     async def next_batch(self, version: int = 0) -> TrainingBatch | None:
         """Return a full CISPO batch for weights ``version``, or ``None``."""
         batch = self._buffer.next_batch(self._step, version)
-        self._batch = (batch, version) if batch else None
+        self._batch = (batch, version + 1) if batch else None
         return batch
 
     async def trained(self) -> None:
         """Count the batch of :meth:`next_batch` as trained, in its records and in the entries they wrote."""
         self._bank.record_training(self._buffer.trained(), self._step)
         if self._batch:
-            batch, version = self._batch
-            self._call_log.trained(batch, version + 1)
+            self._call_log.trained(*self._batch)
 
     # ---- state ----
 
@@ -360,11 +358,14 @@ class ExperienceManager:
             self._merging = state["merging"]
             self._reported.restore(state["reported"])
             self._credit.restore(state["credit"])
-            if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
-                self._free_half.restore(state["free_half"])
-            self._totals = Totals.restored(state["totals"])
-            self._queue.counts.update(state["queue"])
+            self._restore_counts(state)
             self._queue.restore(path / "queue.jsonl")
+
+    def _restore_counts(self, state: dict[str, Any]) -> None:
+        if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
+            self._free_half.restore(state["free_half"])
+        self._totals = Totals.restored(state["totals"])
+        self._queue.counts.update(state["queue"])
 
     async def close(self) -> None:
         """Stop the workers and close the bank. Pending requests are only in the last snapshot."""
