@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -22,8 +24,12 @@ from mcp.shared.exceptions import MCPError
 from qdrant_double import QdrantDouble
 
 from verl_comprl import __version__
+from verl_comprl.cli.bank import copied
+from verl_comprl.cli.bank.copied import sharing
+from verl_comprl.cli.bank.mcp_server import make_server
 from verl_comprl.cli.bank.serve import _is_loopback
-from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError
+from verl_comprl.experience.store.folder import lock_bank
 
 TOKEN = "a-long-enough-secret"
 TEXTS = ("red door: pull twice", "blue door: push twice", "lake: walk around the holes")
@@ -87,6 +93,12 @@ def variables(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "COMPRL_MCP_TOKEN"} | more
 
 
+async def served_embedder(identity: dict[str, Any]) -> FakeEmbedder:
+    embedder = FakeEmbedder("served")
+    embedder.identity = identity
+    return embedder
+
+
 async def titles(client: Client, query: str, **more: Any) -> list[str]:
     result = await client.call_tool("search", {"query": query, **more})
     assert not result.is_error and result.structured_content is not None
@@ -109,6 +121,9 @@ async def test_an_agent_searches_and_asks_over_stdio(
         assert await titles(client, "door", limit=1) == ["red door"]  # it has helped
         assert await titles(client, "red door", task="lake") == ["lake"]
         assert await titles(client, "red door", task="nowhere") == []
+        unknown = await client.call_tool("search", {"query": "red door", "task": "hous"})
+        assert unknown.structured_content is not None
+        assert unknown.structured_content["note"] == "Nothing found: no entry has the task hous; did you mean house?"
 
         result = await client.call_tool("search_and_ask", {"query": "a lake with holes"})
         assert result.structured_content is not None
@@ -116,6 +131,7 @@ async def test_an_agent_searches_and_asks_over_stdio(
         assert "a lake with holes" in endpoints[1].requests[-1]["messages"][1]["content"]
         nothing = await client.call_tool("search_and_ask", {"query": "x", "task": "nowhere"})
         assert nothing.structured_content is not None and nothing.structured_content["entry_id"] is None
+        assert nothing.structured_content["answer"] == "Nothing found: no entry has the task nowhere"
 
         endpoints[1].failures += [refusal(400)]
         failed = await client.call_tool("search_and_ask", {"query": "a lake"})
@@ -133,6 +149,100 @@ async def test_without_an_extractor_there_is_only_search(arguments: list[str], b
     reopened = await ExperienceBank.open(BankConfig(path=str(bank)), None)  # the server has let the folder go
     assert [entry.retrievals for entry in reopened.entries()] == [0, 0, 0, 0]
     await reopened.close()
+
+
+async def test_servers_share_a_folder_and_keep_nobody_from_it(
+    arguments: list[str], bank: Path, comprl_bank: Callable[..., Any]
+) -> None:
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=variables())
+    # Both are started at once: one of them waits until the other has read the folder.
+    async with asyncio.timeout(120), Client(server) as first, Client(server) as second:
+        assert await titles(first, "lake", limit=1) == await titles(second, "lake", limit=1) == ["lake"]
+        assert (await asyncio.to_thread(comprl_bank, "list", "--path", bank)).code == 0
+        writer = await ExperienceBank.open(BankConfig(path=str(bank)), None)
+        await writer.delete([entry.id for entry in writer.entries()])
+        await writer.close()
+        assert await titles(first, "lake", limit=1) == ["lake"]  # as it was when the server was started
+
+
+async def test_a_folder_that_is_in_use_is_waited_for(bank: Path) -> None:
+    holder = lock_bank(bank)
+    asyncio.get_running_loop().call_later(1, holder.release)
+    async with asyncio.timeout(60), sharing(BankConfig(path=str(bank)), served_embedder) as source:
+        assert [entry.title for entry, _ in await source.search("lake", 1)] == ["lake"]
+        assert await source.search("", 1) == []
+
+
+async def test_a_folder_that_stays_in_use_is_refused(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copied, "_WAIT_SECONDS", 0.0)
+    holder = lock_bank(bank)
+    with pytest.raises(StoreError, match="already open in this process"):
+        async with sharing(BankConfig(path=str(bank)), served_embedder):
+            pass
+    holder.release()
+
+
+async def test_another_embedder_than_that_of_the_bank_is_refused(bank: Path) -> None:
+    async def another(_: dict[str, Any]) -> FakeEmbedder:
+        return FakeEmbedder("another")
+
+    with pytest.raises(StoreError, match=r"was built with another embedder: .*--embedder"):
+        async with sharing(BankConfig(path=str(bank)), another):
+            pass
+
+
+async def test_copies_of_a_lesson_are_one_result(tmp_path: Path) -> None:
+    """A bank may hold a text many times; an agent reads it once, from the entry that has helped most."""
+    embedder = FakeEmbedder("served")
+    bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank"), dedup_similarity=0), embedder)
+    lessons = [Add(title="red door", content="pull")] * 70 + [Add(title="red gate", content="push")]
+    for number, lesson in enumerate(lessons):
+        await bank.apply(
+            [lesson], call_id=f"{number}", listed=(), task="house", environment="", step=0, weight_version=0
+        )
+    helpful = bank.entries()[30].id
+    for _ in range(5):
+        bank.record_outcome([helpful], True, task="house")
+    await bank.close()
+    async with sharing(BankConfig(path=str(tmp_path / "bank")), served_embedder) as source:
+        server = make_server(source, None)
+        found = (await server.call_tool("search", {"query": "red door", "limit": 2})).structured_content
+    assert found is not None and [entry["title"] for entry in found["entries"]] == ["red door", "red gate"]
+    assert found["entries"][0]["id"] == helpful
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a pseudo-terminal: the user's and the program's."""
+    user, program = pty.openpty()
+    yield user, program
+    os.close(user)
+    os.close(program)
+
+
+@pytest.mark.parametrize("ending", ["ctrl-d", "ctrl-c"])
+def test_on_a_terminal_it_says_what_it_waits_for(ending: str, arguments: list[str], terminal: tuple[int, int]) -> None:
+    user, program = terminal
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        env=variables(),
+        stdin=program,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        assert "Ctrl-D ends it, or use --transport http" in process.stderr.readline()
+        if ending == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+        else:
+            os.write(user, b"\x04")
+        try:
+            output, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    code, said = (0, "") if ending == "ctrl-d" else (130, "comprl bank: interrupted\n")
+    assert (process.returncode, errors, output) == (code, said, "")
 
 
 async def test_a_bank_on_a_qdrant_server_is_read_while_another_process_writes_it(
