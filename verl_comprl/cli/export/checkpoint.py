@@ -51,6 +51,13 @@ class Checkpoint:
         has_extractor = self.config is not None and read_settings(self.config)[0].has_extractor_engine
         return ("actor", "extractor") if has_extractor else ("actor",)
 
+    @property
+    def loss(self) -> str:
+        """What the run has removed of this checkpoint, and why, in words; "" if nothing."""
+        gone = " and no ".join(self.pruned)
+        why = "a run keeps the models of its latest checkpoints only (trainer.max_actor_ckpt_to_keep), the banks of all"
+        return f"{self.folder.name} has no {gone} any more: {why}" if gone else ""
+
     def parts(self, names: Sequence[str]) -> dict[str, Path]:
         """Return the folders of those parts that the checkpoint has.
 
