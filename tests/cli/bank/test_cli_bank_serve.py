@@ -24,12 +24,8 @@ from mcp.shared.exceptions import MCPError
 from qdrant_double import QdrantDouble
 
 from verl_comprl import __version__
-from verl_comprl.cli.bank import copied
-from verl_comprl.cli.bank.copied import sharing
-from verl_comprl.cli.bank.mcp_server import make_server
 from verl_comprl.cli.bank.serve import _is_loopback
-from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError
-from verl_comprl.experience.store.folder import lock_bank
+from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank
 
 TOKEN = "a-long-enough-secret"
 TEXTS = ("red door: pull twice", "blue door: push twice", "lake: walk around the holes")
@@ -91,12 +87,6 @@ def asking(arguments: list[str], endpoints: tuple[EmbeddingEndpoint, ChatEndpoin
 
 def variables(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "COMPRL_MCP_TOKEN"} | more
-
-
-async def served_embedder(identity: dict[str, Any]) -> FakeEmbedder:
-    embedder = FakeEmbedder("served")
-    embedder.identity = identity
-    return embedder
 
 
 async def titles(client: Client, query: str, **more: Any) -> list[str]:
@@ -163,52 +153,6 @@ async def test_servers_share_a_folder_and_keep_nobody_from_it(
         await writer.delete([entry.id for entry in writer.entries()])
         await writer.close()
         assert await titles(first, "lake", limit=1) == ["lake"]  # as it was when the server was started
-
-
-async def test_a_folder_that_is_in_use_is_waited_for(bank: Path) -> None:
-    holder = lock_bank(bank)
-    asyncio.get_running_loop().call_later(1, holder.release)
-    async with asyncio.timeout(60), sharing(BankConfig(path=str(bank)), served_embedder) as source:
-        assert [entry.title for entry, _ in await source.search("lake", 1)] == ["lake"]
-        assert await source.search("", 1) == []
-
-
-async def test_a_folder_that_stays_in_use_is_refused(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copied, "_WAIT_SECONDS", 0.0)
-    holder = lock_bank(bank)
-    with pytest.raises(StoreError, match="already open in this process"):
-        async with sharing(BankConfig(path=str(bank)), served_embedder):
-            pass
-    holder.release()
-
-
-async def test_another_embedder_than_that_of_the_bank_is_refused(bank: Path) -> None:
-    async def another(_: dict[str, Any]) -> FakeEmbedder:
-        return FakeEmbedder("another")
-
-    with pytest.raises(StoreError, match=r"was built with another embedder: .*--embedder"):
-        async with sharing(BankConfig(path=str(bank)), another):
-            pass
-
-
-async def test_copies_of_a_lesson_are_one_result(tmp_path: Path) -> None:
-    """A bank may hold a text many times; an agent reads it once, from the entry that has helped most."""
-    embedder = FakeEmbedder("served")
-    bank = await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank"), dedup_similarity=0), embedder)
-    lessons = [Add(title="red door", content="pull")] * 70 + [Add(title="red gate", content="push")]
-    for number, lesson in enumerate(lessons):
-        await bank.apply(
-            [lesson], call_id=f"{number}", listed=(), task="house", environment="", step=0, weight_version=0
-        )
-    helpful = bank.entries()[30].id
-    for _ in range(5):
-        bank.record_outcome([helpful], True, task="house")
-    await bank.close()
-    async with sharing(BankConfig(path=str(tmp_path / "bank")), served_embedder) as source:
-        server = make_server(source, None)
-        found = (await server.call_tool("search", {"query": "red door", "limit": 2})).structured_content
-    assert found is not None and [entry["title"] for entry in found["entries"]] == ["red door", "red gate"]
-    assert found["entries"][0]["id"] == helpful
 
 
 @pytest.fixture
