@@ -13,6 +13,7 @@ from env_adapters.registry import _registered, dataset_builder, register
 from env_adapters.sokoban.environment import SokobanEnvironment
 from verl_comprl.cli.env.play import first_messages
 from verl_comprl.cli.main import main
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 
 @pytest.fixture
@@ -62,7 +63,20 @@ def test_an_entry_is_shown_as_a_guided_actor_reads_it(
     assert played(monkeypatch, ["fly"], *given) == 0
     shown = capsys.readouterr().out
     assert "<experience>\ngo around  [2J holes\n</experience>" in shown  # nothing that could control the terminal
+    tools = shown.partition("--- tools ---\n")[2].partition("\n\n")[0]
+    assert json.loads(tools) == SEARCH_AND_ASK_SCHEMA
     assert shown.splitlines()[-1] == "no success after 1 turn (out of turns): reward 0, score 0"
+
+
+def test_a_free_episode_has_the_tools_of_its_environment_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played(monkeypatch, ["up"], "vaults")
+    assert "--- tools ---" not in capsys.readouterr().out
+    played(monkeypatch, ["ls"], "swebench", "--experience", "read first")
+    tools = capsys.readouterr().out.partition("--- tools ---\n")[2].partition("\n\n")[0]
+    names = [json.loads(line)["function"]["name"] for line in tools.splitlines()]
+    assert len(names) > 1 and names[-1] == "search_and_ask"
 
 
 def test_the_end_of_the_input_leaves_the_episode(

@@ -1,6 +1,7 @@
 """``comprl evaluate``: bad input, and the shape of its result. The real thing is in tests/trainer."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,21 @@ from omegaconf import OmegaConf
 from verl_comprl.cli import evaluation_result
 from verl_comprl.cli.main import main
 from verl_comprl.config.saved import save_config
+from verl_comprl.trainer.checkpoint.manifest import write_manifest
+
+
+def complete(checkpoint: Path) -> Path:
+    """Make a checkpoint as plain verl leaves one, which has no list of its files."""
+    (checkpoint / "actor").mkdir(parents=True)
+    (checkpoint / "actor" / "model.safetensors").touch()
+    return checkpoint
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     config = OmegaConf.create({"comprl": {"experience": False, "arm": "baseline"}, "trainer": {"device": "cpu"}})
     save_config(config, tmp_path / "run")
-    (tmp_path / "run" / "global_step_2").mkdir()
-    return tmp_path / "run" / "global_step_2"
+    return complete(tmp_path / "run" / "global_step_2")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,7 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     }
     made: Any = OmegaConf.create(config)
     save_config(made, tmp_path)
-    (tmp_path / "global_step_2").mkdir()
+    complete(tmp_path / "global_step_2")
     ran: list[Any] = []
     monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
     monkeypatch.setattr("verl_comprl.train.run", lambda config: ran.append(config) or 3)
@@ -99,8 +107,7 @@ def test_an_evaluation_reads_a_bank_of_its_own_and_trains_nothing(
     }
     made: Any = OmegaConf.create(config)
     save_config(made, tmp_path)
-    checkpoint = tmp_path / "global_step_2"
-    checkpoint.mkdir()
+    checkpoint = complete(tmp_path / "global_step_2")
     ran: list[Any] = []
     monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
     monkeypatch.setattr("verl_comprl.train.run", lambda config: ran.append(config) or 3)
@@ -132,9 +139,41 @@ def test_an_evaluation_that_was_stopped_leaves_nothing(
     monkeypatch.setattr("verl_comprl.cli.evaluate.tempfile.mkdtemp", lambda prefix: folder.mkdir() or str(folder))
     monkeypatch.setattr("verl_comprl.train.prepare_environment", lambda: True)
     monkeypatch.setattr("verl_comprl.train.run", evaluate)
-    (tmp_path / "global_step_2").mkdir()
+    complete(tmp_path / "global_step_2")
     assert main(["evaluate", "--checkpoint", str(tmp_path / "global_step_2")]) == code
     assert folder.exists() == kept
+
+
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [
+        ("actor", "global_step_2 has no actor and no extractor any more: a run keeps the models of its latest"),
+        ("comprl.json", "global_step_2 is torn: comprl.json is missing"),
+        ("complete.json", "global_step_2 is torn: complete.json is missing"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_loaded_starts_nothing(
+    removed: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save_config(OmegaConf.create({"comprl": {"experience": True}, "trainer": {"device": "cpu"}}), tmp_path)
+    checkpoint, evaluation = complete(tmp_path / "global_step_2"), tmp_path / "evaluation"
+    (checkpoint / "comprl" / "bank").mkdir(parents=True)
+    (checkpoint / "comprl.json").write_text("{}")
+    write_manifest(checkpoint, ["actor", "comprl.json"])
+    gone = checkpoint / removed
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    config = OmegaConf.create({"trainer": {"device": "cpu"}})
+    monkeypatch.setattr("verl_comprl.cli.evaluate._config", lambda *_: config)
+    monkeypatch.setattr("verl_comprl.cli.evaluate.tempfile.mkdtemp", lambda prefix: evaluation.mkdir() or evaluation)
+    monkeypatch.setattr("verl_comprl.train.run", lambda config: pytest.fail("it was started"))
+    assert main(["evaluate", "--checkpoint", str(checkpoint)]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown and shown.count("\n") == 1
+    assert not evaluation.exists()
 
 
 def test_a_checkpoint_of_no_run_is_one_line(tmp_path: Path, capsys: Any) -> None:
@@ -163,8 +202,7 @@ def evaluation_of_a_bank(
     bank = tmp_path / "bank"
     bank.mkdir()
     (bank / "manifest.json").write_text(json.dumps({"sha256": {"data/entries.parquet": manifest}}))
-    folder, checkpoint = tmp_path / "evaluation", tmp_path / "global_step_2"
-    checkpoint.mkdir()
+    folder, checkpoint = tmp_path / "evaluation", complete(tmp_path / "global_step_2")
     line = {"step": 2, "bank_before": before, "bank": after, "comprl/eval/success_with": 0.5}
 
     def evaluate(config: Any) -> int:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
-from verl_comprl.cli.export.checkpoint import find_checkpoint
+from verl_comprl.cli.export.card import write_card
+from verl_comprl.cli.export.checkpoint import Checkpoint, find_checkpoint
 from verl_comprl.cli.main import main
 from verl_comprl.trainer.checkpoint.manifest import write_manifest
 
@@ -29,6 +31,7 @@ CONFIG = {
     "extractor": {"model": {"path": "/home/someone/models/extractor"}, "actor": {"optim": {"lr": 2e-6}}},
     "comprl": {"arm": "complementary", "extractor": {"train": True, "batch_size": 64}},
     "data": {"train_batch_size": 16},
+    "trainer": {"critic_warmup": 0},
 }
 
 
@@ -108,6 +111,65 @@ def test_the_card_says_what_the_model_is(run_folder: Path, tmp_path: Path) -> No
     assert "| room | 50% (25% to 75%) | 12% |" in actor.text and "| learning rate | 1e-06 |" in actor.text
     assert extractor.data.base_model is None and "someone" not in extractor.text  # a path of this machine
     assert "| samples per update | 64 |" in extractor.text
+    both = "Actor and extractor were trained in one run around a shared bank of experience."
+    assert all(both in card.text and "| trained | yes |" in card.text for card in cards)
+
+
+def card(folder: Path, role: str, **settings: object) -> str:
+    """Return the model card of a run with these settings."""
+    config = OmegaConf.create(CONFIG)
+    for name, value in settings.items():
+        OmegaConf.update(config, name.replace("__", "."), value)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    write_card(folder, Checkpoint(folder / "global_step_8"), role, adapter=False)
+    return (folder / "README.md").read_text()
+
+
+def test_the_card_of_a_run_without_experience_names_none(tmp_path: Path) -> None:
+    text = card(tmp_path / "run", "actor", comprl__experience=False, comprl__arm="baseline")
+    assert "# Actor of a run without experience, step 8" in text and "| trained | yes |" in text
+    assert "It acts in environments. The actor was trained, without experience and extractor." in text
+    assert "complementary-rl" not in text and "bank" not in text and "entry" not in text
+
+
+def test_the_card_of_an_actor_that_did_not_learn_says_so(tmp_path: Path) -> None:
+    warmup = {"trainer__critic_warmup": 1_000_000_000}
+    actor, extractor = (card(tmp_path / role, role, **warmup) for role in ("actor", "extractor"))
+    for text in (actor, extractor):
+        assert "The actor was not trained: its weights are the base's; the extractor was, in one run" in text
+    assert "| trained | no |" in actor and "learning rate" not in actor
+    assert "| trained | yes |" in extractor and "| learning rate | 2e-06 |" in extractor
+
+
+@pytest.mark.parametrize(
+    ("backend", "writer"),
+    [
+        ("own", "a model that was not trained"),
+        ("endpoint", "a model behind an endpoint, which was not trained"),
+        ("actor", "the actor itself, with its present weights"),
+    ],
+)
+def test_the_card_of_an_extractor_that_did_not_learn_says_so(backend: str, writer: str, tmp_path: Path) -> None:
+    settings = {"comprl__extractor__train": False, "comprl__extractor__backend": backend}
+    text = card(tmp_path / "actor", "actor", **settings)
+    assert f"The actor was trained. Its experience came from a bank, and the extractor was {writer}." in text
+    assert "| trained | yes |" in text and "# Actor of a Complementary RL run" in text
+    text = card(tmp_path / "extractor", "extractor", **settings)
+    assert "| trained | no |" in text and "samples per update" not in text and "learning rate" not in text
+
+
+def test_the_card_of_a_fixed_bank_says_that_nobody_wrote_it(tmp_path: Path) -> None:
+    fixed = {"comprl__extractor__train": False, "comprl__extractor__distill": False}
+    text = card(tmp_path / "run", "extractor", **fixed)
+    assert "It answers the actor's questions from an entry." in text
+    assert "The bank was given and did not grow." in text
+
+
+def test_the_card_of_a_checkpoint_without_its_run_claims_nothing(tmp_path: Path) -> None:
+    write_card(tmp_path, Checkpoint(tmp_path / "global_step_8"), "actor", adapter=False)
+    text = (tmp_path / "README.md").read_text()
+    assert "It is the actor of a run whose settings are not known." in text and "trained" not in text.split("##")[0]
 
 
 def test_one_part_of_another_step(run_folder: Path, tmp_path: Path) -> None:

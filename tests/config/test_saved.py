@@ -98,11 +98,17 @@ def test_steps_that_the_config_leaves_to_the_epochs_are_saved(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("override", "message"),
-    [("group.rl=1", "'group.rl=1' cannot be applied to .*rl"), ("group.lr", "'group.lr' cannot .* must be key=value")],
+    [
+        ("group.lrr=1", r"'group.lrr=1' cannot be applied to .*: group.lrr is unknown; did you mean lr\?$"),
+        ("group.xyz=1", "group.xyz is unknown$"),
+        ("nothng=1", r"nothng is unknown; did you mean group.nothing\?$"),
+        ("smaples=1", r"smaples is unknown; did you mean --samples\?$"),
+        ("group.lr", "'group.lr' cannot .* must be key=value"),
+    ],
 )
 def test_an_override_that_fits_nothing_is_an_error(folder: Path, override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_config(folder, [override])
+        load_config(folder, [override], ["--samples"])
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ _SHARE = 0.6
 """Share of a device's memory that the servers take at most: the engine, which is not trained, needs the rest."""
 
 
+_OPTIONS = ("--bank", "--samples", "--greedy", "--output")
+
+
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
     parser = commands.add_parser(
@@ -45,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ValueError: If checkpoint, bank or overrides do not fit.
-        FileNotFoundError: If there is no such checkpoint.
+        FileNotFoundError: If there is no such checkpoint, or it has lost its models or another part.
         EvaluationError: If the evaluation changed the bank; the result is printed all the same.
     """
     from verl_comprl import train
@@ -64,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
     code = 0
     try:
         config = _config(checkpoint, options, folder)
+        _check_complete(checkpoint)
         if config.trainer.device == "cpu":  # a run on the CPU is evaluated there too
             os.environ.setdefault("VERL_PLATFORM", "cpu")
         train.prepare_environment()
@@ -84,13 +88,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_complete(checkpoint: Path) -> None:
+    """Refuse a checkpoint that cannot be loaded before anything is started for it."""
+    from verl_comprl.cli.export.checkpoint import Checkpoint
+    from verl_comprl.trainer.checkpoint.manifest import flaw
+
+    if loss := Checkpoint(checkpoint).loss:
+        raise FileNotFoundError(loss)
+    if wrong := flaw(checkpoint):
+        raise FileNotFoundError(f"checkpoint {checkpoint} is torn: {wrong}")
+
+
 def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
     """Return the run's configuration, changed so that it evaluates ``checkpoint`` and writes into ``folder`` only."""
     from omegaconf import open_dict
 
     from verl_comprl.config.saved import load_config
 
-    config = load_config(checkpoint.parent, options.overrides)
+    config = load_config(checkpoint.parent, options.overrides, _OPTIONS)
     if options.bank and not config.comprl.experience:
         raise ValueError(f"--bank {options.bank}: the run had no experience; add comprl.experience=true to use a bank")
     sampling = config.actor_rollout_ref.rollout.val_kwargs

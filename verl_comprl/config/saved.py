@@ -1,15 +1,16 @@
 """The resolved configuration kept in a run's folder, from which ``comprl evaluate`` starts."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from verl_comprl.config.reading import leaves
 from verl_comprl.files import write_atomically
+from verl_comprl.nearest import did_you_mean
 from verl_comprl.record.redaction import REDACTED, SECRET_NAME, is_secret, text_redactor
 from verl_comprl.record.settings_file import SETTINGS as FILE
 from verl_comprl.record.settings_file import read_settings
@@ -97,12 +98,13 @@ def _without_secrets(resolved: Any, given: Any, clean: Callable[[str], str], *, 
     return clean(resolved) if isinstance(resolved, str) else resolved
 
 
-def load_config(folder: Path, overrides: Sequence[str] = ()) -> Any:
+def load_config(folder: Path, overrides: Sequence[str] = (), options: Iterable[str] = ()) -> Any:
     """Return the configuration of the run in ``folder`` with ``overrides``.
 
     Args:
         folder: The run's folder.
         overrides: ``key=value``, for existing keys only.
+        options: Options of the command, which may have been meant by a key that does not exist.
 
     Raises:
         FileNotFoundError: If the folder has none.
@@ -119,7 +121,18 @@ def load_config(folder: Path, overrides: Sequence[str] = ()) -> Any:
             if not assigned:
                 raise ValueError("it must be key=value")
             config = OmegaConf.merge(config, OmegaConf.from_dotlist([override]))
+        except (ConfigKeyError, ConfigAttributeError) as error:
+            raise ValueError(f"{override!r} cannot be applied to {file}: {_unknown(error, config, options)}") from error
         except (OmegaConfBaseException, ValueError) as error:
             raise ValueError(f"{override!r} cannot be applied to {file}: {str(error).splitlines()[0]}") from error
     OmegaConf.set_struct(config, False)
     return config
+
+
+def _unknown(error: OmegaConfBaseException, config: Any, options: Iterable[str]) -> str:
+    """Return the key that does not exist, with the nearest of its group; of all settings if it names no group."""
+    known = [str(name) for name in error.parent_node or ()]
+    if error.full_key == str(error.key):
+        plain: Any = OmegaConf.to_container(config)
+        known += [*(leaf for group, value in plain.items() for leaf, _ in leaves(str(group), value)), *options]
+    return f"{error.full_key} is unknown; {did_you_mean(str(error.key), known)}".rstrip("; ")

@@ -11,6 +11,7 @@ from chat_endpoint import ChatEndpoint, Messages, refusal
 from fake_embedder import FakeEmbedder
 
 from verl_comprl.cli.bank import embedder as bank_embedder
+from verl_comprl.cli.main import main
 from verl_comprl.extractor import offline
 from verl_comprl.extractor.trajectories import read_episodes
 
@@ -63,6 +64,24 @@ def episodes(tmp_path: Path) -> Path:
 
 def arguments(endpoint: ChatEndpoint, bank: Path, episodes: Path) -> list[object]:
     return ["distill", "--path", bank, "--episodes", episodes, "--endpoint", endpoint.url, "--model", "tiny"]
+
+
+def test_a_file_without_episodes_makes_no_bank(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.write_text("\n")
+    done = comprl_bank(*arguments(endpoint, tmp_path / "bank", file))
+    assert (done.code, done.err) == (2, f"comprl bank: --episodes {file} has no episode to distil\n")
+    assert not (tmp_path / "bank").exists() and not endpoint.requests
+
+
+@pytest.mark.parametrize("wrong", ["-5", "-0.1", "nan", "inf"])
+def test_a_temperature_that_no_endpoint_takes_is_refused(
+    wrong: str, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = map(str, [*arguments(endpoint, tmp_path / "bank", episodes), f"--temperature={wrong}"])
+    with pytest.raises(SystemExit) as ended:
+        main(["bank", *given])
+    assert ended.value.code == 2 and f"must not be negative, nan or infinite, got {wrong}" in capsys.readouterr().err
 
 
 def test_episodes_become_entries_with_their_provenance(

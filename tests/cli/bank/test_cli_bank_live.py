@@ -125,7 +125,8 @@ async def test_a_folder_held_by_a_process_that_cannot_be_reached(folder: Path, m
     done = comprl_bank("list", "--path", folder)
     assert time.perf_counter() - started < 30
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert f"is already open in process {os.getpid()}; end that first, or choose" in done.stderr
+    assert f"is already open in process {os.getpid()}; end that first, or choose another bank" in done.stderr
+    assert "--path" in done.stderr
     assert message in done.stderr
     await bank.close()
     assert comprl_bank("verify", "--path", folder).returncode == 0

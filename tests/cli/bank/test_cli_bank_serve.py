@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -109,6 +111,9 @@ async def test_an_agent_searches_and_asks_over_stdio(
         assert await titles(client, "door", limit=1) == ["red door"]  # it has helped
         assert await titles(client, "red door", task="lake") == ["lake"]
         assert await titles(client, "red door", task="nowhere") == []
+        unknown = await client.call_tool("search", {"query": "red door", "task": "hous"})
+        assert unknown.structured_content is not None
+        assert unknown.structured_content["note"] == "Nothing found: no entry has the task hous; did you mean house?"
 
         result = await client.call_tool("search_and_ask", {"query": "a lake with holes"})
         assert result.structured_content is not None
@@ -116,6 +121,7 @@ async def test_an_agent_searches_and_asks_over_stdio(
         assert "a lake with holes" in endpoints[1].requests[-1]["messages"][1]["content"]
         nothing = await client.call_tool("search_and_ask", {"query": "x", "task": "nowhere"})
         assert nothing.structured_content is not None and nothing.structured_content["entry_id"] is None
+        assert nothing.structured_content["answer"] == "Nothing found: no entry has the task nowhere"
 
         endpoints[1].failures += [refusal(400)]
         failed = await client.call_tool("search_and_ask", {"query": "a lake"})
@@ -133,6 +139,54 @@ async def test_without_an_extractor_there_is_only_search(arguments: list[str], b
     reopened = await ExperienceBank.open(BankConfig(path=str(bank)), None)  # the server has let the folder go
     assert [entry.retrievals for entry in reopened.entries()] == [0, 0, 0, 0]
     await reopened.close()
+
+
+async def test_servers_share_a_folder_and_keep_nobody_from_it(
+    arguments: list[str], bank: Path, comprl_bank: Callable[..., Any]
+) -> None:
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=variables())
+    # Both are started at once: one of them waits until the other has read the folder.
+    async with asyncio.timeout(120), Client(server) as first, Client(server) as second:
+        assert await titles(first, "lake", limit=1) == await titles(second, "lake", limit=1) == ["lake"]
+        assert (await asyncio.to_thread(comprl_bank, "list", "--path", bank)).code == 0
+        writer = await ExperienceBank.open(BankConfig(path=str(bank)), None)
+        await writer.delete([entry.id for entry in writer.entries()])
+        await writer.close()
+        assert await titles(first, "lake", limit=1) == ["lake"]  # as it was when the server was started
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a pseudo-terminal: the user's and the program's."""
+    user, program = pty.openpty()
+    yield user, program
+    os.close(user)
+    os.close(program)
+
+
+@pytest.mark.parametrize("ending", ["ctrl-d", "ctrl-c"])
+def test_on_a_terminal_it_says_what_it_waits_for(ending: str, arguments: list[str], terminal: tuple[int, int]) -> None:
+    user, program = terminal
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        env=variables(),
+        stdin=program,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        assert "Ctrl-D ends it, or use --transport http" in process.stderr.readline()
+        if ending == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+        else:
+            os.write(user, b"\x04")
+        try:
+            output, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    code, said = (0, "") if ending == "ctrl-d" else (130, "comprl bank: interrupted\n")
+    assert (process.returncode, errors, output) == (code, said, "")
 
 
 async def test_a_bank_on_a_qdrant_server_is_read_while_another_process_writes_it(

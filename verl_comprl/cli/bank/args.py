@@ -5,6 +5,7 @@ Owns the arguments. The commands are in the modules next to it, which are import
 
 import argparse
 import asyncio
+import math
 from pathlib import Path
 
 _DESCRIPTION = (
@@ -114,7 +115,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     serve = add(
         "serve",
         "serve the bank to agents over MCP: tools search and search_and_ask",
-        "The second needs an extractor (--endpoint, --model). Clients read only, and nothing is counted. Over HTTP, an "
+        "The second needs an extractor (--endpoint, --model). Clients read only, and nothing is counted. A folder is "
+        "read once, at the start, and not locked, so that others can use it. Over HTTP, an "
         "address other than the loopback needs a token in COMPRL_MCP_TOKEN.",
     )
     serve.add_argument("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s")
@@ -178,6 +180,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must not be negative, nan or infinite, got {text}")
+    return number
+
+
 def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument(
         "--endpoint",
@@ -192,7 +201,7 @@ def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
         metavar="NAME",
         help="environment variable with the endpoint's key (default: %(default)s)",
     )
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint's sampling (default: 1)")
+    parser.add_argument("--temperature", type=_temperature, default=1.0, help="of the endpoint's sampling (default: 1)")
     parser.add_argument("--max-tokens", type=_positive, default=4096, help="longest answer (default: 4096)")
     parser.add_argument(
         "--max-prompt-tokens",

@@ -18,6 +18,8 @@ async def distill(options: argparse.Namespace) -> int:
     """Distil the episodes of the file; exit code 1 if some failed, or were answered with what cannot be read."""
     config = bank_config(options)
     episodes = read_episodes(options.episodes)
+    if not episodes:
+        raise ValueError(f"--episodes {options.episodes} has no episode to distil")
     identity = await stored_embedding(config)
     if identity is None and options.embedder is None:
         options.embedder = "builtin"

@@ -31,17 +31,13 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
     Raises:
         StoreError: If the manager cannot be reached.
     """
-    try:
-        with (folder / ADDRESS_FILE).open("rb") as file:
-            # A cluster runs code of whoever has it: the address of another user's is not followed.
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                raise StoreError(f"{held}; it is another user's: read it as that user")
-            manager = json.loads(file.read())
-        outdated = manager["pid"] != int((folder / "lock").read_text())  # left by a run that was killed
-    except (OSError, ValueError, KeyError, TypeError):
-        raise held from None
-    if outdated:
+    address = _address(folder)
+    if address is None:
         raise held
+    manager, owner = address
+    # A cluster runs code of whoever has it: the address of another user's is not followed.
+    if owner != os.geteuid():
+        raise StoreError(f"{held}; it is another user's: read it as that user")
     try:
         host, _, port = manager["ray_address"].rpartition(":")
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()  # ray.init would retry for minutes
@@ -71,6 +67,22 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
         yield _LiveBank(actor, manager["pid"])
     finally:
         ray.shutdown()
+
+
+def is_open_in_a_run(folder: Path) -> bool:
+    """Tell whether a run holds the bank's folder, which is known to be in use, and not another command."""
+    return _address(folder) is not None
+
+
+def _address(folder: Path) -> tuple[dict[str, Any], int] | None:
+    """Return the address of the manager that holds the folder, and the user that wrote it; None if it is no run."""
+    try:
+        with (folder / ADDRESS_FILE).open("rb") as file:
+            manager, owner = json.loads(file.read()), os.fstat(file.fileno()).st_uid
+        # Another process has the lock now if a run was killed.
+        return (manager, owner) if manager["pid"] == int((folder / "lock").read_text()) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class _LiveBank:

@@ -15,7 +15,7 @@ from typing import Any
 
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries, print_fields
-from verl_comprl.cli.bank.source import BankSource, bank_config, reading
+from verl_comprl.cli.bank.source import BankSource, SearchSource, bank_config, reading
 from verl_comprl.display.printable import printable
 from verl_comprl.experience import Experience, TaskUsage
 from verl_comprl.experience.transfer.query_language import (
@@ -138,7 +138,7 @@ async def _search(source: BankSource, options: argparse.Namespace) -> int:
     there = any(map(meets, await source.entries()))  # otherwise ``reading`` has loaded no embedder
     hits = await matching_hits(source, options.query, options.limit, meets) if there else []
     if not hits:
-        print(f"nothing found{await _unknown_task(source, options.task)}", file=sys.stderr)
+        print(f"nothing found{await unknown_task(source, options.task)}", file=sys.stderr)
     elif options.json:
         for entry, score in hits:
             print(json.dumps({**entry_fields(entry), "score": score}))
@@ -151,7 +151,7 @@ def _searched(options: argparse.Namespace) -> Condition:
     return parse_where(options.where + ([] if options.task is None else [f"tasks={options.task}"]))
 
 
-async def _unknown_task(source: BankSource, task: str | None) -> str:
+async def unknown_task(source: SearchSource, task: str | None) -> str:
     """Return the end of a line that says that no entry has the task; "" if one has."""
     if task is None:
         return ""
@@ -159,7 +159,9 @@ async def _unknown_task(source: BankSource, task: str | None) -> str:
     return "" if task in known else f": no entry has the task {task}; {did_you_mean(task, known)}".rstrip("; ")
 
 
-async def matching_hits(source: BankSource, query: str, limit: int, meets: Condition) -> list[tuple[Experience, float]]:
+async def matching_hits(
+    source: SearchSource, query: str, limit: int, meets: Condition
+) -> list[tuple[Experience, float]]:
     """Return the ``limit`` best hits that meet the conditions, fetching more hits until there are enough."""
     asked = limit or max(1, len(await source.entries()))
     while True:

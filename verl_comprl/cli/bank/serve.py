@@ -4,18 +4,22 @@ Owns transport and access. On the loopback interface anybody on this machine may
 """
 
 import argparse
+import asyncio
 import hmac
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from contextlib import AsyncExitStack, redirect_stdout
 from functools import partial
 from typing import Any
 
+from verl_comprl.cli.bank.copied import sharing
 from verl_comprl.cli.bank.embedder import load_embedder
 from verl_comprl.cli.bank.endpoint import connect
-from verl_comprl.cli.bank.source import bank_config, reading
+from verl_comprl.cli.bank.source import bank_config
+from verl_comprl.errors import INTERRUPTED
 
 TOKEN = "COMPRL_MCP_TOKEN"
 """Environment variable with the token that clients must send."""
@@ -46,17 +50,34 @@ async def serve(options: argparse.Namespace) -> int:
         raise ImportError(f"serving a bank needs MCP 2 ({error}): pip install 'verl-comprl[mcp]'") from error
     async with AsyncExitStack() as stack:
         with redirect_stdout(sys.stderr):  # standard output is the client's
-            source = await stack.enter_async_context(reading(bank_config(options), partial(load_embedder, options)))
+            source = await stack.enter_async_context(sharing(bank_config(options), partial(load_embedder, options)))
             calls = None
             if options.endpoint:
                 endpoint, calls = await connect(options)
                 stack.push_async_callback(endpoint.close)
         server = make_server(source, calls)
         if options.transport == "stdio":
-            await server.run_stdio_async()
+            await _serve_stdio(server)
         else:
             await _serve_http(server, host, port, token)
     return 0
+
+
+async def _serve_stdio(server: Any) -> None:
+    if sys.stdin.isatty():
+        print(
+            "serving MCP on stdin and stdout, for an agent; Ctrl-D ends it, or use --transport http",
+            file=sys.stderr,
+            flush=True,
+        )
+    # The server reads its input in a thread, which nothing but a line or the end of the input can end.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _end)
+    await server.run_stdio_async()
+
+
+def _end() -> None:
+    print("comprl bank: interrupted", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)  # nothing is lost: the bank is only read
 
 
 def _check_access(host: str, token: str) -> None:

@@ -20,12 +20,8 @@ _UNLIMITED = 1_000_000_000
 """Capacity of banks opened here; a run applies its own capacity when it next adds an entry."""
 
 
-class BankSource(Protocol):
-    """Interface of the read commands to a bank. Every method may raise ``StoreError``."""
-
-    async def statistics(self) -> dict[str, Any]:
-        """Return the embedder's identity, and the counters if the bank is open in a run."""
-        ...
+class SearchSource(Protocol):
+    """A bank that can be searched. Every method may raise ``StoreError``."""
 
     async def entries(self) -> list[Experience]:
         """Return all entries, oldest first."""
@@ -33,6 +29,14 @@ class BankSource(Protocol):
 
     async def search(self, query: str, limit: int) -> list[tuple[Experience, float]]:
         """Return the most similar entries with their similarities, best first."""
+        ...
+
+
+class BankSource(SearchSource, Protocol):
+    """Interface of the read commands to a bank. Every method may raise ``StoreError``."""
+
+    async def statistics(self) -> dict[str, Any]:
+        """Return the embedder's identity, and the counters if the bank is open in a run."""
         ...
 
     async def snapshot(self, folder: Path) -> None:

@@ -4,12 +4,14 @@ import argparse
 import json
 import sys
 from contextlib import closing, suppress
+from typing import Any
 
 from env_adapters import TextEnvironment, make
 from verl_comprl.cli.environment_options import chosen_options
 from verl_comprl.display.printable import printable
 from verl_comprl.display.units import counted
 from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
 
 _PROMPT = "> "
 
@@ -27,8 +29,8 @@ def run(options: argparse.Namespace) -> int:
         observation, _ = environment.reset(seed=options.seed)
         for message in first_messages(environment, observation, options.experience):
             _show(message)
-        if environment.tools:
-            _show({"role": "tools", "content": "\n".join(map(json.dumps, environment.tools))})
+        if tools := offered_tools(environment, options.experience):
+            _show({"role": "tools", "content": "\n".join(map(json.dumps, tools))})
         _play(environment)
     return 0
 
@@ -40,6 +42,11 @@ def first_messages(environment: TextEnvironment, observation: str, experience: s
         {"role": "user", "content": environment.goal},
     ]
     return initial_messages(prompt, observation, experience)
+
+
+def offered_tools(environment: TextEnvironment, experience: str | None) -> list[dict[str, Any]]:
+    """Return the schemas that a model's chat template puts before the messages, as the agent loop hands them over."""
+    return [*environment.tools, *([] if experience is None else [SEARCH_AND_ASK_SCHEMA])]
 
 
 def _play(environment: TextEnvironment) -> None:

@@ -41,10 +41,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--output {options.output} must be a folder that is empty or does not exist")
     checkpoint = find_checkpoint(options.run_folder, options.step)
     parts = checkpoint.parts([options.only] if options.only else [*ROLES, "bank"])
-    if checkpoint.pruned and not options.only:
-        gone = " and no ".join(checkpoint.pruned)
-        why = "a run keeps the models of its latest checkpoints only (trainer.max_actor_ckpt_to_keep), the banks of all"
-        print(f"note: {checkpoint.folder.name} has no {gone} any more: {why}", file=sys.stderr)
+    if checkpoint.loss and not options.only:
+        print(f"note: {checkpoint.loss}", file=sys.stderr)
     # Complete or not at all: half a model would be loaded as one with random weights.
     scratch = output.with_name(f".{output.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)

@@ -10,13 +10,15 @@ import yaml
 from verl_comprl import __version__
 from verl_comprl.cli.evaluation_result import arms
 from verl_comprl.cli.export.checkpoint import Checkpoint
+from verl_comprl.config.tree import ComprlConfig
 
 _SUBTREES = {"actor": "actor_rollout_ref", "extractor": "extractor"}
-_ROLES = {
-    "actor": "It acts in environments, with or without one entry of experience in its first message.",
-    "extractor": "It reads finished episodes and writes experience for the actor, and answers the actor's questions "
-    "from an entry.",
+_WRITERS = {
+    "own": "a model that was not trained",
+    "endpoint": "a model behind an endpoint, which was not trained",
+    "actor": "the actor itself, with its present weights",
 }
+"""What the extractor of a run was if it was not trained, by ``comprl.extractor.backend``."""
 
 
 def write_card(folder: Path, checkpoint: Checkpoint, role: str, *, adapter: bool) -> None:
@@ -46,20 +48,57 @@ def _metadata(checkpoint: Checkpoint, role: str) -> Iterator[str]:
     fields: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["verl", "verl-comprl", "reinforcement-learning", "complementary-rl", role],
+        "tags": ["verl", "verl-comprl", "reinforcement-learning", *_method_tags(checkpoint), role],
     }
     if _is_on_the_hub(base):
         fields["base_model"] = base
     yield f"---\n{yaml.safe_dump(fields, sort_keys=False).strip()}\n---\n"
 
 
+def _method_tags(checkpoint: Checkpoint) -> list[str]:
+    return ["complementary-rl"] if checkpoint.settings is None or checkpoint.settings.experience else []
+
+
 def _description(checkpoint: Checkpoint, role: str) -> Iterator[str]:
-    yield f"# {role.capitalize()} of a Complementary RL run, step {checkpoint.step}\n"
+    settings = checkpoint.settings
+    run = "a Complementary RL run" if settings is None or settings.experience else "a run without experience"
+    yield f"# {role.capitalize()} of {run}, step {checkpoint.step}\n"
+    about = [_role(settings, role), *([] if settings is None else [_learning(checkpoint, settings)])]
     yield (
-        f"{_ROLES[role]} Actor and extractor were trained in one run around a shared bank of experience "
-        "([arXiv 2603.17621](https://arxiv.org/abs/2603.17621)), with "
-        f"verl-comprl {__version__} on [verl](https://github.com/verl-project/verl) {version('verl')}.\n"
+        f"{' '.join(about)} Made with verl-comprl {__version__}, an implementation of Complementary RL "
+        "([arXiv 2603.17621](https://arxiv.org/abs/2603.17621)), on [verl](https://github.com/verl-project/verl) "
+        f"{version('verl')}.\n"
     )
+
+
+def _role(settings: ComprlConfig | None, role: str) -> str:
+    if settings is None:
+        return f"It is the {role} of a run whose settings are not known."
+    if role == "actor":
+        if not settings.experience:
+            return "It acts in environments."
+        guided = "with" if settings.guided_fraction == 1 else "with or without"
+        return f"It acts in environments, {guided} one entry of experience in its first message."
+    distils = "reads finished episodes and writes experience for the actor" if settings.extractor.distill else ""
+    answers = "answers the actor's questions from an entry" if settings.search_and_ask.max_calls else ""
+    return f"It {', and '.join(filter(None, (distils, answers))) or 'writes nothing'}."
+
+
+def _learning(checkpoint: Checkpoint, settings: ComprlConfig) -> str:
+    """Say which models the run has trained, and where its experience came from."""
+    trained = checkpoint.trained
+    actor = "The actor was trained" if "actor" in trained else "The actor was not trained: its weights are the base's"
+    if not settings.experience:
+        return f"{actor}, without experience and extractor."
+    if len(trained) == 2:
+        learning = "Actor and extractor were trained in one run around a shared bank of experience"
+    elif "extractor" in trained:
+        learning = f"{actor}; the extractor was, in one run around a shared bank of experience"
+    else:
+        learning = (
+            f"{actor}. Its experience came from a bank, and the extractor was {_WRITERS[settings.extractor.backend]}"
+        )
+    return f"{learning}." if settings.extractor.distill else f"{learning}. The bank was given and did not grow."
 
 
 def _usage(adapter: bool) -> Iterator[str]:
@@ -82,12 +121,14 @@ def _training(checkpoint: Checkpoint, role: str) -> Iterator[str]:
     yield f"| base model | {base if _is_on_the_hub(base) else f'`{Path(base).name}` (a local folder)'} |"
     yield f"| arm | `{config.comprl.arm}` |"
     yield f"| actor steps | {checkpoint.step} |"
-    yield f"| learning rate | {subtree.actor.optim.lr:g} |"
+    trained = role in checkpoint.trained
+    yield f"| trained | {'yes' if trained else 'no'} |"
+    if trained:
+        yield f"| learning rate | {subtree.actor.optim.lr:g} |"
     if role == "actor":
         yield f"| prompts per step | {config.data.train_batch_size} |"
         yield f"| rollouts per prompt | {config.actor_rollout_ref.rollout.n} |"
-    else:
-        yield f"| trained | {'yes' if config.comprl.extractor.train else 'no'} |"
+    elif trained:
         yield f"| samples per update | {config.comprl.extractor.batch_size} |"
     yield ""
 

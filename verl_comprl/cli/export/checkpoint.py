@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.config.reading import read_settings
+from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.record import RunRecord
 from verl_comprl.trainer.checkpoint.folders import is_given_up
 from verl_comprl.trainer.checkpoint.manifest import flaw
@@ -38,6 +39,21 @@ class Checkpoint:
             return None
 
     @cached_property
+    def settings(self) -> ComprlConfig | None:
+        """The run's settings of ours; None if the checkpoint lies apart from its run."""
+        return None if self.config is None else read_settings(self.config)[0]
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The models that had learned in the run by then; none if the checkpoint lies apart from its run."""
+        if self.settings is None:
+            return ()
+        actor = self.config.trainer.critic_warmup <= self.step  # verl updates it from this step on
+        return ("actor",) * actor + ("extractor",) * (
+            self.settings.has_extractor_engine and self.settings.extractor.train
+        )
+
+    @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The run's first evaluation at this step: metrics by name, empty if there was none."""
         evaluations = RunRecord(self.folder.parent).evaluations()
@@ -48,8 +64,15 @@ class Checkpoint:
         """The models that this checkpoint had until the run removed them; every checkpoint has an actor at first."""
         if (self.folder / _FOLDERS["actor"]).is_dir():
             return ()
-        has_extractor = self.config is not None and read_settings(self.config)[0].has_extractor_engine
+        has_extractor = self.settings is not None and self.settings.has_extractor_engine
         return ("actor", "extractor") if has_extractor else ("actor",)
+
+    @property
+    def loss(self) -> str:
+        """What the run has removed of this checkpoint, and why, in words; "" if nothing."""
+        gone = " and no ".join(self.pruned)
+        why = "a run keeps the models of its latest checkpoints only (trainer.max_actor_ckpt_to_keep), the banks of all"
+        return f"{self.folder.name} has no {gone} any more: {why}" if gone else ""
 
     def parts(self, names: Sequence[str]) -> dict[str, Path]:
         """Return the folders of those parts that the checkpoint has.

@@ -16,7 +16,7 @@ def lock_bank(folder: Path) -> FolderLock:
         StoreError: If another process, or another part of this one, has it, or if it cannot be locked.
     """
     try:
-        return FolderLock(folder, what="experience bank folder", setting="comprl.bank.path", name=LOCK)
+        return FolderLock(folder, what="experience bank folder", setting="bank (comprl.bank.path, --path)", name=LOCK)
     except FolderLockError as error:
         hint = "" if isinstance(error, FolderInUse) else "; set comprl.bank.path to a folder on a local disk"
         raise StoreError(f"{error}{hint}") from error
