@@ -15,7 +15,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.compat import IncompatibleVerlError, check_symbols, import_verl
+from verl_comprl.compat import IncompatibleVerlError, check_symbols, import_verl, installed_verl
 from verl_comprl.config.arm_check import unknown_arms
 from verl_comprl.config.composing import composing_mistake, one_line, unknown_options
 from verl_comprl.config.reading import ConfigError, unknown_overrides
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not prepare_environment(cluster=_goes_to_cluster(given)):
             return 0
-        import_verl()  # Hydra says only that it cannot find verl's settings
+        installed_verl()
         return _compose_and_run(given)
     except IncompatibleVerlError as error:
         print(f"error: {error}")
@@ -287,6 +287,7 @@ def _compose_and_run(given: list[str]) -> int:
     try:
         entry()
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        import_verl()  # raises why Hydra cannot find verl's settings, which it does not say
         print(f"error: {composing_mistake(error)}")
         return 2
     return code

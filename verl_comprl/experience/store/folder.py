@@ -31,7 +31,7 @@ def check_bank_folder(folder: Path) -> None:
         StoreError: If it has none; names that of a run if it is the folder of one.
     """
     if not (folder / IDENTITY).exists():
-        raise StoreError(f"{folder} is not an experience bank: it has no {IDENTITY}{_bank_inside(folder)}")
+        raise StoreError(f"{folder} is not an experience bank: it has no bank.json{_bank_inside(folder)}")
 
 
 def bank_inside(folder: Path) -> Path | None:
