@@ -46,15 +46,23 @@ def test_a_missing_verl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_missing_symbol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "half_a_verl", ModuleType("half_a_verl"))
-    names = ("verl.trainer.ppo.core_algos:register_adv_est", "half_a_verl:Trainer.fit", "no_such_module_here:anything")
+    names = ("verl.trainer.ppo.core_algos:register_adv_est", "half_a_verl:Trainer.fit", "verl.no_such_module:anything")
     symbols = dict.fromkeys(names, "it trains")
     monkeypatch.setattr(compat, "REQUIRED_SYMBOLS", symbols)
     with pytest.raises(IncompatibleVerlError) as caught:
         check_symbols()
     message = str(caught.value)
     assert "half_a_verl:Trainer.fit (no such name; it trains)" in message
-    assert "no_such_module_here:anything (No module named 'no_such_module_here')" in message
+    assert "verl.no_such_module:anything (No module named 'verl.no_such_module')" in message
     assert "register_adv_est" not in message and message.startswith("verl 0.9.1 lacks")
+
+
+def test_three_missing_symbols_are_named_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "REQUIRED_SYMBOLS", {f"wsgiref:name_{number}": "it trains" for number in range(9)})
+    with pytest.raises(IncompatibleVerlError) as caught:
+        check_symbols()
+    assert str(caught.value).count("no such name") == 3 and caught.value.problem.endswith(" and 6 more")
+    assert caught.value.remedy == "pip install --force-reinstall --no-deps verl==0.9.1"
 
 
 def imported_of_verl(source: str) -> Iterator[str]:
@@ -124,7 +132,7 @@ def test_a_module_is_found_whether_or_not_it_was_imported(monkeypatch: pytest.Mo
     monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
     monkeypatch.delattr(wsgiref, "util", raising=False)
     monkeypatch.setattr(compat, "REQUIRED_SYMBOLS", dict.fromkeys(["wsgiref:util", "wsgiref:nothing"], "it trains"))
-    with pytest.raises(IncompatibleVerlError, match=r"needs: wsgiref:nothing \(no such name; it trains\)$"):
+    with pytest.raises(IncompatibleVerlError, match=r"needs: wsgiref:nothing \(no such name; it trains\): pip "):
         check_symbols()
 
 

@@ -76,8 +76,25 @@ def test_nothing_is_registered_with_an_unsupported_verl(monkeypatch: pytest.Monk
     assert hooked == []
 
 
-def test_a_failed_registration_is_the_cause_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_registration_is_the_cause_of_the_error() -> None:
+    program = """
+import sys
+sys.modules["verl_comprl.rollout.agent_loop"] = None
+from verl_comprl import plugin
+try:
+    plugin.verify()
+except RuntimeError as error:
+    print(type(error).__name__, type(error.__cause__).__name__, error)
+"""
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+    line = "RuntimeError ModuleNotFoundError registration of verl-comprl with verl failed: ModuleNotFoundError("
+    assert done.stdout.startswith(line) and done.stdout.endswith(" in verl_comprl.plugin\n")
+
+
+def test_a_registry_that_verl_lacks_is_a_fault_of_verl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "verl.workers.rollout.replica", None)
-    with pytest.raises(RuntimeError, match="registration of verl-comprl with verl failed") as caught:
+    with pytest.raises(
+        IncompatibleVerlError, match=r"verl-comprl needs: .*import of verl\.workers\.rollout\.replica halted"
+    ):
         plugin.verify()
-    assert isinstance(caught.value.__cause__, ImportError)

@@ -3,6 +3,8 @@
 Otherwise an incompatible verl would fail deep inside a worker.
 """
 
+import traceback
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
@@ -144,8 +146,22 @@ REQUIRED_SYMBOLS = {
 that are overridden or called. A few names occur nowhere else here: what they do is relied on."""
 
 
+_SHOWN = 3
+"""Missing symbols that an error names."""
+
+
 class IncompatibleVerlError(RuntimeError):
-    """verl is missing, or its version is not supported."""
+    """verl is missing, its version is not supported, or it cannot be imported."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        """Say what is wrong, and the command that mends it."""
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        """Return both on one line."""
+        return f"{self.problem}: {self.remedy}"
 
 
 def installed_verl() -> str:
@@ -157,32 +173,86 @@ def installed_verl() -> str:
     try:
         installed = version("verl")
     except PackageNotFoundError:
-        raise IncompatibleVerlError('verl is not installed: pip install "verl-comprl[cpu]" or "[gpu]"') from None
+        raise IncompatibleVerlError("verl is not installed", f"pip install verl=={SUPPORTED_VERL[-1]}") from None
     if installed not in SUPPORTED_VERL:
         raise IncompatibleVerlError(
-            f"verl {installed} is installed, verl-comprl works with {', '.join(SUPPORTED_VERL)}: "
-            f"pip install verl=={SUPPORTED_VERL[-1]}"
+            f"verl {installed} is installed, verl-comprl works with {', '.join(SUPPORTED_VERL)}",
+            f"pip install verl=={SUPPORTED_VERL[-1]}",
         )
     return installed
+
+
+def import_verl() -> None:
+    """Import verl, and Hydra, with which its config is composed.
+
+    Raises:
+        IncompatibleVerlError: If that cannot be done.
+    """
+    installed = installed_verl()
+    try:
+        import_module("hydra")
+        import_module("verl")
+    except Exception as error:  # a library that does not fit raises anything
+        raise _not_importable(installed, error) from error
 
 
 def check_symbols() -> None:
     """Import every verl symbol that we use; slow, so only for start-up and ``comprl doctor``.
 
+    After :func:`verl_comprl.plugin.verify`: what fails in a registration of ours is no fault of verl.
+
     Raises:
-        IncompatibleVerlError: If symbols are missing; names each with the reason.
+        IncompatibleVerlError: If symbols are missing; names the first with the reasons, or a library that verl lacks.
     """
-    missing = []
+    installed = installed_verl()
+    missing: dict[str, Exception] = {}
     for symbol, purpose in REQUIRED_SYMBOLS.items():
         module, _, name = symbol.partition(":")
         try:
             attrgetter(name)(_imported(module, name))
-        except ImportError as error:
-            missing.append(f"{symbol} ({error})")
         except AttributeError:
-            missing.append(f"{symbol} (no such name; {purpose})")
+            missing[symbol] = AttributeError(f"no such name; {purpose}")
+        except Exception as error:  # a library that does not fit raises anything
+            missing[symbol] = error
     if missing:
-        raise IncompatibleVerlError(f"verl {installed_verl()} lacks what verl-comprl needs: {'; '.join(missing)}")
+        raise _lacking(installed, missing)
+
+
+def _lacking(installed: str, missing: Mapping[str, Exception]) -> IncompatibleVerlError:
+    from verl_comprl.requirements import version_of  # not at the top, as below
+
+    library = next((error for error in missing.values() if _is_missing_library(error)), None)
+    if version_of("vllm") is None:  # verl says that it supports no version None
+        library = ModuleNotFoundError(name="vllm")
+    if library:  # alone, since the rest may follow from it
+        return _not_importable(installed, library)
+    shown = [
+        f"{symbol} ({(str(error) or repr(error)).splitlines()[0]})" for symbol, error in list(missing.items())[:_SHOWN]
+    ]
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return IncompatibleVerlError(
+        f"verl {installed} lacks what verl-comprl needs: {'; '.join(shown)}{more}",
+        f"pip install --force-reinstall --no-deps verl=={SUPPORTED_VERL[-1]}",
+    )
+
+
+def _is_missing_library(error: Exception) -> bool:
+    own = ("verl", "verl_comprl")
+    return isinstance(error, ModuleNotFoundError) and bool(error.name) and error.name.partition(".")[0] not in own
+
+
+def _not_importable(installed: str, error: Exception) -> IncompatibleVerlError:
+    # Not at the top: every process that imports verl imports this module, and nearly nothing else of ours.
+    from verl_comprl.requirements import install_command
+
+    if _is_missing_library(error):
+        library = getattr(error, "name", "")
+        return IncompatibleVerlError(
+            f"verl {installed} cannot be imported, {library} is missing", install_command(library)
+        )
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    raised_in = next((name for name in reversed(frames) if not name.startswith("importlib")), "verl")
+    return IncompatibleVerlError(f"verl {installed} cannot be imported: {error!r}", install_command(raised_in))
 
 
 def _imported(module: str, name: str) -> ModuleType:

@@ -6,11 +6,12 @@ of plugins; :func:`verify` raises them, and the launcher and ``comprl doctor`` c
 """
 
 import os
+import traceback
 from types import ModuleType
 
 from wrapt import register_post_import_hook
 
-from verl_comprl.compat import installed_verl
+from verl_comprl.compat import check_symbols, installed_verl
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, AGENT_LOOP, EXTRACTOR_LOSS, EXTRACTOR_ROLLOUT, FADING_LOSS, TRAINERS
 
 
@@ -68,8 +69,11 @@ def register() -> None:
 def verify() -> None:
     """Import verl's registries and check that all our names are in them.
 
+    To be called before anything else imports them: a registration that fails does so once.
+
     Raises:
         RuntimeError: If a name is missing, or a registration failed, which is then the cause of the error.
+        IncompatibleVerlError: If it failed because verl or a library of it is not as it should be.
     """
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     if policy != "auto" and "comprl" not in (name.strip() for name in policy.split(",")):
@@ -84,7 +88,10 @@ def verify() -> None:
         from verl.workers.rollout.base import _ROLLOUT_REGISTRY
         from verl.workers.rollout.replica import RolloutReplicaRegistry
     except Exception as error:
-        raise RuntimeError(f"registration of verl-comprl with verl failed: {error!r}") from error
+        check_symbols()  # the registrations do not run again, so that this finds what verl itself lacks
+        raise RuntimeError(
+            f"registration of verl-comprl with verl failed: {error!r} in {_module_of_ours(error)}"
+        ) from error
     registered = {
         "trainer": (TRAINERS, TRAINER_REGISTRY),
         "advantage estimator": ((ADVANTAGE_ESTIMATOR,), ADV_ESTIMATOR_REGISTRY),
@@ -96,6 +103,12 @@ def verify() -> None:
     missing = [f"{kind} {name!r}" for kind, (names, table) in registered.items() for name in names if name not in table]
     if missing:
         raise RuntimeError(f"verl-comprl is installed but not registered with verl: {', '.join(missing)} missing")
+
+
+def _module_of_ours(error: BaseException) -> str:
+    """Return the innermost of our modules in which an error was raised."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next(name for name in reversed(names) if name.startswith("verl_comprl."))
 
 
 register()

@@ -15,6 +15,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.compat import IncompatibleVerlError, check_symbols, import_verl, installed_verl
 from verl_comprl.config.arm_check import unknown_arms
 from verl_comprl.config.composing import composing_mistake, one_line, unknown_options
 from verl_comprl.config.reading import ConfigError, unknown_overrides
@@ -144,7 +145,6 @@ def _checked(config: Any, display: Any) -> Any | None:
     from hydra.errors import HydraException
 
     from verl_comprl import plugin
-    from verl_comprl.compat import check_symbols
     from verl_comprl.config.asynchrony import asynchrony_notes
     from verl_comprl.config.validation import check_cluster_slots
     from verl_comprl.config.variants import variant_notes
@@ -153,8 +153,8 @@ def _checked(config: Any, display: Any) -> Any | None:
     from verl_comprl.platform.ray_session import end_ray
 
     try:
-        check_symbols()
         plugin.verify()
+        check_symbols()
         with said_when_long("checking settings, models and tasks", display.note):  # a model's hub may be asked
             comprl = check_config(config)
         if detection.uses_cpu():
@@ -246,7 +246,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _compose_and_run(given) if prepare_environment(cluster=_goes_to_cluster(given)) else 0
+        if not prepare_environment(cluster=_goes_to_cluster(given)):
+            return 0
+        installed_verl()
+        return _compose_and_run(given)
+    except IncompatibleVerlError as error:
+        print(f"error: {error}")
+        return 2
     except KeyboardInterrupt:
         print("error: interrupted before the run began")
         return INTERRUPTED
@@ -281,6 +287,7 @@ def _compose_and_run(given: list[str]) -> int:
     try:
         entry()
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        import_verl()  # raises why Hydra cannot find verl's settings, which it does not say
         print(f"error: {composing_mistake(error)}")
         return 2
     return code

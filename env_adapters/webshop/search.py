@@ -4,6 +4,7 @@ Owns the ranking. Parameters and the limit of fifty results are those of upstrea
 text of each product.
 """
 
+import logging
 from collections.abc import Iterable
 
 import bm25s
@@ -14,6 +15,8 @@ from env_adapters.webshop.words import split_words
 
 HITS = 50
 """Maximum number of products in a search result."""
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it asks for its own debug lines
 
 _QUERY_LIMIT = 1000  # characters; the rest of a query is ignored
 

@@ -173,6 +173,17 @@ def odd_group(config: DictConfig) -> DictConfig:
     return config
 
 
+def test_what_is_missing_comes_first(config: DictConfig) -> None:
+    """The rest may follow from it, as the requests of a batch that nobody has chosen."""
+    config.actor_rollout_ref.model.path = config.data.train_files = None
+    config.data.train_batch_size = 1024
+    actor, files, batch, *others = mistakes(config)
+    assert actor.startswith("actor_rollout_ref.model.path is missing")
+    assert files.startswith("data.train_files is missing")
+    assert batch == "data.train_batch_size=1024 must be at most the number of tasks in data.train_files"
+    assert any("max_num_seqs" in line for line in others)
+
+
 def test_an_odd_group_has_no_halves(odd_group: DictConfig) -> None:
     (line,) = mistakes(odd_group)
     assert line == "actor_rollout_ref.rollout.n=7 is odd, but half of K rollouts are guided; use an even number"

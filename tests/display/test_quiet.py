@@ -1,5 +1,6 @@
 """Other libraries are quiet unless the user wants to hear them."""
 
+import os
 import subprocess
 import sys
 
@@ -25,3 +26,17 @@ print(os.environ.get("VERL_LOGGING_LEVEL"), os.environ.get("TQDM_DISABLE"))
 def test_what_is_printed(environment: dict[str, str], printed: str, warned: bool) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == printed and ("torchtitan" in done.stderr) == warned, done.stderr
+
+
+def test_attempts_to_reach_the_hub_are_not_shown() -> None:
+    program = """
+from verl_comprl.display.quiet import quiet_libraries
+quiet_libraries()
+from huggingface_hub.utils import logging
+logging.get_logger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+"""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("HF_HUB_VERBOSITY", "COMPRL_VERBOSE")
+    }
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -16,6 +16,7 @@ from verl_comprl.cli.parser import Parser
 from verl_comprl.display.printable import printable
 from verl_comprl.display.quiet import quiet_libraries
 from verl_comprl.errors import INTERRUPTED
+from verl_comprl.requirements import describe_missing
 
 COMMANDS = (train, watch, view, plot, evaluate, export, bank, data, env, doctor, completion)
 """In the order of the help."""
@@ -52,7 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     quiet_libraries()
     if given[:1] == ["train"]:  # everything after it is for Hydra
-        return train.run(given[1:])
+        try:
+            return train.run(given[1:])
+        except ModuleNotFoundError as error:  # of a library that it imports before it looks for verl
+            print(f"error: {describe_missing(error)}")
+            return 2
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion, which runs this program for its answers
         completion.complete(parser)
@@ -62,8 +67,9 @@ def _run(given: list[str]) -> int:
     except (ValueError, ImportError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _output_is_unread():
             raise
+        text = describe_missing(error) if isinstance(error, ImportError) else str(error)
         # It may quote a bank of somebody else.
-        print(printable(f"comprl {options.command}: {error}"), file=sys.stderr)
+        print(printable(f"comprl {options.command}: {text}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # also how a server is ended
         print(f"comprl {options.command}: interrupted", file=sys.stderr)

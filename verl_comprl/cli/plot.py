@@ -45,10 +45,8 @@ def run(options: argparse.Namespace) -> int:
     if options.output.exists() and not options.output.is_dir():
         raise ValueError(f"--output {options.output} is a file; name the folder of the figures")
     groups = group_runs([open_run(folder) for folder in options.runs], options.by)
-    try:
-        from verl_comprl.plot.figures import Drawing
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{error.name} is missing: pip install 'verl-comprl[plot]'") from error
+    from verl_comprl.plot.figures import Drawing  # after all mistakes of the user: it loads matplotlib
+
     for group in groups:
         if different := group.differences():
             shown = ", ".join(different[:4]) + (" …" if len(different) > 4 else "")

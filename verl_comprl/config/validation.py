@@ -46,15 +46,15 @@ def validate(config: DictConfig) -> ComprlConfig:
     comprl, mistakes = read_settings(config)
     mistakes += [
         *contradictions(config),
+        *_models(config, comprl.has_extractor_engine),  # first what has no default: the rest may follow from it
+        *_data(config),
         *_trainer(config),
         *asynchrony_mistakes(config, comprl),
         *_loggers(config),
-        *_models(config, comprl.has_extractor_engine),
         *_optimizers(config, comprl.has_extractor_engine),
         *_weight_sync(config, comprl.has_extractor_engine),
         *undividable(config, comprl),
         *_micro_batches(config),
-        *_data(config),
         *adapter_rank_mistakes(config),
         *separate_adapter_mistakes(config),
         *variant_mistakes(config, comprl),
@@ -282,6 +282,8 @@ def _enough_rows(data: DictConfig) -> Iterator[str]:
     from pyarrow.lib import ArrowException
 
     files = listed(data.train_files)
+    if not files:
+        yield f"data.train_batch_size={data.train_batch_size} must be at most the number of tasks in data.train_files"
     try:
         rows = sum(pq.read_metadata(file).num_rows for file in files)
     except (ArrowException, OSError):

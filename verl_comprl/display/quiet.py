@@ -9,6 +9,7 @@ VARIABLES = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TQ_LOGGING_LEVEL": "ERROR",
     "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_VERBOSITY": "error",  # without it each attempt to reach the hub is a line; the error says it once
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_DEDUP_LOGS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+from verl_comprl.compat import IncompatibleVerlError, import_verl
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.sweep.runs import Run, expand
@@ -44,10 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not prepare_environment():
         return 0
     try:
+        import_verl()
         given = read_runs(options.runs) if options.runs else [Run("")]
         runs = [expanded for each in given for expanded in expand(each, options.overrides)]
         records = run(runs, config_dir=options.config_dir, config_name=options.config_name, results=options.results)
-    except ConfigError as error:
+    except (ConfigError, IncompatibleVerlError) as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()))
         return 2
     except KeyboardInterrupt:

@@ -26,8 +26,8 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
 
     if not runs:
         raise ConfigError("a sweep needs at least one run")
-    check_symbols()
     plugin.verify()
+    check_symbols()
     pairs = list(zip(runs, configs, strict=True))
     # All comparisons come first: check_config completes a config.
     reasons: list[tuple[str, ...]] = []

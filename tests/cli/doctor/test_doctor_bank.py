@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from qdrant_double import QdrantDouble
 from verl_comprl.cli.doctor import bank as bank_checks
 from verl_comprl.cli.doctor.finding import Problem
 from verl_comprl.cli.doctor.setup import Setup
-from verl_comprl.experience import BankConfig, ExperienceBank
+from verl_comprl.cli.main import main
+from verl_comprl.experience import BankConfig, ExperienceBank, make_embedder
 
 
 def test_occupied_folder(doctor: Any, tmp_path: Path) -> None:
@@ -114,17 +116,51 @@ def test_another_embedder_than_that_of_a_bank_on_a_server() -> None:
     finally:
         double.close()
     command = f"comprl bank reembed --url {double.url} --collection mine"
-    assert caught.value.remedy == f"{command} --embedder tiny --embedder-url http://127.0.0.1:1/v1"
+    assert caught.value.remedy.startswith(f"{command} --embedder tiny --embedder-url http://127.0.0.1:1/v1 ")
+
+
+async def _make_bank(folder: Path) -> None:
+    await (await ExperienceBank.open(BankConfig(path=str(folder)), FakeEmbedder())).close()
 
 
 def test_wrong_embedding_identity(tmp_path: Path) -> None:
-    async def make() -> None:
-        await (await ExperienceBank.open(BankConfig(path=str(tmp_path / "bank")), FakeEmbedder())).close()
-
-    asyncio.run(make())
+    asyncio.run(_make_bank(tmp_path / "bank"))
     setup = Setup((f"comprl.bank.path={tmp_path}/bank",))
     setup.identity = {"model": "other", "dimension": 64}
     with pytest.raises(Problem) as caught:
         bank_checks.check_bank(setup)
     assert "'fake'" in str(caught.value) and "'other'" in str(caught.value)
-    assert caught.value.remedy == f"comprl bank reembed --path {tmp_path}/bank --embedder builtin"
+    assert caught.value.remedy.startswith(f"comprl bank reembed --path {tmp_path}/bank --embedder builtin ")
+
+
+@pytest.mark.slow
+def test_the_remedy_for_another_embedding_mends_it(tmp_path: Path) -> None:
+    """Model and weights are the same: the command must name what differs, an empty prompt too."""
+
+    async def make() -> None:
+        embedder = await make_embedder("builtin", device="cpu", documents="title", query_prompt="find: ")
+        await (await ExperienceBank.open(BankConfig(path=str(tmp_path / "a bank")), embedder)).close()
+
+    asyncio.run(make())
+    setup = Setup((f"comprl.bank.path='{tmp_path}/a bank'", "comprl.embedder.device=cpu"))
+    bank_checks.check_embedder(setup)
+    with pytest.raises(Problem, match="documents was 'title', is 'text', query_prompt was 'find: ', is ''") as caught:
+        bank_checks.check_bank(setup)
+    program, *arguments = shlex.split(caught.value.remedy)
+    assert program == "comprl" and main(arguments) == 0
+    assert "has 0 entries" in bank_checks.check_bank(setup)
+
+
+def test_a_place_that_the_run_would_refuse(doctor: Any, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("notes")
+    finding = doctor("bank", f"comprl.bank.path='{tmp_path}/a file'")
+    assert finding["status"] == "failed" and "is a file and not an experience bank" in finding["message"]
+    finding = doctor("bank", f"comprl.bank.path={tmp_path}")
+    assert finding["status"] == "failed" and "holds other files (a file)" in finding["message"]
+    assert finding["remedy"] == "comprl.bank.path=OTHER_FOLDER"
+    asyncio.run(_make_bank(tmp_path / "bank"))
+    finding = doctor("bank", f"comprl.bank.path={tmp_path}")  # the folder of a run instead of its bank
+    assert finding["status"] == "failed" and finding["remedy"] == f"comprl.bank.path={tmp_path}/bank"
+    assert doctor("bank", finding["remedy"])["status"] == "ok"
+    (tmp_path / "empty").mkdir()
+    assert "does not exist yet" in doctor("bank", f"comprl.bank.path={tmp_path}/empty")["message"]

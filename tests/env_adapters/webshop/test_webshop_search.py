@@ -1,5 +1,6 @@
 """WebShop's search: words, stems and ranking."""
 
+import logging
 import math
 import random
 from collections import Counter
@@ -93,3 +94,10 @@ def test_a_query_is_cut_after_a_thousand_characters() -> None:
 @given(st.text())
 def test_any_query_is_answered(query: str) -> None:
     assert set(SearchIndex(["red scarf", "blue hat 1"]).search(query)) <= {0, 1}
+
+
+def test_the_library_s_debug_lines_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)  # of the root, which does not hold back what a logger below asks for
+    caplog.handler.setLevel(logging.NOTSET)
+    SearchIndex(["a red shoe", "a blue hat"])
+    assert not [record for record in caplog.records if record.name == "bm25s"]

@@ -59,7 +59,7 @@ async def test_a_bank_embedded_otherwise_is_refused_until_it_is_embedded_again(t
     bank = await opened(tmp_path, "text")
     await apply(bank, RIGHT, SHORT)
     await bank.close()
-    with pytest.raises(StoreError, match="documents was None, is 'title'"):
+    with pytest.raises(StoreError, match="documents was 'text', is 'title'"):
         await opened(tmp_path, "title")
     bank = await opened(tmp_path, "text")
     await reembed(bank._ledger, embedder_of("title"))

@@ -7,6 +7,10 @@ import argparse
 import asyncio
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verl_comprl.cli.bank.read import Command
 
 _DESCRIPTION = (
     "Inspect, change, build and serve an experience bank. Name the bank by --path (the folder of an embedded bank) or "
@@ -167,16 +171,20 @@ def _add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative, got {number}")
-    return number
+    return _whole_number(text, 0)
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return _whole_number(text, 1)
+
+
+def _whole_number(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text}")
     return number
 
 
@@ -236,11 +244,24 @@ def _add_embedder(parser: argparse.ArgumentParser, default: str | None = None) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the selected sub-command of ``bank``."""
-    from verl_comprl.cli.bank import distill, read, serve, write
     from verl_comprl.experience import StoreError
 
-    commands = read.COMMANDS | write.COMMANDS | {"distill": distill.distill, "serve": serve.serve}
     try:
-        return asyncio.run(commands[options.action](options))
+        return asyncio.run(_command(options.action)(options))
     except StoreError as error:
         raise ValueError(str(error)) from error
+
+
+def _command(action: str) -> "Command":
+    """Import a sub-command; apart from the others, since some of them need an extra."""
+    if action == "distill":
+        from verl_comprl.cli.bank.distill import distill
+
+        return distill
+    if action == "serve":
+        from verl_comprl.cli.bank.serve import serve
+
+        return serve
+    from verl_comprl.cli.bank import read, write
+
+    return (read.COMMANDS | write.COMMANDS)[action]

@@ -4,8 +4,11 @@ Owns that choice. Opening the bank with the embedder checks that it fits the ban
 """
 
 import argparse
+import sys
+from functools import partial
 from typing import Any
 
+from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.experience import Embedder, make_embedder
 
 BUILTIN = "sentence-transformers/all-MiniLM-L6-v2"
@@ -22,6 +25,7 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
 
     Raises:
         ValueError: If the embedder cannot be loaded.
+        ImportError: If what it needs is not installed.
     """
     stored = identity.get("model", "")
     model = options.embedder or stored
@@ -30,13 +34,19 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
     if same and "weights" not in identity and not options.embedder_url:
         raise ValueError(f"embedder {model!r} was served by an endpoint; pass its address with --embedder-url")
     try:
-        return await make_embedder(
-            "builtin" if model == BUILTIN and not options.embedder_url else model,
-            url=options.embedder_url or "",
-            query_prompt=options.query_prompt or built.get("query_prompt"),
-            document_prompt=options.document_prompt or built.get("document_prompt"),
-            documents=options.documents or identity.get("documents", "text"),
-        )
-    except (OSError, ValueError, ImportError) as error:
+        with said_when_long(f"loading the embedder {model}", partial(print, file=sys.stderr)):  # a hub may be asked
+            return await make_embedder(
+                "builtin" if model == BUILTIN and not options.embedder_url else model,
+                url=options.embedder_url or "",
+                query_prompt=_given(options.query_prompt, built.get("query_prompt")),
+                document_prompt=_given(options.document_prompt, built.get("document_prompt")),
+                documents=options.documents or identity.get("documents", "text"),
+            )
+    except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"embedder {model!r} cannot be loaded: {reason}; choose another with --embedder") from error
+
+
+def _given(value: str | None, otherwise: str | None) -> str | None:
+    """Return the value of an argument, which may be empty, or what counts without it."""
+    return otherwise if value is None else value

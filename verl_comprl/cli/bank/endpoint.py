@@ -11,6 +11,7 @@ from verl_comprl.extractor.endpoint import Endpoint, EndpointError
 from verl_comprl.extractor.prompts import Message
 from verl_comprl.settings import mistakes
 
+_KEY_REFUSED = (401, 403)
 _CHARACTERS_PER_TOKEN = 3
 """Fewer than any common tokenizer has for English text, so that a prompt is rather cut too early than refused."""
 
@@ -54,10 +55,9 @@ async def connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls
         await endpoint.check()
     except EndpointError as error:
         reason = str(error.__cause__ or error).strip().split("\n")[0]
-        raise ValueError(
-            f"--endpoint {config.url} with --model {config.model}: {reason} (its key is read from "
-            f"{config.key_variable or 'nowhere'})"
-        ) from error
+        if getattr(error.__cause__, "status_code", None) in _KEY_REFUSED:
+            reason += f" (its key is read from {config.key_variable or 'nowhere'})"
+        raise ValueError(f"--endpoint {config.url} with --model {config.model}: {reason}") from error
     endpoint = Endpoint(config, key, sampling)  # the check has closed its connections
     calls = ExtractorCalls(
         EstimatedTokenizer(), endpoint, max_prompt_tokens=options.max_prompt_tokens, max_operations=3

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
+import shlex
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.experience import BankConfig, StoreError, make_embedder
 from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.store import open_store
-from verl_comprl.experience.store.embedded import EmbeddedStore
+from verl_comprl.experience.store.folder import IDENTITY, bank_inside, check_adoptable
 
 _SECONDS = 30.0
 _KEY_REFUSED = (401, 403)
@@ -21,8 +21,6 @@ _KEY_REFUSED = (401, 403)
 def check_embedder(setup: Setup) -> str:
     """Load the embedder and embed a text."""
     config = setup.comprl.embedder
-    if not config.url and find_spec("sentence_transformers") is None:
-        raise Problem("sentence-transformers is missing", "pip install 'verl-comprl[embed]'")
 
     async def embed() -> None:
         embedder = await make_embedder(**config.model_dump())
@@ -31,7 +29,11 @@ def check_embedder(setup: Setup) -> str:
 
     try:
         asyncio.run(embed())
-    except (OSError, ValueError, ImportError) as error:
+    except ImportError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):
+            raise
+        raise error.__cause__ from None  # which says what is missing, and has the command as its remedy
+    except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         status = getattr(error.__cause__, "status_code", None)  # of a server that answers
         raise Problem(f"comprl.embedder.model={config.model}: {reason}", _embedder_remedy(config, status)) from error
@@ -61,15 +63,19 @@ def check_bank(setup: Setup) -> str:
     if config.url:
         return asyncio.run(_server(config, setup))
     folder = Path(config.path)
-    if not (folder / "bank.json").exists():
-        return f"{folder} does not exist yet, the run makes it"
     try:
+        if not (folder / IDENTITY).exists():
+            check_adoptable(folder)
+            return f"{folder} does not exist yet, the run makes it"
         return asyncio.run(_open(config, setup.identity))
     except StoreError as error:
-        raise _problem(error, f"--path {folder}", setup, "comprl.bank.path=OTHER_FOLDER") from error
+        other = f"comprl.bank.path={bank_inside(folder) or 'OTHER_FOLDER'}"
+        raise _problem(error, f"--path {shlex.quote(config.path)}", setup, other) from error
 
 
 async def _engine() -> str:
+    from verl_comprl.experience.store.embedded import EmbeddedStore
+
     with tempfile.TemporaryDirectory() as folder:
         store = await EmbeddedStore.open(folder, embedding={"model": "none", "dimension": 4})
         await store.close()
@@ -115,10 +121,21 @@ def _start_qdrant(url: str) -> str:
 
 def _problem(error: StoreError, place: str, setup: Setup, otherwise: str) -> Problem:
     if "another embedder" in str(error):
-        embedder = setup.comprl.embedder
-        served = f" --embedder-url {embedder.url}" if embedder.url else ""
-        return Problem(str(error), f"comprl bank reembed {place} --embedder {embedder.model}{served}")
+        return Problem(str(error), f"comprl bank reembed {place} {_embedder_arguments(setup)}")
     return Problem(str(error), otherwise)
+
+
+def _embedder_arguments(setup: Setup) -> str:
+    """Return the arguments of the settings' embedder, with all for which the command would take what the bank has."""
+    embedder, identity = setup.comprl.embedder, setup.identity or {}
+    arguments = {
+        "--embedder": embedder.model,
+        "--embedder-url": embedder.url or None,
+        "--documents": embedder.documents,
+    }
+    arguments |= {f"--{kind}-prompt": identity.get(f"{kind}_prompt") for kind in ("query", "document")}
+    given = ((name, value) for name, value in arguments.items() if value is not None)
+    return " ".join(f"{name} {shlex.quote(value)}" for name, value in given)
 
 
 def check_endpoint(setup: Setup) -> str:

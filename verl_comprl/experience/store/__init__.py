@@ -4,7 +4,6 @@ from typing import Any
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.store.base import ExperienceStore
-from verl_comprl.experience.store.embedded import EmbeddedStore
 
 
 async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, read_only: bool) -> ExperienceStore:
@@ -23,6 +22,8 @@ async def open_store(config: BankConfig, identity: dict[str, Any] | None, *, rea
         from verl_comprl.experience.store.server import ServerStore  # the client takes a second to import
 
         return await ServerStore.open(config, embedding=identity, read_only=read_only)
+    from verl_comprl.experience.store.embedded import EmbeddedStore  # likewise; a bank on a server needs no engine
+
     return await EmbeddedStore.open(config.path, embedding=identity, create=not read_only)
 
 

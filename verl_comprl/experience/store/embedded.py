@@ -22,7 +22,7 @@ import qdrant_edge as edge
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
 from verl_comprl.experience.store.errors import StoreError
-from verl_comprl.experience.store.folder import check_adoptable, lock_bank
+from verl_comprl.experience.store.folder import IDENTITY, check_adoptable, check_bank_folder, lock_bank
 from verl_comprl.experience.store.payload import (
     KEYWORD_FIELDS,
     QUARANTINED,
@@ -86,8 +86,8 @@ class EmbeddedStore(ExperienceStore):
                 exist and must not be created, or holds other files than a bank's.
         """
         folder = Path(path)
-        if not (create and embedding) and not (folder / "bank.json").exists():
-            raise StoreError(f"{folder} is not an experience bank: it has no bank.json")
+        if not (create and embedding):
+            check_bank_folder(folder)
         store = cls(folder, embedding)
         try:
             await store._call(store._writer, store._open_shard)
@@ -279,7 +279,7 @@ class EmbeddedStore(ExperienceStore):
         return number
 
     def _open_shard(self) -> None:
-        identity = self._folder / "bank.json"
+        identity = self._folder / IDENTITY
         if identity.exists():
             stored = json.loads(identity.read_text(encoding="utf-8"))
             self.embedding = verified_embedding(f"experience bank {self._folder}", stored, self._wanted)
@@ -309,7 +309,7 @@ class EmbeddedStore(ExperienceStore):
     def _write_identity(self, number: int, embedding: dict[str, Any], *, creating: bool = False) -> None:
         identity = {"schema_version": SCHEMA_VERSION, "embedding": embedding, "shard": number}
         identity |= {"creating": True} if creating else {}
-        write_atomically(self._folder / "bank.json", json.dumps(identity, indent=1).encode())
+        write_atomically(self._folder / IDENTITY, json.dumps(identity, indent=1).encode())
 
     def _create_shard(self, number: int, dimension: int) -> edge.EdgeShard:
         vectors = edge.EdgeVectorParams(
@@ -325,7 +325,7 @@ class EmbeddedStore(ExperienceStore):
 
     def _abandon(self, number: int, shard: edge.EdgeShard) -> None:
         """Undo a replacement that has failed."""
-        if json.loads((self._folder / "bank.json").read_text(encoding="utf-8"))["shard"] == number:
+        if json.loads((self._folder / IDENTITY).read_text(encoding="utf-8"))["shard"] == number:
             self._write_identity(self._shard_number, self.embedding)  # it was written, but is perhaps not durable
         self._discard(number, shard)
 

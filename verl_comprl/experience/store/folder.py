@@ -6,7 +6,9 @@ from verl_comprl.experience.store.errors import StoreError
 from verl_comprl.folder_lock import FolderInUse, FolderLock, FolderLockError
 
 LOCK = "lock"
-_OWN = {LOCK, "bank.json.tmp", "address.json", "address.json.tmp"}
+IDENTITY = "bank.json"
+"""File that makes a folder a bank: its schema, its embedder, its live shard."""
+_OWN = {LOCK, f"{IDENTITY}.tmp", "address.json", "address.json.tmp"}
 
 
 def lock_bank(folder: Path) -> FolderLock:
@@ -22,13 +24,38 @@ def lock_bank(folder: Path) -> FolderLock:
         raise StoreError(f"{error}{hint}") from error
 
 
+def check_bank_folder(folder: Path) -> None:
+    """Check that ``folder`` has a bank.
+
+    Raises:
+        StoreError: If it has none; names that of a run if it is the folder of one.
+    """
+    if not (folder / IDENTITY).exists():
+        raise StoreError(f"{folder} is not an experience bank: it has no bank.json{_bank_inside(folder)}")
+
+
+def bank_inside(folder: Path) -> Path | None:
+    """Return the bank of a run if this is the folder of one with a bank."""
+    return folder / "bank" if (folder / "bank" / IDENTITY).exists() else None
+
+
+def _bank_inside(folder: Path) -> str:
+    inside = bank_inside(folder)
+    return f"; {inside} is one" if inside else ""
+
+
 def check_adoptable(folder: Path) -> None:
     """Check that a new bank can be put into ``folder``: later openings remove what they take for their own.
 
     Raises:
-        StoreError: If it holds other files.
+        StoreError: If it is a file, or holds other files.
     """
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file and not an experience bank; choose an empty or new folder")
+    if not folder.exists():
+        return
     if foreign := {path.name for path in folder.iterdir()} - _OWN:
         raise StoreError(
             f"{folder} holds other files ({min(foreign)}) and is not an experience bank; choose an empty or new folder"
+            f"{_bank_inside(folder)}"
         )
