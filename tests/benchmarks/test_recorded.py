@@ -151,7 +151,7 @@ def test_a_checkpoint_of_it_can_be_written_and_read(started: Any, tmp_path: Path
     saved: list[str] = []
     assert contents.save(tmp_path, 3, started.extractor, saved.append, 5.0)
     started.extractor.weight_version = 0
-    started.extractor.load(tmp_path / contents.EXTRACTOR_FOLDER, 1)
+    started.extractor.load(tmp_path / contents.EXTRACTOR, 1)
     assert saved and started.extractor.weight_version == 1
 
 

@@ -68,7 +68,7 @@ def start(cluster: None, config: DictConfig) -> Iterator[Start]:
         runtime.start(Engines())
         no_actor: Any = None
         runtime.connect(folder, no_actor)
-        runtime.begin()
+        runtime.begin(agent_loops=[])
         return runtime
 
     yield begin
