@@ -74,7 +74,7 @@ class Arm:
             learner = self.trainer.experience_runtime._learner
             update = learner._update_once
             learner._update_once = lambda: self._has_turn and update()
-        self.trainer.experience_runtime.begin()
+        self.trainer.experience_runtime.begin(training.agent_loops.agent_loop_workers)
         self.trainer.global_steps += 1
         self.trainer.on_train_begin()
 

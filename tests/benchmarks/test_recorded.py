@@ -140,7 +140,7 @@ def test_an_extractor_on_the_actors_slots_is_trained_in_its_turns_only(placement
     extractor = SimpleNamespace(train=True, slice_seconds=5.0)
     runtime._comprl = SimpleNamespace(extractor=extractor, shares_slots=placement == "shared")
     runtime._learner = Mock()
-    runtime.begin()
+    runtime.begin(agent_loops=[])
     runtime.take_turn()
     called = [name for name, *_ in runtime._learner.method_calls]
     assert called == (["take_turn"] if placement == "shared" else ["start"])
