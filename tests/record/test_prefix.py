@@ -1,4 +1,4 @@
-"""What a checkpoint notes of a file that is appended to afterwards."""
+"""The beginning of a file that is appended to, as a checkpoint notes it, is known again."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ class EngineWorker(DetachActorWorker):
         try:
             with leaving_together():
                 super().save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
-        except Exception:
+        except Exception:  # whatever it was is raised again
             if engine.is_param_offload_enabled:  # verl has brought the weights to the device
                 engine.to("cpu", model=True, optimizer=False, grad=False)
             raise

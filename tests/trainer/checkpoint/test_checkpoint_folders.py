@@ -9,35 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from written_checkpoints import PARTS, cut, fill, names, save, set_marker
 
 from verl_comprl.trainer.checkpoint import folders, manifest
 from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders
 from verl_comprl.trainer.checkpoint.manifest import MANIFEST, TornCheckpoint, flaw
 
-PARTS = ("actor", "data.pt", "comprl/bank")
 WEIGHTS = "actor/model_world_size_1_rank_0.pt"
-
-
-def fill(folder: Path, ranks: int = 1) -> None:
-    """Write what a checkpoint consists of."""
-    (folder / "comprl" / "bank").mkdir(parents=True)
-    (folder / "comprl" / "queue.jsonl").touch()  # nothing was waiting
-    (folder / "comprl" / "bank" / "manifest.json").write_text("{}")
-    (folder / "actor").mkdir()
-    for rank in range(ranks):
-        for kind in ("model", "optim", "extra_state"):
-            torch.save({"a": torch.arange(5)}, folder / "actor" / f"{kind}_world_size_{ranks}_rank_{rank}.pt")
-    torch.save({"place": 3}, folder / "data.pt")
-
-
-def save(run: Path, step: int, keep: int | None = None) -> Path:
-    folders = CheckpointFolders(run)
-    fill(folders.begin() / f"global_step_{step}")
-    return folders.finish(step, PARTS, keep)
-
-
-def names(run: Path) -> list[str]:
-    return sorted(path.name for path in run.iterdir() if (path / "actor").exists())
 
 
 def test_a_run_without_checkpoints_begins(tmp_path: Path) -> None:
@@ -86,10 +64,6 @@ def test_a_kill_while_it_is_written_costs_that_checkpoint(
     assert told == (expected if ending == "named" else [])
     assert save(tmp_path, 4) == CheckpointFolders(tmp_path).latest()
     assert not (tmp_path / ASIDE).exists()
-
-
-def cut(file: Path) -> None:
-    os.truncate(file, file.stat().st_size - 1)
 
 
 def grow(file: Path) -> None:
@@ -283,69 +257,12 @@ def test_the_one_before_is_there_until_the_new_one_is_complete(tmp_path: Path) -
     assert names(tmp_path) == ["global_step_4"]
 
 
-def test_a_run_that_goes_on_from_an_earlier_step_gives_up_the_later_ones(tmp_path: Path) -> None:
-    saved = [save(tmp_path, step) for step in (2, 4, 6)]
-    folders = CheckpointFolders(tmp_path)
-    folders.take_back(saved[0])
-    assert folders.latest() == saved[0]
-    save(tmp_path, 3, keep=2)  # of the later ones none counts, and none is removed before the run is there again
-    assert names(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4, 6)]
-    (saved[1] / "old").touch()
-    again = save(tmp_path, 4, keep=2)
-    assert again == saved[1] and not (again / "old").exists() and folders.latest() == again
-    folders.take_back(None)  # a new run in the same folder
-    assert folders.latest() is None
-
-
-def test_given_up_checkpoints_do_not_count_again_when_the_run_has_saved_beyond_them(tmp_path: Path) -> None:
-    saved = {step: save(tmp_path, step, keep=2) for step in (30, 40, 47)}
-    CheckpointFolders(tmp_path).take_back(saved[40])
-    latest = save(tmp_path, 50, keep=2)
-    assert names(tmp_path) == ["global_step_40", "global_step_50"]
-    assert (saved[47] / "comprl" / "bank" / "manifest.json").exists()
-    cut(latest / "data.pt")
-    assert CheckpointFolders(tmp_path).latest() == saved[40]
-
-
 @pytest.mark.parametrize("marker", [None, "", "four", "\x00\x00"])
 def test_without_a_marker_that_can_be_read_the_latest_counts(tmp_path: Path, marker: str | None) -> None:
     save(tmp_path, 2)
     latest = save(tmp_path, 4)
     set_marker(tmp_path, marker)
     assert CheckpointFolders(tmp_path).latest() == latest
-
-
-def set_marker(run: Path, text: str | None) -> None:
-    (run / MARKER).unlink()
-    if text is not None:
-        (run / MARKER).write_text(text)
-
-
-@pytest.mark.parametrize("marker", [None, "", "four", "6"])
-def test_what_was_given_up_does_not_count_again_whatever_becomes_of_the_marker(
-    tmp_path: Path, marker: str | None
-) -> None:
-    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
-    folders = CheckpointFolders(tmp_path)
-    folders.take_back(saved[2])
-    set_marker(tmp_path, marker)
-    assert folders.latest() == saved[2]
-    again = save(tmp_path, 4)
-    set_marker(tmp_path, marker)
-    assert folders.latest() == again
-    save(tmp_path, 8, keep=2)
-    assert names(tmp_path) == ["global_step_4", "global_step_8"]
-    folders.take_back(None)
-    set_marker(tmp_path, marker)
-    assert folders.latest() is None
-
-
-def test_a_checkpoint_that_was_given_up_counts_when_the_run_goes_on_from_it_after_all(tmp_path: Path) -> None:
-    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
-    folders = CheckpointFolders(tmp_path)
-    folders.take_back(saved[2])
-    folders.take_back(saved[4])
-    assert folders.latest() == saved[4]
 
 
 def test_a_checkpoint_of_plain_verl_counts_if_verls_marker_reaches_it(tmp_path: Path) -> None:

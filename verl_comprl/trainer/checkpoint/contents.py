@@ -232,7 +232,7 @@ def noted_events(folder: Path) -> Prefix | None:
     Returns:
         None if it has no bank, or does not say: earlier releases did not, nor does a manager that could not read them.
     """
-    file = folder / "comprl" / "manager.json"
+    file = folder / EXPERIENCE / "manager.json"
     noted = json.loads(file.read_bytes()).get("events") if file.exists() else None
     return Prefix(**noted) if noted else None
 

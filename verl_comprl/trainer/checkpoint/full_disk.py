@@ -1,4 +1,4 @@
-"""Whether a checkpoint could not be written because the disk, or the user's share of it, is full.
+"""Finds out whether a checkpoint could not be written because the disk, or the user's share of it, is full.
 
 The error alone does not tell: ``torch.save`` raises a ``RuntimeError`` about a stream, and an error of a Ray worker has
 lost its number. So what is left of the disk is tried as well, in the way that a quota notices.

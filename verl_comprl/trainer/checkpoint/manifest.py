@@ -1,4 +1,4 @@
-"""Whether a checkpoint is complete: the list of its files, written last, and what is wrong where they do not fit it.
+"""Tells whether a checkpoint is complete, by the list of its files, written last, and what is wrong where it is not.
 
 Sizes show what a kill or a full disk has cut; they are compared wherever a checkpoint is looked for. Content is
 compared only before a checkpoint is resumed, which reads every file anyway. The actor hardly waits for checksums:

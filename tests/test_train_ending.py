@@ -1,0 +1,87 @@
+"""The end of a run: bank and metrics backends, also those that fail or hang."""
+
+import re
+import signal
+import threading
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_comprl import training
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.under_way import under_way
+
+
+@pytest.mark.parametrize("broken", ["close", "finish"])
+def test_bank_and_metrics_are_both_ended_though_one_of_them_fails(monkeypatch, broken):
+    def end(name):
+        events.append(name)
+        if name == broken:
+            raise OSError(name)
+
+    @contextmanager
+    def phase(*_):
+        yield
+
+    events, begun = [], []
+    logger = SimpleNamespace(finish=lambda exit_code: end("finish"))
+    trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=lambda: end("close"), logger=logger)
+    trainer.total_training_steps = 40
+    run = object.__new__(training.Training)
+    run.config = OmegaConf.create({"trainer": {"val_only": True}})
+    run.trainer, run.agent_loops = trainer, object()
+    with pytest.raises(OSError, match=broken):
+        run.run(SimpleNamespace(phase=phase, announce=print), guided_fraction=None, on_start=begun.append)
+    assert events == ["close", "finish"] and begun == [40]
+
+
+def ending_run(finish):
+    """A run that has ended in order, whose metrics backends end with ``finish``."""
+    logger = SimpleNamespace(finish=finish)
+    trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=dict, logger=logger, total_training_steps=1)
+    run = object.__new__(training.Training)
+    run.config = OmegaConf.create({"trainer": {"val_only": True, "logger": ["console", "wandb"]}})
+    run.trainer, run.agent_loops = trainer, object()
+    said = []
+    display = SimpleNamespace(phase=lambda *_: nullcontext(), announce=said.append)
+    return partial(run.run, display, guided_fraction=None, on_start=lambda steps: None), said
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("catches", [False, True])
+def test_metrics_backends_that_hang_do_not_keep_a_run_from_ending(monkeypatch, catches):
+    """Also where a library catches what interrupts it."""
+    waits, codes = [], []
+
+    def finish(exit_code):
+        codes.append(exit_code)
+        with suppress(WaitTimeout) if catches else nullcontext():
+            threading.Event().wait()
+        waits.extend(under_way())
+        threading.Event().wait()
+
+    monkeypatch.setattr(training, "TRACKING_SECONDS", 0.1)
+    monkeypatch.setattr("verl_comprl.platform.waiting._AGAIN", 0.1)
+    run, said = ending_run(finish)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run()
+    assert codes == [0] and len(said) == 1
+    assert re.fullmatch(r"waited \S+ s for the metrics backends to finish; the run ends without .*wandb.*", said[0])
+    if catches:
+        assert [(wait.what, wait.stalled) for wait in waits] == [("waiting for the metrics backends to finish", None)]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_metrics_backends_at_once(number):
+    def finish(exit_code):
+        signal.raise_signal(number)
+        threading.Event().wait()
+
+    run, said = ending_run(finish)
+    run()
+    assert len(said) == 1 and "the run ends without them" in said[0]

@@ -1,0 +1,59 @@
+"""Checkpoints of a part of a run that was given up."""
+
+from pathlib import Path
+
+import pytest
+from written_checkpoints import cut, names, save, set_marker
+
+from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
+
+
+def test_a_run_that_goes_on_from_an_earlier_step_gives_up_the_later_ones(tmp_path: Path) -> None:
+    saved = [save(tmp_path, step) for step in (2, 4, 6)]
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(saved[0])
+    assert folders.latest() == saved[0]
+    save(tmp_path, 3, keep=2)  # of the later ones none counts, and none is removed before the run is there again
+    assert names(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4, 6)]
+    (saved[1] / "old").touch()
+    again = save(tmp_path, 4, keep=2)
+    assert again == saved[1] and not (again / "old").exists() and folders.latest() == again
+    folders.take_back(None)  # a new run in the same folder
+    assert folders.latest() is None
+
+
+def test_given_up_checkpoints_do_not_count_again_when_the_run_has_saved_beyond_them(tmp_path: Path) -> None:
+    saved = {step: save(tmp_path, step, keep=2) for step in (30, 40, 47)}
+    CheckpointFolders(tmp_path).take_back(saved[40])
+    latest = save(tmp_path, 50, keep=2)
+    assert names(tmp_path) == ["global_step_40", "global_step_50"]
+    assert (saved[47] / "comprl" / "bank" / "manifest.json").exists()
+    cut(latest / "data.pt")
+    assert CheckpointFolders(tmp_path).latest() == saved[40]
+
+
+@pytest.mark.parametrize("marker", [None, "", "four", "6"])
+def test_what_was_given_up_does_not_count_again_whatever_becomes_of_the_marker(
+    tmp_path: Path, marker: str | None
+) -> None:
+    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(saved[2])
+    set_marker(tmp_path, marker)
+    assert folders.latest() == saved[2]
+    again = save(tmp_path, 4)
+    set_marker(tmp_path, marker)
+    assert folders.latest() == again
+    save(tmp_path, 8, keep=2)
+    assert names(tmp_path) == ["global_step_4", "global_step_8"]
+    folders.take_back(None)
+    set_marker(tmp_path, marker)
+    assert folders.latest() is None
+
+
+def test_a_checkpoint_that_was_given_up_counts_when_the_run_goes_on_from_it_after_all(tmp_path: Path) -> None:
+    saved = {step: save(tmp_path, step) for step in (2, 4, 6)}
+    folders = CheckpointFolders(tmp_path)
+    folders.take_back(saved[2])
+    folders.take_back(saved[4])
+    assert folders.latest() == saved[4]
