@@ -237,8 +237,8 @@ def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:
 def test_an_address_that_was_passed_on_is_read(browser: Tab, page: Path) -> None:
     show(browser, page, "#0/bank%7C1/extractor", ".pane:nth-child(2) .list .row")
     assert browser.evaluate("[...document.querySelectorAll('select.run')].map(item => item.value)") == ["0", "1"]
-    for broken in ("#%", "#0/bank/%E0%A4%A"):
-        show(browser, page, broken, ".pane .tabs")
+    for broken, ready in (("#%", ".pane .tabs"), ("#0/bank/%E0%A4%A", ".detail .empty")):
+        show(browser, page, broken, ready)
         assert browser.problems == []
     assert texts(browser, ".detail .empty") == ["%E0%A4%A is not among the entries of this run."]
     choose(browser, "Search entries", "a|1/bank", "input")  # no second side
