@@ -242,3 +242,32 @@ def test_verls_pools_still_wait_for_their_slots_without_limit(monkeypatch: pytes
     )
     getattr(get, "__wrapped__", get)(base.RayResourcePool([1], name_prefix="any"), device_name="cpu")
     assert waits == [{}], "NOT NEEDED ANY MORE"
+
+
+@pytest.mark.slow
+def test_a_rank_of_verl_whose_disk_is_full_still_does_not_come_to_the_barrier_of_the_others(tmp_path: Path) -> None:
+    """What the ranks do instead: ``test_ranks.py``."""
+    program = """
+        import errno
+        import os
+
+        from torch import distributed
+        from verl.utils.checkpoint import fsdp_checkpoint_manager as module
+
+        calls = []
+        distributed.barrier = lambda *_: calls.append("barrier")
+        manager = object.__new__(module.FSDPCheckpointManager)
+        manager.rank = manager.world_size = 1
+        manager.checkpoint_save_contents = ["model"]
+        manager.previous_saved_paths, manager.model = [], object()
+
+        def full(*arguments, **options):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        module.get_fsdp_state_ctx = full
+        try:
+            manager.save_checkpoint("checkpoint", global_step=1)
+        except OSError as error:
+            print(error.strerror, calls)
+    """
+    assert run(tmp_path, program) == "No space left on device ['barrier']\n", "one before, none after"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 from arm_settings import CANARY, KEY
 
+from verl_comprl.cli.doctor.leftovers import files_in_use
 from verl_comprl.record import RunRecord
 from verl_comprl.record.reader import METRICS
 
@@ -123,8 +125,15 @@ def after_a_moment(find: Callable[[], list[str]]) -> list[str]:
 class Run:
     """A training run in a process of its own; everything it starts carries its marker in the environment."""
 
-    def __init__(self, folder: Path, *overrides: str, script: str = "") -> None:
-        """Start the launcher, or a test's ``script`` around it, which gets ``self.probe`` as its first argument."""
+    def __init__(self, folder: Path, *overrides: str, script: str = "", in_terminal: bool = False) -> None:
+        """Start the launcher, or a test's ``script`` around it, which gets ``self.probe`` as its first argument.
+
+        Args:
+            folder: Has models and data; the run's folder is made in it.
+            overrides: Of its config.
+            script: Name in ``tests/trainer``.
+            in_terminal: As the foreground job of a terminal, so that ``press_ctrl_c`` reaches all its processes.
+        """
         self.marker = uuid.uuid4().hex
         self.started = time.time()
         self.beside: list[subprocess.CompletedProcess[str]] = []
@@ -143,7 +152,20 @@ class Run:
             *overrides,
         ]
         with self.output.open("w") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=in_terminal,
+                # Whoever started the tests in the background has let them ignore it.
+                preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if in_terminal else None,
+            )
+
+    def press_ctrl_c(self) -> None:
+        """Send SIGINT to the run's process group, as a terminal does."""
+        os.killpg(self.process.pid, signal.SIGINT)
 
     def text(self) -> str:
         return self.output.read_text()
@@ -186,13 +208,15 @@ class Run:
 
     def _shared_memory(self) -> set[str]:
         """Files that were made since the start, and that no process uses: those of other runs are left out."""
-        found = {str(file) for file in SHARED_MEMORY.iterdir() if file.lstat().st_ctime >= self.started}
-        for process in Path("/proc").glob("[0-9]*") if found else ():
-            with contextlib.suppress(OSError):
-                maps = (process / "maps").read_text("utf-8", "replace")
-                opened = {os.readlink(file) for file in (process / "fd").iterdir()}
-                found -= {file for file in found if file in maps or file in opened}
-        return found
+        found = dict[tuple[int, int], str]()
+        for file in SHARED_MEMORY.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                status = file.lstat()
+                if status.st_ctime >= self.started:
+                    found[status.st_dev, status.st_ino] = str(file)
+        for used in files_in_use() if found else ():
+            found.pop(used, None)
+        return {*found.values()}
 
 
 def check_record(run: Path) -> None:

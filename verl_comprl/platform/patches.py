@@ -177,3 +177,19 @@ def accept_flush(logger: logging.Logger) -> None:
         info(message, *args, **{"stacklevel": 2, **options})
 
     logger.info = without_flush  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextmanager
+def barriers_replaced(meet: Callable[[], None]) -> Iterator[None]:
+    """For verl 0.9.1, whose engines meet at barriers while they write: a rank that failed does not come, others wait.
+
+    In a worker, in which nothing else meets at barriers meanwhile.
+    """
+    import torch.distributed as distributed
+
+    barrier = distributed.barrier
+    distributed.barrier = lambda *_, **__: meet()
+    try:
+        yield
+    finally:
+        distributed.barrier = barrier

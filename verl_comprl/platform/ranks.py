@@ -6,7 +6,8 @@ there, and whatever the workers are asked for next meets that barrier instead of
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from verl_comprl.platform.patches import barriers_replaced
 
 
 class OtherRankFailed(RuntimeError):
@@ -25,8 +26,6 @@ def leaving_together() -> Iterator[None]:
     """
     import torch.distributed as distributed
 
-    barrier = distributed.barrier
-
     def meet(failure: str | None = None) -> None:
         failures: list[str | None] = [None] * distributed.get_world_size()
         distributed.all_gather_object(failures, failure)
@@ -34,17 +33,12 @@ def leaving_together() -> Iterator[None]:
             rank, reason = next((rank, text) for rank, text in enumerate(failures) if text)
             raise OtherRankFailed(f"rank {rank} could not write its part: {reason}")
 
-    def meet_at_barrier(*_: Any, **__: Any) -> None:
-        meet()
-
-    distributed.barrier = meet_at_barrier
     try:
-        yield
+        with barriers_replaced(meet):
+            yield
         meet()
     except OtherRankFailed:
         raise
     except Exception as error:
         meet(f"{type(error).__name__}: {error}")
         raise
-    finally:
-        distributed.barrier = barrier

@@ -38,12 +38,12 @@ def unused_segments() -> dict[str, int]:
             status = path.lstat()
             if status.st_uid == os.getuid():
                 found[status.st_dev, status.st_ino] = str(path), status.st_blocks * 512
-    for file in _in_use() if found else ():
+    for file in files_in_use() if found else ():
         found.pop(file, None)
     return dict(found.values())
 
 
-def _in_use() -> Iterator[tuple[int, int]]:
+def files_in_use() -> Iterator[tuple[int, int]]:
     """Yield device and inode of the files that processes have mapped or open, as far as they can be seen.
 
     Not their names: a semaphore is mapped under a name that it had before its own.

@@ -1,0 +1,60 @@
+"""Ctrl-C in a terminal, which reaches every process of a run: while it starts, once in a step, and twice."""
+
+import time
+
+import pytest
+from running import Run, last_step, read_steps
+
+pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
+
+END_SECONDS = 240
+
+
+@pytest.fixture
+def run(folder):
+    started = []
+
+    def start():
+        started.append(Run(folder, f"trainer.default_local_dir={folder / 'ctrl_c'}", in_terminal=True))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+
+
+def ended(run: Run) -> str:
+    """Wait for its end, check that nothing is left, and return what it has printed."""
+    assert run.process.wait(timeout=END_SECONDS) == 130, run.text()
+    assert run.leftovers() == [], run.text()
+    assert "Traceback" not in run.text()
+    return run.text()
+
+
+def test_ctrl_c_once_saves_twice_does_not_and_neither_leaves_anything(folder, run):
+    metrics = folder / "ctrl_c/metrics.jsonl"
+
+    def steps() -> int:
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    starting = run()
+    starting.wait_until(lambda: len(starting.listening()) > 3)  # Ray is there, models are being loaded
+    starting.press_ctrl_c()
+    ended(starting)
+    assert steps() == 0
+
+    once = run()
+    once.wait_until(lambda: steps() > 0)
+    once.press_ctrl_c()
+    output, saved = ended(once), last_step(folder / "ctrl_c")
+    assert f"stopped after step {saved}; checkpoint in" in output
+    assert saved == steps()
+
+    twice = run()
+    twice.wait_until(lambda: steps() > saved)
+    twice.press_ctrl_c()
+    time.sleep(0.5)
+    twice.press_ctrl_c()
+    assert "interrupted; nothing was saved since the last checkpoint" in ended(twice)
+    assert last_step(folder / "ctrl_c") == saved
+    assert [line["step"] for line in read_steps(folder / "ctrl_c")][: saved + 1] == list(range(1, saved + 2))
