@@ -147,11 +147,17 @@ def chromium(path: str | None = None) -> Iterator[Tab]:
         )
         try:
             port = _port(Path(profile) / "DevToolsActivePort", process)
-            with connect(_address(port), max_size=None, proxy=None) as socket:
+            # Without pings: on a busy machine a tab may answer late, and a call has a limit of its own.
+            limits = {"open_timeout": START_SECONDS, "ping_interval": None, "max_size": None}
+            with connect(_address(port), proxy=None, **limits) as socket:
                 yield Tab(socket)
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _port(file: Path, process: subprocess.Popen) -> int:

@@ -54,10 +54,10 @@ def measure(tab: Tab, file: Path) -> dict[str, float]:
     shown = tab.evaluate("performance.now()")
     tab.wait(PAINTS)
     found = {"first_paint": tab.evaluate(PAINTS), "first_page": shown, "thread": 1000 * tab.thread_seconds()}
-    for page in ("bank", "episodes"):
+    for page, noun in (("bank", "entries"), ("episodes", "episodes")):
         started = tab.evaluate("performance.now()")
         tab.evaluate(f"location.hash = '#0/{page}'")
-        tab.wait("document.querySelectorAll('.list .row').length > 5")
+        tab.wait(f"document.querySelectorAll('.list[aria-label={noun}] .row').length > 5")
         found[f"{page}_list"] = tab.evaluate("performance.now()") - started
         found[f"{page}_search"] = tab.evaluate(SEARCH)
     return {name: value / 1000 for name, value in found.items()}

@@ -1,12 +1,11 @@
 """A made run, an untrusted one, and a headless Chromium that shows both."""
 
-import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import copy_changed
 from visits import no_browser
 
 from benchmarks.chromium import Tab, chromium, find_chromium
@@ -50,11 +49,7 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same kind of run, in which every text wants to get out of the page."""
     folder = tmp_path_factory.mktemp("viewer") / "evil"
     make_run(folder, steps=4, prompts=2, written=6, seed=4)
-    for file in folder.rglob("*.jsonl*"):
-        text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        lines = [poison(json.loads(line), "".join(EVIL)) for line in text.splitlines()]
-        done = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        file.write_bytes(gzip.compress(done) if file.suffix == ".gz" else done)
+    copy_changed(folder, folder, "**/*.jsonl*", lambda record: poison(record, "".join(EVIL)))
     return folder
 
 

@@ -1,24 +1,18 @@
 """Blocks hold what was put into them, in parts that can be found by row."""
 
-import base64
-import gzip
-import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from run_files import unpack
 
-from verl_comprl.viewer.blocks import ROW_BYTES, Block, RowBlocks, pack, table_blocks
+from verl_comprl.viewer.blocks import ROW_BYTES, RowBlocks, pack, table_blocks
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-
-
-def unpack(block: Block) -> Any:
-    return json.loads(gzip.decompress(base64.b64decode(block.text, validate=True)))
 
 
 @given(st.lists(JSON, max_size=8))

@@ -1,25 +1,24 @@
 """The page in a real browser: no errors, search, links, filters, two runs, and text that stays text."""
 
-import gzip
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from visits import choose, click, count, show, texts
+from run_files import Record, written_entries
+from visits import choose, click, counts, draw, read_rankings, show, texts
 
 from benchmarks.chromium import Tab
+from verl_comprl.record import RunRecord
 
 
 @pytest.fixture(scope="module")
-def episodes(made: Path) -> list[dict[str, Any]]:
-    files = sorted((made / "episodes").glob("*"))
-    return [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
+def episodes(made: Path) -> list[Record]:
+    return [*RunRecord(made).episodes()]
 
 
 @pytest.fixture(scope="module")
-def guided(episodes: list[dict[str, Any]]) -> dict[str, Any]:
+def guided(episodes: list[Record]) -> Record:
     """An episode that read an entry and asked a question."""
     return next(episode for episode in episodes if episode["guided"] and episode["tool_calls"])
 
@@ -29,7 +28,9 @@ def guided(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 def test_every_page_is_shown_without_an_error_or_a_request(browser: Tab, page: Path, run: int, place: str) -> None:
     browser.requests.clear()
     show(browser, page, f"#{run}/{place}", ".overview .ranking" if place == "overview" else ".list .row")
-    if place != "overview":
+    if place == "overview":
+        read_rankings(browser)
+    else:
         click(browser, ".list .row")
         browser.wait("document.querySelector('.detail header h2')")
         browser.wait("document.querySelector('.detail > .facts')")  # what is decompressed for it has come
@@ -52,8 +53,11 @@ def test_texts_of_a_run_are_shown_letter_by_letter(browser: Tab, page: Path, evi
 
 def test_a_script_in_the_page_cannot_run_even_if_it_got_in(browser: Tab, page: Path) -> None:
     show(browser, page, "#0/overview", ".overview")
-    browser.evaluate("document.body.insertAdjacentHTML('beforeend', \"<img src=x onerror='window.hacked = 9'>\")")
-    browser.evaluate("new Promise(done => setTimeout(done, 300))")
+    # Its own handler would have been called before the one that is added to it.
+    browser.evaluate(
+        "new Promise(done => { document.body.insertAdjacentHTML('beforeend', \"<img src=x onerror='window.hacked = 9'>"
+        "\"); document.body.lastChild.addEventListener('error', done); }).then(() => null)"
+    )
     assert browser.evaluate("window.hacked") is None and "Content Security Policy" in " ".join(browser.problems)
 
 
@@ -62,11 +66,11 @@ def test_leaving_a_page_for_another_is_no_error(browser: Tab, page: Path) -> Non
     for place, ready in (("bank", ".list .row"), ("overview", ".overview .u-wrap"), ("extractor", ".list .row")):
         browser.evaluate(f"location.hash = '#0/{place}'")
         browser.wait(f"document.querySelector({json.dumps(ready)})")
-        browser.evaluate("new Promise(done => setTimeout(done, 500))")  # sizes are observed later
+        draw(browser)  # sizes are observed later
     assert [problem[:60] for problem in browser.problems] == []
 
 
-def test_links_lead_from_an_episode_to_its_entry_and_back(browser: Tab, page: Path, guided: dict[str, Any]) -> None:
+def test_links_lead_from_an_episode_to_its_entry_and_back(browser: Tab, page: Path, guided: Record) -> None:
     show(browser, page, f"#0/episodes/{guided['id']}", ".detail .guide a")
     entry = guided["guide"]["entry"]
     click(browser, ".detail .guide a")
@@ -84,9 +88,7 @@ def test_links_lead_from_an_episode_to_its_entry_and_back(browser: Tab, page: Pa
     browser.wait(f"location.hash === '#0/bank/{entry}'")
 
 
-def test_an_entry_shows_its_origin_and_the_rewards_of_its_call(
-    browser: Tab, page: Path, guided: dict[str, Any]
-) -> None:
+def test_an_entry_shows_its_origin_and_the_rewards_of_its_call(browser: Tab, page: Path, guided: Record) -> None:
     show(browser, page, f"#0/bank/{guided['guide']['entry']}", ".detail .lineage a")
     call = guided["guide"]["call"]
     assert browser.evaluate("[...document.querySelectorAll('.detail .lineage a')].map(a => a.hash)").count(
@@ -99,9 +101,7 @@ def test_an_entry_shows_its_origin_and_the_rewards_of_its_call(
     browser.wait("document.querySelector('.detail .operation')")
 
 
-def test_an_episode_shows_experience_questions_and_what_carries_loss(
-    browser: Tab, page: Path, guided: dict[str, Any]
-) -> None:
+def test_an_episode_shows_experience_questions_and_what_carries_loss(browser: Tab, page: Path, guided: Record) -> None:
     show(browser, page, f"#0/episodes/{guided['id']}", ".detail .turns")
     assert guided["guide"]["text"].partition("\n")[2] in texts(browser, ".guide")[0]
     asked = [question for turn in guided["turns"] for question in turn["questions"]]
@@ -132,32 +132,31 @@ def test_spans_count_characters_as_python_does(browser: Tab, page: Path) -> None
 
 @pytest.mark.parametrize("words", ["corners MIDDLE", "wall", "going whole", "no such text anywhere"])
 def test_search_finds_what_the_entries_say(browser: Tab, page: Path, made: Path, words: str) -> None:
-    events = [json.loads(line) for line in (made / "experience.jsonl").read_text().splitlines()]
-    entries = {event["entry"]: event for event in events if event["event"] in ("written", "merged")}
+    entries = written_entries(made)
     holding = [
         event for event in entries.values()
         if all(word in f"{event['title']} {event['content']}".lower() for word in words.lower().split())
     ]  # fmt: skip
     show(browser, page, "#0/bank", ".list .row")
-    assert count(browser) == len(entries)
+    counts(browser, f"{len(entries)} entries")
     choose(browser, "Search entries", words, "input")
-    browser.wait(f"document.querySelector('.count').innerText === '{len(holding)} entries'")
+    counts(browser, f"{len(holding)} entries")
     assert browser.evaluate("location.hash").startswith("#0/bank?q=")  # so that it can be passed on as a link
 
 
-def test_search_of_episodes_reads_their_turns(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
+def test_search_of_episodes_reads_their_turns(browser: Tab, page: Path, episodes: list[Record]) -> None:
     holding = [episode for episode in episodes if "does not open. What now?" in json.dumps(episode)]
     show(browser, page, "#0/episodes?q=does%20not%20open.%20what%20now%3F", ".list")
     assert 0 < len(holding) < len(episodes)
-    browser.wait(f"document.querySelector('.count').innerText === '{len(holding)} episodes'")
+    counts(browser, f"{len(holding)} episodes")
 
 
-def test_filters_and_sorting(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
+def test_filters_and_sorting(browser: Tab, page: Path, episodes: list[Record]) -> None:
     show(browser, page, "#0/episodes", ".list .row")
     choose(browser, "Half", "guided")
     choose(browser, "Outcome", "success")
     wanted = [item for item in episodes if item["guided"] and item["outcome"]["success"]]
-    browser.wait(f"document.querySelector('.count').innerText === '{len(wanted)} episodes'")
+    counts(browser, f"{len(wanted)} episodes")
     choose(browser, "Sort", "advantage up")
     browser.wait("location.hash.includes('advantage+up')")
     first = min(wanted, key=lambda item: item["advantage"])
@@ -173,10 +172,9 @@ def test_the_list_of_entries_shows_the_ends_by_which_gains_are_sorted(browser: T
 
 
 def test_rankings_tell_entries_of_one_title_apart(browser: Tab, page: Path, made: Path) -> None:
-    events = [json.loads(line) for line in (made / "experience.jsonl").read_text().splitlines()]
-    entries = {event["entry"]: event for event in events if event["event"] in ("written", "merged")}
+    entries = written_entries(made)
     show(browser, page, "#0/overview", ".ranking li")
-    browser.wait("[...document.querySelectorAll('.ranking .content')].every(item => item.innerText !== '…')")
+    read_rankings(browser)
     shown = browser.evaluate(
         "[...document.querySelectorAll('.ranking li')].map("
         "item => [item.querySelector('a').hash.split('/').pop(), item.querySelector('.content').textContent])"
@@ -195,9 +193,8 @@ def test_a_narrow_list_cuts_the_tasks_and_not_how_often_an_entry_was_used(browse
 
 def test_a_step_of_the_timeline_shows_the_bank_as_it_was(browser: Tab, page: Path, made: Path) -> None:
     show(browser, page, "#0/bank?at=4", ".list .row")
-    metrics = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
-    size = next(line["data"]["comprl/bank/size"] for line in metrics if line["step"] == 4)
-    assert count(browser) == size
+    size = next(line["data"]["comprl/bank/size"] for line in RunRecord(made).metrics() if line["step"] == 4)
+    counts(browser, f"{size:.0f} entries")
     click(browser, ".chip")
     browser.wait("!location.hash.includes('at=')")
 
@@ -248,9 +245,10 @@ def test_an_address_that_was_passed_on_is_read(browser: Tab, page: Path) -> None
     assert browser.evaluate("document.querySelectorAll('.pane').length") == 1
 
 
-def test_a_long_list_holds_few_rows(browser: Tab, page: Path, episodes: list[dict[str, Any]]) -> None:
+def test_a_long_list_holds_few_rows(browser: Tab, page: Path, episodes: list[Record]) -> None:
     show(browser, page, "#0/episodes", ".list .row")
-    assert count(browser) == len(episodes) and browser.evaluate("document.querySelectorAll('.list .row').length") < 40
+    counts(browser, f"{len(episodes)} episodes")
+    assert browser.evaluate("document.querySelectorAll('.list .row').length") < 40
     browser.evaluate("document.querySelector('.list').scrollTop = 1e9")
     browser.wait(f"document.querySelector('.slot[aria-posinset=\"{len(episodes)}\"]')")
 

@@ -4,17 +4,15 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from visits import choose, click, count, show, texts
+from run_files import Record, written_entries
+from visits import choose, click, counts, search, show, texts
 
 from benchmarks.chromium import Tab
 from benchmarks.made_run import make_run
 from verl_comprl.record import RunRecord
 from verl_comprl.viewer.view import write_view
-
-Record = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def page(made: Path, evil: Path) -> Path:
 @pytest.fixture(scope="module")
 def entries(made: Path) -> list[Record]:
     """The events that wrote the entries."""
-    return [event for event in RunRecord(made).events() if event["event"] in ("written", "merged")]
+    return [*written_entries(made).values()]
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +135,6 @@ def filters_keep(
         counts(browser, f"{len(items)} {noun}")
 
 
-def counts(browser: Tab, expected: str) -> None:
-    """Wait until this is what stands above the list."""
-    browser.wait(f"document.querySelector('.count').innerText === {json.dumps(expected)}")
-
-
 def test_search_of_calls_reads_prompts_and_answers(browser: Tab, page: Path, calls: list[Record]) -> None:
     for words in (["episode", "succeeded."], ["unclosed"]):  # of a prompt, and of an answer that could not be parsed
         said = [json.dumps([call["messages"], call["answer"]]).lower() for call in calls]
@@ -161,9 +154,7 @@ def test_escape_closes_what_is_open_of_two_sides_the_right_one_first(browser: Ta
     for side in (2, 1):
         click(browser, f".pane:nth-child({side}) .list .row")
         browser.wait(f"document.querySelector('.pane:nth-child({side}) .detail .facts')")
-    choose(browser, "Search entries", "door", "input")  # the left side is drawn again, last of all
-    browser.wait("location.hash.includes('?q=door')")
-    count(browser)
+    search(browser, "entries", "door")  # the left side is drawn again, last of all
     left, _ = browser.evaluate("location.hash").split("|")
     press_escape(browser)
     browser.wait("document.querySelectorAll('.detail').length === 1")

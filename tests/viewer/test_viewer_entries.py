@@ -1,9 +1,8 @@
 """Lineage, fate and use of entries, from the events of a run."""
 
-import base64
-import gzip
-import json
 from typing import Any
+
+from run_files import unpack
 
 from verl_comprl.viewer.comparison import Tally
 from verl_comprl.viewer.entries import Entries
@@ -22,7 +21,7 @@ def read(entry: str, episode: str, success: bool, **more: Any) -> dict[str, Any]
 def rows(entries: Entries, free: dict[str, Tally] | None = None) -> dict[str, dict[str, Any]]:
     """Each entry's columns and details together, by id."""
     entries.compare(free or {})
-    index, *blocks = [json.loads(gzip.decompress(base64.b64decode(block.text))) for block in entries.blocks("e")]
+    index, *blocks = map(unpack, entries.blocks("e"))
     details = [detail for block in blocks for detail in block]
     columns = index["columns"]
     cells = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

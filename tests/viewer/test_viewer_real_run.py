@@ -4,20 +4,18 @@ from collections import defaultdict
 from math import hypot
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
-from visits import choose, click, count, hashes, show, texts
+from run_files import Record, written_entries
+from visits import choose, click, counts, hashes, read_rankings, show, texts
 
 from benchmarks.chromium import Tab
-from verl_comprl.algorithm.interval import effective_count, wilson_interval
+from verl_comprl.algorithm.interval import pooled_interval
 from verl_comprl.record import RunRecord
 from verl_comprl.viewer.view import write_view
 
 RUN = Path(__file__).parents[2] / "examples/run"
 RANKINGS = {"Helped most": ".cards > :nth-child(3)", "Misled most": ".cards > :nth-child(4)"}
-
-Record = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +40,8 @@ def entries(episodes: dict[str, Record]) -> list[Record]:
             guided[episode["guide"]["entry"]].append(episode)
         elif episode["kind"] == "training":
             free[episode["prompt"]].append(episode["outcome"]["success"])
-    written = [event for event in RunRecord(RUN).events() if event["event"] == "written"]
-    return [event | worth(guided[event["entry"]], free) for event in written if len(guided[event["entry"]]) >= 3]
+    written = written_entries(RUN)
+    return [event | worth(guided[id], free) for id, event in written.items() if len(guided[id]) >= 3]
 
 
 def worth(guided: list[Record], free: dict[str, list[bool]]) -> Record:
@@ -52,9 +50,8 @@ def worth(guided: list[Record], free: dict[str, list[bool]]) -> Record:
     others = [(prompt, success) for prompt in dict(outcomes) for success in free[prompt]]
     rate = fmean(success for _, success in outcomes)
     other = fmean(fmean(free[prompt]) for prompt, _ in outcomes)
-    count, free_count = effective_count(outcomes), effective_count(others)
-    lowest, highest = wilson_interval(rate * count, count)
-    free_lowest, free_highest = wilson_interval(other * free_count, free_count)
+    lowest, highest = pooled_interval(outcomes)
+    free_lowest, free_highest = pooled_interval(others, other)
     return {
         "uses": len(outcomes),
         "rate": rate,
@@ -91,7 +88,7 @@ def test_from_an_entry_of_a_ranking_to_the_rewards_of_the_call_that_wrote_it(
 
 def ranking_shows(browser: Tab, title: str, ranking: list[Record]) -> None:
     card = RANKINGS[title]
-    browser.wait(f"[...document.querySelectorAll('{card} .content')].every(item => item.innerText !== '…')")
+    read_rankings(browser, card)
     assert texts(browser, f"{card} h2") == [title] and len(ranking) == 6
     assert hashes(browser, f"{card} .ranking a") == [f"#0/bank/{entry['entry']}" for entry in ranking]
     assert texts(browser, f"{card} .ranking a") == [entry["title"] for entry in ranking]
@@ -148,11 +145,15 @@ def test_its_lists_hold_everything_that_was_recorded(
     browser: Tab, real_page: Path, episodes: dict[str, Record]
 ) -> None:
     record = RunRecord(RUN)
-    entries = {event["entry"] for event in record.events() if event["event"] in ("written", "merged")}
-    for place, expected in (("bank", len(entries)), ("episodes", len(episodes)), ("extractor", len([*record.calls()]))):
+    entries, calls = written_entries(RUN), [*record.calls()]
+    for place, noun, rows in (
+        ("bank", "entries", entries),
+        ("episodes", "episodes", episodes),
+        ("extractor", "calls", calls),
+    ):
         show(browser, real_page, f"#0/{place}", ".list .row")
-        assert count(browser) == expected > 0
+        counts(browser, f"{len(rows):,} {noun}")
     show(browser, real_page, "#0/episodes", ".list .row")
     choose(browser, "Kind", "evaluation")
     evaluations = sum(episode["kind"] == "evaluation" for episode in episodes.values())
-    browser.wait(f"document.querySelector('.count').innerText === '{evaluations} episodes'")
+    counts(browser, f"{evaluations} episodes")

@@ -1,6 +1,5 @@
 """The data that are collected of a run, against its files."""
 
-import base64
 import gzip
 import json
 import shutil
@@ -8,30 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import unpack
 
 from verl_comprl.algorithm.interval import effective_count, wilson_interval
+from verl_comprl.record import RunRecord
 from verl_comprl.viewer import run
 from verl_comprl.viewer.run import CollectedRun
 
 
 def collect(folder: Path, kept: int | None = None) -> dict[str, Any]:
     """Blocks of a run by name."""
-    blocks = CollectedRun(folder, "name", kept).blocks("r")
-    return {block.name: json.loads(gzip.decompress(base64.b64decode(block.text))) for block in blocks}
+    return {block.name: unpack(block) for block in CollectedRun(folder, "name", kept).blocks("r")}
 
 
 def details(blocks: dict[str, Any], table: str) -> list[Any]:
     return [row for name, rows in blocks.items() if name.startswith(f"r/{table}/") for row in rows]
 
 
-def lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    files = sorted((folder / name).glob("*"), key=lambda file: int(file.name.split("_")[1].split(".")[0]))
-    return [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
-
-
 def test_episodes_and_calls_are_all_there(made: Path) -> None:
     blocks = collect(made)
-    episodes, calls = lines(made, "episodes"), lines(made, "extractor_calls")
+    episodes, calls = [*RunRecord(made).episodes()], [*RunRecord(made).call_events()]
     assert details(blocks, "episodes") == episodes
     assert blocks["r/episodes"]["columns"]["id"] == [episode["id"] for episode in episodes]
     made_calls = [call["call"] for call in calls if call["event"] == "call"]
@@ -44,7 +39,7 @@ def test_episodes_and_calls_are_all_there(made: Path) -> None:
 
 def test_an_entrys_success_is_that_of_the_episodes_that_it_guided(made: Path) -> None:
     columns = collect(made)["r/entries"]["columns"]
-    episodes = lines(made, "episodes")
+    episodes = [*RunRecord(made).episodes()]
     used = 0
     for id, uses, rate, free in zip(*(columns[name] for name in ("id", "uses", "rate", "free")), strict=True):
         guided = [item for item in episodes if item["guide"] and item["guide"]["entry"] == id]
@@ -91,18 +86,18 @@ def test_the_heading_has_models_and_size(made: Path) -> None:
 def test_intervals_of_training_are_those_of_its_prompts(made: Path) -> None:
     curve = collect(made)["r"]["curves"][0]
     assert curve["title"] == "Success in training" and curve["note"] == "each step, 95 % intervals"
-    episodes = [item for item in lines(made, "episodes") if item["step"] == 6 and not item["guided"]]
-    outcomes = [(item["prompt"], item["outcome"]["success"]) for item in episodes]
-    free = next(item for item in curve["series"] if item["label"] == "without")
+    free = [item for item in RunRecord(made).episodes([6]) if not item["guided"]]
+    outcomes = [(item["prompt"], item["outcome"]["success"]) for item in free]
+    shown = next(item for item in curve["series"] if item["label"] == "without")
     count = effective_count(outcomes)
     expected = wilson_interval(count * sum(success for _, success in outcomes) / len(outcomes), count)
-    assert (free["low"][-1], free["high"][-1]) == pytest.approx(expected)
+    assert (shown["low"][-1], shown["high"][-1]) == pytest.approx(expected)
 
 
 def test_a_failed_episode_is_shown_and_counted_nowhere_else(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(made, folder)
-    failed = lines(made, "episodes")[0] | {"id": "broken_0", "status": "failed", "turns": [], "outcome": None}
+    failed = next(RunRecord(made).episodes()) | {"id": "broken_0", "status": "failed", "turns": [], "outcome": None}
     failed |= {"error": {"boundary": "environment", "type": "OSError", "text": "gone"}, "guide": None, "guided": False}
     with gzip.open(folder / "episodes" / "step_7.jsonl.gz", "wt") as file:
         file.write(json.dumps(failed) + "\n{torn")

@@ -25,8 +25,8 @@ def no_browser(environment: Mapping[str, str] = os.environ) -> NoReturn:
 
 def show(browser: Tab, page: Path, hash: str, ready: str) -> None:
     """Load the page at an address and wait for an element of it."""
-    browser.problems.clear()
     browser.call("Page.navigate", url="about:blank")
+    browser.problems.clear()  # after it: leaving the page before may have been one
     browser.size(1400, 900)
     browser.open(page, hash)
     browser.wait(f"location.href.endsWith({json.dumps(hash)}) && document.querySelector({json.dumps(ready)})")
@@ -52,7 +52,29 @@ def choose(browser: Tab, label: str, value: str, event: str = "change") -> None:
     browser.evaluate(f"{box}.value = {json.dumps(value)}; {box}.dispatchEvent(new Event('{event}', {{bubbles: true}}))")
 
 
-def count(browser: Tab) -> int:
-    """The number above the list, when the search has come to its end."""
-    browser.wait("!document.querySelector('.count').innerText.includes('searching')")
-    return int(texts(browser, ".count")[0].split()[0].replace(",", ""))
+def search(browser: Tab, noun: str, words: str) -> None:
+    """Type into a search and wait until it has begun and come to its end, as is said above the list."""
+    browser.evaluate(
+        "((place) => { window.said = []; new MutationObserver(() => said.push(place.innerText)).observe(place, "
+        "{subtree: true, childList: true, characterData: true}); })(document.querySelector('.count'))"
+    )
+    choose(browser, f"Search {noun}", words, "input")
+    browser.wait("said.some(text => text.includes('searching')) && !said.at(-1).includes('searching')")
+
+
+def counts(browser: Tab, expected: str) -> None:
+    """Wait until this is what stands above the list."""
+    browser.wait(f"document.querySelector('.count').innerText === {json.dumps(expected)}")
+
+
+def read_rankings(browser: Tab, card: str = ".card") -> None:
+    """Wait until the texts of the ranked entries have been read."""
+    browser.wait(
+        f"((texts) => texts.length && texts.every(item => item.innerText !== '…'))"
+        f"([...document.querySelectorAll({json.dumps(f'{card} .content')})])"
+    )
+
+
+def draw(browser: Tab) -> None:
+    """Let the browser draw twice: what follows from a change, such as sizes that are observed, has happened then."""
+    browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
