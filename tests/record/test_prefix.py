@@ -1,5 +1,6 @@
 """The beginning of a file that is appended to, as a checkpoint notes it, is known again."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,19 @@ def test_what_a_file_held_begins_it_after_lines_were_appended(
     content = b"\n" * padding + kept
     prefix = prefix_of(tmp_path_factory.mktemp("run"), content)
     assert prefix.size == len(content) and prefix.begins(content + later)
+
+
+def test_lines_that_are_appended_meanwhile_are_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Growing(io.BytesIO):
+        def seek(self, offset: int, whence: int = 0) -> int:
+            end = super().seek(offset, whence)
+            if whence == 2:
+                self.write(b"later\n")
+            return end
+
+    monkeypatch.setattr(Path, "open", lambda self, mode: Growing(b"first\n"))
+    prefix = Prefix.of(tmp_path / "lines.jsonl")
+    assert prefix.size == 6 and prefix.begins(b"first\nlater\n")
 
 
 @pytest.mark.parametrize("padding", [0, 2 * TAIL])

@@ -16,7 +16,7 @@ from verl_comprl.record.writer import MOST_WAITING, RecordWriter
 
 
 def written(writer: RecordWriter) -> dict[int, list[dict[str, Any]]]:
-    writer.close(10)
+    writer.close(60)
     return {step: list(decode(writer.files.read(step))) for step in writer.files.steps()}
 
 
@@ -40,15 +40,21 @@ def test_nothing_is_written_without_records(tmp_path: Path) -> None:
 def test_failures_are_counted_logged_once_and_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = RecordWriter(tmp_path / "episodes")
     (tmp_path / "episodes").write_text("a file is in the way")
+    done = threading.Event()
 
     def broken() -> Iterator[dict[str, Any]]:
         yield {"n": 1}
         raise RuntimeError("TransferQueue is gone")
 
+    def last() -> list[dict[str, Any]]:
+        done.set()  # writes are made in order, so those before it have ended
+        return []
+
     with caplog.at_level(logging.WARNING):
         writer.write(1, [{"n": 1}, {"n": 2}], 2)
         writer.write(2, broken, 5)
-        writer._waiting[-1].result(10)
+        writer.write(2, last, 0)
+        assert done.wait(60)
         (tmp_path / "episodes").unlink()
         writer.write(3, [{"n": 3}], 1)
         assert written(writer) == {3: [{"n": 3}]}
@@ -61,7 +67,7 @@ def test_a_disk_that_hangs_neither_blocks_nor_fills_the_memory(tmp_path: Path) -
     writer, there = RecordWriter(tmp_path), threading.Event()
 
     def slow() -> list[dict[str, Any]]:
-        assert there.wait(10)
+        assert there.wait(60)
         return [{}]
 
     for step in range(MOST_WAITING + 3):
@@ -71,15 +77,40 @@ def test_a_disk_that_hangs_neither_blocks_nor_fills_the_memory(tmp_path: Path) -
     assert len(written(writer)) == MOST_WAITING
 
 
+def test_what_is_not_written_in_time_or_comes_too_late_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer, begun, there = RecordWriter(tmp_path), threading.Event(), threading.Event()
+
+    def slow() -> list[dict[str, Any]]:
+        begun.set()
+        assert there.wait(60)
+        return [{}]
+
+    with caplog.at_level(logging.WARNING):
+        writer.write(1, slow, 1)
+        assert begun.wait(60)
+        writer.write(2, [{}, {}], 2)
+        writer.close(0.01)
+        assert writer.lost == 2
+        writer.write(3, [{}, {}, {}], 3)
+        assert writer.lost == 5
+        there.set()
+    (message,) = [record.getMessage() for record in ours(caplog)]
+    assert "closed" in message
+
+
 def test_a_process_ends_though_a_write_hangs(tmp_path: Path) -> None:
     program = f"""
 import threading
 from pathlib import Path
 from verl_comprl.record.writer import RecordWriter
 writer = RecordWriter(Path({str(tmp_path)!r}))
-writer.write(1, threading.Event().wait, 1)
+begun = threading.Event()
+writer.write(1, lambda: begun.set() or threading.Event().wait(), 1)
+assert begun.wait(60)
 writer.write(2, [{{}}], 1)
 writer.close(0.01)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
     assert list(tmp_path.iterdir()) == []

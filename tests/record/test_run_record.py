@@ -17,7 +17,7 @@ def add(folder: Path, step: int, *records: dict[str, Any]) -> None:
     StepFiles(folder).append(step, [encode(record) + b"\n" for record in records])
 
 
-def test_an_empty_folder_and_none(tmp_path: Path) -> None:
+def test_an_empty_folder_has_nothing_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     run = RunRecord(tmp_path)
     every = (run.episodes, run.calls, run.call_events, run.events, run.metrics, run.evaluations, run.failures)
     assert [list(read()) for read in every] == [[]] * 7 and run.steps() == []

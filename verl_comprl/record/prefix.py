@@ -27,7 +27,7 @@ class Prefix(NamedTuple):
             with file.open("rb") as lines:
                 size = lines.seek(0, 2)
                 lines.seek(max(0, size - TAIL))
-                return cls(size, crc32(lines.read(TAIL)))
+                return cls(size, crc32(lines.read(min(size, TAIL))))  # it may have grown since
         except FileNotFoundError:
             return cls(0, crc32(b""))
 

@@ -27,8 +27,8 @@ def is_secret(name: str, value: str) -> bool:
 def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
     """Return a function that replaces the environment's secrets in plain text with ``***``.
 
-    Also where they are part of JSON or of Python's ``repr``, and single lines of them: output is logged line by line,
-    and who prints a key leaves out the line break at its end.
+    It finds them in JSON and in Python's ``repr`` too, and single lines of a secret: output is logged line by line, and
+    a printed key often lacks the line break at its end.
     """
     secrets = _spellings(environment)
 
@@ -41,9 +41,10 @@ def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
 
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], bytes]:
-    """Return a function that does the same to the texts of a record, given and returned as a line of JSON.
+    """Return a function that replaces the environment's secrets in the texts of a record with ``***``.
 
-    Names and numbers stay, whatever a secret looks like: only the texts come from elsewhere.
+    The record is given and returned as a line of JSON. Names and numbers stay, whatever a secret looks like: only the
+    texts come from elsewhere.
     """
     redact = text_redactor(environment)
     # JSON spells each character by itself, so a line without any of these has no text with a secret. Looking for them

@@ -34,7 +34,9 @@ class RecordWriter:
         """
         self.files = StepFiles(folder)
         self._keep_steps = keep_steps
-        self._waiting: list[Future[None]] = []
+        self._waiting: list[tuple[Future[None], int]] = []
+        """Writes that have not ended, each with its number of records."""
+        self._closed = False
         self._orders: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
         # Not an executor: Python waits for the threads of one when it exits, and this one may hang for ever, in
         # TransferQueue or in the disk.
@@ -53,19 +55,22 @@ class RecordWriter:
             records: The records, or a function that returns them and is called in the thread.
             count: Their number, which is lost if anything fails.
         """
-        self._waiting = [future for future in self._waiting if not future.done()]
-        if len(self._waiting) >= MOST_WAITING:
-            self._lose(count, f"{MOST_WAITING} writes are waiting for the disk")
+        self._waiting = [(written, number) for written, number in self._waiting if not written.done()]
+        if self._closed or len(self._waiting) >= MOST_WAITING:
+            self._lose(count, "it is closed" if self._closed else f"{MOST_WAITING} writes are waiting for the disk")
             return
         written: Future[None] = Future()
-        self._waiting.append(written)
+        self._waiting.append((written, count))
         self._orders.put((written, partial(self._write, step, records, count)))
 
     def close(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for what is being written; nothing can be written afterwards."""
-        wait(self._waiting, timeout)
-        for written in self._waiting:
-            written.cancel()  # those that have not begun
+        self._closed = True
+        wait([written for written, _ in self._waiting], timeout)
+        for written, count in self._waiting:
+            if written.cancel():  # it has not begun
+                self._lose(count, f"it was closed after {timeout:g} s, before they were written")
+        self._waiting = []
         self._orders.put(None)
 
     def _work(self) -> None:

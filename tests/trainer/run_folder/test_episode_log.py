@@ -100,18 +100,23 @@ def test_records_that_the_thread_takes_while_they_are_listed_are_not_taken_again
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = EpisodeLog(tmp_path, RecordConfig())
-    listed, wait = queue.kv_list, threading.Event()
+    listed, wait, taken = queue.kv_list, threading.Event(), threading.Event()
     take = log._records
 
     def records(*arguments: Any) -> Any:
-        assert wait.wait(10)
+        assert wait.wait(60)
         return take(*arguments)
+
+    def last() -> list[dict[str, Any]]:
+        taken.set()  # writes are made in order, so those before it have ended
+        return []
 
     def slowly_listed() -> dict[str, dict[str, dict[str, Any]]]:
         found = listed()
         wait.set()
-        for written in log.writer._waiting if log.writer else ():
-            written.result(10)
+        assert log.writer
+        log.writer.write(1, last, 0)
+        assert taken.wait(60)
         return found
 
     monkeypatch.setattr(log, "_records", records)
