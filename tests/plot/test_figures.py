@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import halves, write_run
+from run_folders import append, halves, write_run
 
 from verl_comprl.curves.groups import Group, group_runs
 from verl_comprl.curves.run import open_run
@@ -87,13 +87,13 @@ def caption(folder: Path, counts: Mapping[str, int], window: int, name: str = "s
 def test_captions_explain_what_is_faint(name: str, tmp_path: Path) -> None:
     cases = {
         "one": ({"complementary": 1}, 4, "Faint: single steps of one run. Moving mean over 4 steps."),
-        "two": ({"complementary": 2}, 4, "Faint: each of two runs. Moving mean over 4 steps."),
+        "two": ({"complementary": 2}, 4, "Faint: each run. Moving mean over 4 steps."),
         "mixed": (
             {"complementary": 2, "offline": 1},
             4,
-            "Faint: each of two runs, single steps of one run. Moving mean over 4 steps.",
+            "Faint: each run, single steps of one run. Moving mean over 4 steps.",
         ),
-        "not smoothed": ({"complementary": 2, "offline": 1}, 1, "Faint: each of two runs."),
+        "not smoothed": ({"complementary": 2, "offline": 1}, 1, "Faint: each run."),
     }
     for folder, (counts, window, expected) in cases.items():
         assert caption(tmp_path / folder, counts, window, name) == expected
@@ -102,8 +102,21 @@ def test_captions_explain_what_is_faint(name: str, tmp_path: Path) -> None:
 def test_captions_of_evaluations_name_their_intervals_and_the_dashed_lines(tmp_path: Path) -> None:
     assert caption(tmp_path, {"complementary": 1, "baseline": 2}, 4, "evaluation") == (
         "Dashed: without experience, all episodes free. "
-        "Shaded, of a single run: 95 % Wilson interval over its episodes. Faint: each of two runs."
+        "Shaded, of a single run: 95 % Wilson interval over its episodes. Faint: each run."
     )
+
+
+def test_captions_leave_out_intervals_that_are_not_drawn(tmp_path: Path) -> None:
+    """Of three runs two have been evaluated, and the evaluation of a single one has no bounds."""
+    steps = {step: halves(0.5, 0.25) for step in (1, 2)}
+    folders = [write_run(tmp_path / str(seed), steps, seed=seed) for seed in range(3)]
+    append(folders[0], {2: {"comprl/eval/success_with": 0.5}})
+    append(folders[1], {2: {"comprl/eval/success_with": 0.75}})
+    alone = write_run(tmp_path / "alone", {1: {"comprl/eval/success_with": 0.5}}, arm="offline")
+    drawing = Drawing(group_runs([open_run(folder) for folder in [*folders, alone]]), 1)
+    figure = drawing._compare(FIGURES["evaluation"])
+    assert figure is not None
+    assert figure.get_supxlabel().replace("\n", " ") == "complementary (3 runs); offline (1 run). Faint: each run."
 
 
 def test_the_reward_has_bounds(tmp_path: Path) -> None:

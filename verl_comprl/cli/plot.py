@@ -6,8 +6,8 @@ from pathlib import Path
 
 _DESCRIPTION = (
     "Draw figures from the folders of runs, finished or not, as PNG and SVG: success in evaluations and in training, "
-    "guided against free, actions per episode, time, bank, and reward of the extractor. Runs of one arm are taken for "
-    "seeds of one thing: their mean is drawn with its 95 percent interval."
+    "guided against free, actions per episode, time, bank, and reward of the extractor. Runs of one arm count as seeds "
+    "of one experiment: their mean is drawn with its 95 percent interval."
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from verl_comprl.curves.bands import ENOUGH, Band, by_step, mean_band, moving_mean
+from verl_comprl.curves.bands import Band, by_step, mean_band, moving_mean
 from verl_comprl.curves.groups import Group
 from verl_comprl.curves.run import Series
 from verl_comprl.display.units import counted
@@ -28,10 +28,10 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonFigure:
     """A figure that compares groups of runs."""
 
-    what: str
+    title: str
     panels: tuple[Panel, ...]
     share: bool = False
     bounds: tuple[float, float] = (0.0, inf)
@@ -48,7 +48,7 @@ def _halves(what: str) -> tuple[Panel, Panel]:
 
 
 FIGURES = {
-    "evaluation": Comparison(
+    "evaluation": ComparisonFigure(
         "Success in evaluations",
         (
             Panel("with experience", "comprl/eval/success_with", "comprl/eval/success_without"),
@@ -57,12 +57,12 @@ FIGURES = {
         share=True,
         evaluated=True,
     ),
-    "success": Comparison("Success in training", _halves("success"), share=True),
-    "actions": Comparison("Actions per episode", _halves("actions")),
-    "rollout_time": Comparison(
+    "success": ComparisonFigure("Success in training", _halves("success"), share=True),
+    "actions": ComparisonFigure("Actions per episode", _halves("actions")),
+    "rollout_time": ComparisonFigure(
         "Seconds per step", (Panel("playing the episodes", "timing_s/gen"), Panel("whole step", "timing_s/step"))
     ),
-    "bank": Comparison(
+    "bank": ComparisonFigure(
         "Experience bank",
         (
             Panel("entries", "comprl/bank/size"),
@@ -70,7 +70,7 @@ FIGURES = {
         ),
         smooth=False,
     ),
-    "extractor_reward": Comparison(
+    "extractor_reward": ComparisonFigure(
         "Reward of the extractor",
         (Panel("mean over the outcomes of an update", "comprl/extractor/reward"),),
         bounds=(-1.0, 1.0),
@@ -126,7 +126,7 @@ class Drawing:
             figure = self._halves()
             yield GUIDED_FREE, save(figure, folder / GUIDED_FREE) if figure else []
 
-    def _compare(self, comparison: Comparison) -> Figure | None:
+    def _compare(self, comparison: ComparisonFigure) -> Figure | None:
         panels = []
         for panel in comparison.panels:
             lines = [
@@ -145,7 +145,7 @@ class Drawing:
         if not panels:
             return None
         shared = comparison.share or any(panel.reference for panel, _ in panels)
-        figure, axes = self._figure(len(panels), comparison.what, sharey=shared)
+        figure, axes = self._figure(len(panels), comparison.title, sharey=shared)
         for place, (panel, lines) in zip(axes, panels, strict=True):
             place.set_title(panel.title)
             draw_lines(place, [line for _, line in lines], share=comparison.share, bounds=comparison.bounds)
@@ -170,7 +170,7 @@ class Drawing:
         self._caption(figure, [(group, line) for group, lines in panels for line in lines])
         return figure
 
-    def _line(self, index: int, panel: Panel, comparison: Comparison) -> Line:
+    def _line(self, index: int, panel: Panel, comparison: ComparisonFigure) -> Line:
         group, runs, colour = self._groups[index], self._curves[index], self._colours[index]
         metric = panel.reference if panel.reference and group.is_reference else panel.metric
         seeds = [run[metric] for run in runs if metric in run]
@@ -210,12 +210,13 @@ class Drawing:
         parts = [f"{counts}."]
         if any(line.dashed for _, line in drawn):
             parts.append("Dashed: without experience, all episodes free.")
-        if any(len(group.runs) >= ENOUGH for group in groups):
+        shaded = {len(group.runs) > 1 for group, line in drawn if line.band.has_interval}
+        if True in shaded:
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
-        if evaluated and any(len(group.runs) == 1 for group in groups):
+        if False in shaded:
             parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
         behind = {len(line.behind) for _, line in drawn}
-        faint = ["each of two runs"] * any(count > 1 for count in behind) + ["single steps of one run"] * (1 in behind)
+        faint = ["each run"] * any(count > 1 for count in behind) + ["single steps of one run"] * (1 in behind)
         if faint:
             parts.append(f"Faint: {', '.join(faint)}.")
         if smooth and not evaluated and self._window > 1:
