@@ -19,7 +19,7 @@ def test_failures_of_all_steps_are_added_up_and_counters_taken_as_they_are() -> 
     }
     assert troubles([first, latest]) == [
         "the extractor cannot be asked",
-        "1 distillations given up",
+        "1 distillation given up",
         "3 rollouts failed: server",
         "3 calls of the manager failed: distill:Timeout [2J",
     ]

@@ -89,12 +89,22 @@ def test_a_step_that_the_manager_did_not_close_is_no_baseline(tmp_path: Path) ->
     steps = {1: STEPS[1], 2: halves(0.5, 0.25, collect_timeouts=1.0, extractor__updates=2.0)}
     page = shown(write_run(tmp_path / "run", steps), 120)
     assert row(page, "guided")[1:3] == ["50", "%"] and row(page, "extractor") == ["extractor", "2", "updates"]
-    assert row(page, "bank")[:3] == ["bank", "-", "entries"] and "1 steps that the manager did not close" in page
+    assert row(page, "bank")[:3] == ["bank", "-", "entries"] and "1 step that the manager did not close" in page
 
 
 def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
     page = shown(write_run(tmp_path / "run", {1: halves(0.5, 0.25, rollouts__failed__server=2.0)}), 80)
     assert "! 2 rollouts failed: server" in page and "train.log" in page.replace("\n", "")  # the path may be broken
+
+
+def test_a_folder_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    page = shown(write_run(tmp_path / "run\x1b[2J", {1: halves(0.5, 0.25, rollouts__failed__server=2.0)}), 200)
+    assert "\x1b" not in page and page.count("run [2J") == 2
+
+
+def test_a_step_without_its_memory_has_no_number(tmp_path: Path) -> None:
+    page = shown(write_run(tmp_path / "run", STEPS | {16: halves(0.5, 0.25)}), 120)
+    assert row(page, "memory of actor")[3] == "-" and "nan" not in page
 
 
 def test_a_low_terminal_shows_what_went_wrong_and_how_to_quit(tmp_path: Path) -> None:

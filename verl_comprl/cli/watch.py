@@ -17,7 +17,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("watch", help="show a running or finished run live", description=_DESCRIPTION)
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of the run")
-    parser.add_argument("--once", action="store_true", help="print the page once, as into a pipe")
+    parser.add_argument("--once", action="store_true", help="print the page once and exit, as a pipe gets it")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="time between two looks (default: %(default)s)"
     )

@@ -11,14 +11,15 @@ from rich.text import Text
 
 from verl_comprl.display.printable import printable
 from verl_comprl.display.units import duration, percent
+from verl_comprl.record.reader import TRAIN_LOG
 from verl_comprl.watch.sparkline import Sparkline
 from verl_comprl.watch.troubles import troubles
 from verl_comprl.watch.watched_run import RECENT, WatchedRun, recent_mean
 
 _WIDE, _NARROW = 96, 56
 """Columns from which there is room for remarks, and below which there is none for recent means."""
-_BESIDE_REMARKS = 50
-"""Columns of name, numbers and curve, which remarks leave free; one that is longer than the rest has more lines."""
+_BEFORE_REMARKS = 50
+"""Columns that remarks leave to name, numbers and curve; a remark that is longer than the rest has more lines."""
 _MODES = {"with": "with experience", "without": "without"}
 
 
@@ -170,7 +171,7 @@ class Page:
             }
             latest = {name: watched.state.metrics.get(metric) for name, metric in others.items()}
             remark = ", ".join(f"{name} {value:.1f} GB" for name, value in latest.items() if value is not None)
-            now = f"{device[-1]:.1f} GB"
+            now = f"{device[-1]:.1f} GB" if math.isfinite(device[-1]) else "-"
             yield Row("memory of actor", now, "", Sparkline(device, 0), remark, style="bold")
 
     def _latest(self, name: str, decimals: int = 0) -> str:
@@ -181,7 +182,8 @@ class Page:
         for line in lines:
             yield Text(f"! {line}", style="yellow")
         if lines:
-            yield Text(f"  the first traceback of each is in {self._watched.folder}/train.log", style="dim")
+            log = printable(str(self._watched.folder / TRAIN_LOG))
+            yield Text(f"  the first traceback of each is in {log}", style="dim")
 
     def _latest_line(self) -> Text:
         last = f"last line written {duration(self._watched.silence())} ago"
@@ -197,7 +199,7 @@ def _table(rows: Sequence[Row], width: int) -> Table:
         table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=True, style="cyan")
     if width >= _WIDE:
-        table.add_column(style="dim", max_width=width - _BESIDE_REMARKS)
+        table.add_column(style="dim", max_width=width - _BEFORE_REMARKS)
     for row in rows:
         cells: list[RenderableType] = [Text(row.name, style=row.style), row.now]
         if width >= _NARROW:

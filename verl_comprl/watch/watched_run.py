@@ -22,7 +22,7 @@ _QUIET = ("comprl/task/", "comprl/rollout/", "comprl/eval/")
 """Left out because there are many of them, and a long run has many steps."""
 _SHORTEST_SILENCE = 120.0
 """Seconds without a line in any file after which a run may have been stopped."""
-_SHORTEST_SILENCE_OF_A_START = 600.0
+_SILENCE_AT_START = 600.0
 """The same before the first step: models are loaded and workers started, and an evaluation may come first."""
 _PER_STEP = ("step", "testing", "save_checkpoint")
 
@@ -79,16 +79,16 @@ class WatchedRun:
     def status(self) -> str:
         """Return whether the run is running, as far as files can tell."""
         finished, unfinished = self._record("finished.json"), self._record("unfinished.json")
-        metrics = _written(self.folder / METRICS)
-        if unfinished and _written(self.folder / "unfinished.json") >= metrics:
+        metrics = _modified(self.folder / METRICS)
+        if unfinished and _modified(self.folder / "unfinished.json") >= metrics:
             reason = printable(str(unfinished.get("error", ""))).split("\n")[0]
             return str(unfinished.get("status", "unfinished")) + (f": {reason}" if reason else "")
-        if finished and _written(self.folder / "finished.json") >= metrics:
+        if finished and _modified(self.folder / "finished.json") >= metrics:
             return f"finished after {duration(float(finished.get('seconds', 0)))}"
         if self.total and self.state.step >= self.total:
             return "finished"
         silence = self.silence()
-        shortest = _SHORTEST_SILENCE if self.state.step else _SHORTEST_SILENCE_OF_A_START
+        shortest = _SHORTEST_SILENCE if self.state.step else _SILENCE_AT_START
         if silence > max(shortest, 5 * self.seconds_per_step()):
             return f"silent for {duration(silence)}"
         return "running" if self.state.step else "starting"
@@ -96,7 +96,7 @@ class WatchedRun:
     def silence(self) -> float:
         """Return the seconds since the run has written a line."""
         files = (METRICS, EVENTS, TRAIN_LOG)
-        return max(0.0, self._clock() - max(_written(self.folder / name) for name in files))
+        return max(0.0, self._clock() - max(_modified(self.folder / name) for name in files))
 
     def seconds_per_step(self, parts: tuple[str, ...] = ("step",)) -> float:
         """Return the mean of the recent steps; 0 if there is none."""
@@ -143,7 +143,7 @@ class WatchedRun:
         return record if isinstance(record, dict) else {}
 
 
-def _written(file: Path) -> float:
+def _modified(file: Path) -> float:
     try:
         return file.stat().st_mtime
     except OSError:
