@@ -41,6 +41,15 @@ def test_trials_of_one_task_by_hand() -> None:
     assert effective_count(trials) == pytest.approx(4.8)
 
 
+def test_weights_leave_fewer_trials_by_hand() -> None:
+    # Of 4.8, see above, with Kish's factor (3 + 1 + 1 + 1)² / (16 · (9 + 1 + 1 + 1)/4) = 36/48.
+    trials = [(task, float(n < wins)) for task, wins in enumerate((4, 3, 1, 0)) for n in range(4)]
+    assert effective_count(trials, {0: 3, 1: 1, 2: 1, 3: 1}) == pytest.approx(3.6)
+    assert pooled_interval(trials, 2 / 3, {0: 3, 1: 1, 2: 1, 3: 1}) == pytest.approx(wilson_interval(2.4, 3.6))
+    assert effective_count(trials, dict.fromkeys(range(4), 7)) == pytest.approx(4.8)
+    assert effective_count([("a", 1), *[("b", 0)] * 100], {"a": 100, "b": 1}) == pytest.approx(1)  # not less than one
+
+
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=60))
 def test_they_count_as_more_than_the_tasks_and_less_than_the_trials(trials: list[tuple[int, bool]]) -> None:
     assert len(dict(trials)) <= effective_count(trials) <= len(trials) + 1e-9

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_comprl.algorithm.interval import wilson_interval
 from verl_comprl.viewer.comparison import Comparison, Tally
 
 
@@ -43,6 +44,16 @@ def test_each_guided_episode_is_compared_with_its_own_prompt() -> None:
     comparison.add(False, "hard", Tally(4, 0))
     assert comparison.free_rate == 0.75 and comparison.free_count == 8
     assert comparison.gain == 0  # as good as the prompts let it be
+
+
+def test_a_prompt_that_counts_often_makes_the_interval_of_the_free_half_wider() -> None:
+    # Of the four free episodes of four prompts 4, 3, 1 and 0 succeed: 4.8 effective ones (test_interval.py). With 3, 1,
+    # 1 and 1 uses Kish's factor is 6² / (16 · 12/4) = 3/4, and their success (3 + 3/4 + 1/4) / 6.
+    comparison = Comparison()
+    for prompt, successes in enumerate((4, 4, 4, 3, 1, 0)):
+        comparison.add(True, f"prompt {max(0, prompt - 2)}", Tally(4, successes))
+    assert comparison.free_rate == pytest.approx(2 / 3)
+    assert comparison.free_interval == pytest.approx(wilson_interval(2.4, 3.6))
 
 
 def test_a_prompt_without_free_episodes_counts_as_a_use_only() -> None:

@@ -37,12 +37,19 @@ def test_an_interval_of_training_knows_which_rollouts_are_of_one_prompt() -> Non
 
 
 def test_pooled_steps_are_of_different_prompts_and_a_line_without_rollouts_is_none_of_them() -> None:
+    """Such as that of an evaluation with which a continued run begins."""
     count = 3 * POINTS - 1
     steps = [line(step, guided__success=step % 2, guided__rollouts=2) for step in range(1, count + 1)]
     trained = {(step, "guided"): 2 * [(f"prompt {step}", step % 2 == 1)] for step in range(1, count + 1)}
     guided = series(curves([*steps, line(count, bank__size=1)], [], trained), "Success in training")["with experience"]
-    assert (guided["low"][1], guided["high"][1]) == pytest.approx(wilson_interval(1, 3))
-    assert (guided["low"][-1], guided["high"][-1]) == pytest.approx(wilson_interval(1, 2))  # its third line has none
+    assert (guided["low"][0], guided["high"][0]) == pytest.approx(wilson_interval(1, 2))
+    assert (guided["low"][-1], guided["high"][-1]) == pytest.approx(wilson_interval(2, 3)) and guided["x"][-1] == count
+
+
+def test_evaluations_alone_do_not_pool_steps() -> None:
+    steps = [line(step, free__success=1, free__rollouts=8) for step in range(1, POINTS + 1)]
+    curve = curves([*steps, line(POINTS, eval__success_without=0.5)], [])[0]
+    assert curve["pooled"] == 1 and len(curve["series"][0]["x"]) == POINTS
 
 
 def test_what_intervals_cannot_know_is_said() -> None:

@@ -1,6 +1,6 @@
 """The page of a real run, ``examples/run``: what it shows is what was recorded."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from math import hypot
 from pathlib import Path
 from statistics import fmean
@@ -51,7 +51,7 @@ def worth(guided: list[Record], free: dict[str, list[bool]]) -> Record:
     rate = fmean(success for _, success in outcomes)
     other = fmean(fmean(free[prompt]) for prompt, _ in outcomes)
     lowest, highest = pooled_interval(outcomes)
-    free_lowest, free_highest = pooled_interval(others, other)
+    free_lowest, free_highest = pooled_interval(others, other, Counter(prompt for prompt, _ in outcomes))
     return {
         "uses": len(outcomes),
         "rate": rate,

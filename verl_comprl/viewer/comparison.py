@@ -1,5 +1,6 @@
 """Success of an entry's episodes against the free half of the same prompts."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import hypot
@@ -24,11 +25,6 @@ class Tally:
         """Count an episode."""
         self.count += 1
         self.successes += success
-
-    @property
-    def rate(self) -> float | None:
-        """Success rate, or None without episodes."""
-        return self.successes / self.count if self.count else None
 
 
 @dataclass
@@ -87,7 +83,8 @@ class Comparison:
         outcomes = [
             (prompt, number < free.successes) for prompt, free in self.free.items() for number in range(free.count)
         ]
-        return pooled_interval(outcomes, self.free_rate) if outcomes else None
+        uses = Counter(prompt for prompt, _ in self.matched)
+        return pooled_interval(outcomes, self.free_rate, uses) if outcomes else None
 
     @property
     def gain(self) -> float | None:

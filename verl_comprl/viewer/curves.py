@@ -11,7 +11,7 @@ POINTS = 40
 
 Metrics = Mapping[str, Any]
 Points = list[tuple[int, float, float | None, float | None]]
-Trained = Mapping[tuple[int, str], Sequence[Outcome]]
+OutcomesByStep = Mapping[tuple[int, str], Sequence[Outcome]]
 """Outcomes of the training episodes on record by step and half."""
 
 _BY_PROMPT = {
@@ -19,9 +19,10 @@ _BY_PROMPT = {
     "some": ", of rollouts where episodes are not on record",
     "none": " of rollouts, since episodes are not on record",
 }
-"""What an interval takes for independent: prompts, unless it says otherwise."""
+"""End of the note on training, by the points whose intervals treat prompts, not rollouts, as independent."""
 
 _WITH, _WITHOUT = "with experience", "without"
+_HALVES = {_WITH: "guided", _WITHOUT: "free"}
 
 
 class Measure(NamedTuple):
@@ -44,7 +45,7 @@ MEASURES = (
 
 
 def curves(
-    metrics: Iterable[Metrics], evaluations: Iterable[Metrics], trained: Trained | None = None
+    metrics: Iterable[Metrics], evaluations: Iterable[Metrics], trained: OutcomesByStep | None = None
 ) -> list[dict[str, Any]]:
     """Return the curves that have points, as JSON-compatible objects.
 
@@ -57,8 +58,10 @@ def curves(
     evaluated = [(line["step"], line) for line in evaluations] or [
         (step, data) for step, data in steps if any(name.startswith("comprl/eval/") for name in data)
     ]
-    width = max(1, -(-len(steps) // POINTS))
-    success, by_prompt = _success(steps, width, trained or {})
+    # A run that is continued has lines of evaluations alone.
+    played = [(step, data) for step, data in steps if any(data.get(_rollouts(half)) for half in _HALVES.values())]
+    width = max(1, -(-len(played) // POINTS))
+    success, by_prompt = _success(played, width, trained or {})
     note = f"{'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals{_BY_PROMPT[by_prompt]}"
     found = [
         _curve("Success in training", note, success, rate=True, pooled=width),
@@ -85,16 +88,22 @@ def _curve(title: str, note: str, series: Mapping[str, Points], rate: bool = Fal
     }
 
 
-def _success(steps: Sequence[tuple[int, Metrics]], width: int, trained: Trained) -> tuple[dict[str, Points], str]:
-    """Return the halves' success, pooled over ``width`` steps, and of which points the intervals are by prompt.
+def _rollouts(half: str) -> str:
+    return f"comprl/{half}/rollouts"
 
-    Rollouts of one prompt tend to end alike, so that an interval over rollouts is too narrow. Where not all of their
-    episodes are on record, it is all there is.
+
+def _success(
+    steps: Sequence[tuple[int, Metrics]], width: int, trained: OutcomesByStep
+) -> tuple[dict[str, Points], str]:
+    """Return the halves' success, pooled over ``width`` steps, and whether ``all`` points have intervals by prompt.
+
+    Rollouts of one prompt tend to end alike, so that an interval over rollouts is too narrow. It is all there is
+    where not all of their episodes are on record: ``some`` points, or ``none``, have one by prompt then.
     """
     found: dict[str, Points] = {}
     by_prompt: set[bool] = set()
-    for label, half in ((_WITH, "guided"), (_WITHOUT, "free")):
-        names = (f"comprl/{half}/success", f"comprl/{half}/rollouts")
+    for label, half in _HALVES.items():
+        names = (f"comprl/{half}/success", _rollouts(half))
         for end in range(len(steps) % width or width, len(steps) + 1, width):  # of all groups the first may be smaller
             rows = [(step, *(data.get(name) for name in names)) for step, data in steps[max(0, end - width) : end]]
             known = [(step, rate, count) for step, rate, count in rows if rate is not None and count]
