@@ -1,11 +1,15 @@
 """The file: complete, self-contained, and closed to what runs contain."""
 
 import re
+from collections.abc import Iterator
+from errno import EIO
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from run_files import Record
 
+from verl_comprl.record import RunRecord
 from verl_comprl.viewer.page import write_page
 from verl_comprl.viewer.view import run_names, write_view
 
@@ -70,6 +74,19 @@ def test_a_page_that_cannot_be_completed_leaves_the_old_one(tmp_path: Path) -> N
     with pytest.raises(OSError, match="disk full"):
         write_page(file, "title", blocks())
     assert file.read_text() == "old" and [*tmp_path.iterdir()] == [file]
+
+
+def test_a_run_that_cannot_be_read_leaves_nothing_and_is_not_blamed_on_the_page(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: RunRecord) -> Iterator[Record]:
+        yield from ()
+        raise OSError(EIO, "Input/output error")  # of a file that was opened: it has no name
+
+    monkeypatch.setattr(RunRecord, "calls", broken)
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        write_view([made], tmp_path / "new" / "view.html")
+    assert raised.value.filename is None and [*tmp_path.iterdir()] == []
 
 
 def test_runs_with_equal_names_are_told_apart() -> None:

@@ -32,9 +32,9 @@ def run(options: argparse.Namespace) -> int:
     """Write the page.
 
     Raises:
-        FileNotFoundError: If a folder is not one of a run.
+        FileNotFoundError: If a folder is not that of a run.
         ValueError: If ``--episodes`` is negative, or ``--output`` is empty or a folder.
-        OSError: If the file cannot be written.
+        OSError: If a run cannot be read, or the file cannot be written.
     """
     from verl_comprl.viewer.view import write_view
 

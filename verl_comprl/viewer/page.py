@@ -58,11 +58,11 @@ def _head(title: str) -> str:
     parts = {
         "POLICY": _POLICY.format(nonce=nonce),
         "NONCE": nonce,
-        "STYLE": "\n".join(_read(_WEB / "vendor" / "uplot.css", *sorted(_styles(), key=lambda style: style.name))),
+        "STYLE": _read("vendor/uplot.css") + _read("style.css"),
         "IMPORTS": orjson.dumps({"imports": _modules()}).decode(),
         "TITLE": html.escape(title),
     }
-    page = (_WEB / "index.html").read_text(encoding="utf-8")
+    page = _read("index.html")
     for name, text in parts.items():
         page = page.replace(f"%{name}%", text)
     return page
@@ -79,9 +79,5 @@ def _data_url(file: Traversable) -> str:
     return "data:text/javascript;base64," + base64.b64encode(file.read_bytes()).decode()
 
 
-def _styles() -> list[Traversable]:
-    return [file for file in _WEB.iterdir() if file.name.endswith(".css")]
-
-
-def _read(*files: Traversable) -> list[str]:
-    return [file.read_text(encoding="utf-8") for file in files]
+def _read(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")

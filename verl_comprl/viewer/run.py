@@ -1,7 +1,8 @@
 """Collects one run into the blocks of the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from verl_comprl.record import RunRecord
@@ -31,6 +32,9 @@ LARGE = 32 * 2**20
 
 KEPT = 5000
 """Episodes whose turns are kept of such a run."""
+
+_COUNTED = 9
+"""Steps whose episodes are counted for how many a step has; of a large run, counting all takes seconds."""
 
 
 class CollectedRun:
@@ -91,11 +95,14 @@ def _chosen_steps(record: RunRecord, kept: int | None) -> set[int] | None:
         kept = KEPT if record.episode_bytes() > LARGE else 0
     if not kept or not steps:
         return None
-    per_step = sum(1 for _ in record.episodes(steps[-1:])) or 1
-    count = max(1, kept // per_step)
-    if count >= len(steps):
-        return None
-    return {steps[len(steps) - 1 - index * len(steps) // count] for index in range(count)}
+    # The median: a step may be unfinished, or have the episodes of an evaluation too.
+    per_step = median(sum(1 for _ in record.episodes([step])) for step in _spaced(steps, min(_COUNTED, len(steps))))
+    count = max(1, int(kept // max(1, per_step)))
+    return None if count >= len(steps) else {*_spaced(steps, count)}
+
+
+def _spaced(steps: Sequence[int], count: int) -> list[int]:
+    return [steps[len(steps) - 1 - index * len(steps) // count] for index in range(count)]
 
 
 def _facts(folder: Path) -> list[tuple[str, Any]]:

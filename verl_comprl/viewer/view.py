@@ -1,7 +1,7 @@
 """The page of one or more runs."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from verl_comprl.viewer.blocks import Block, dump, pack
@@ -19,13 +19,14 @@ def write_view(folders: Sequence[Path], file: Path, kept: int | None = None) -> 
             others the page has a row only.
 
     Raises:
-        FileNotFoundError: If a folder is not one of a run.
+        FileNotFoundError: If a folder is not that of a run.
+        OSError: If a run cannot be read, or the file cannot be written.
         ValueError: If ``kept`` is negative.
     """
     if kept is not None and kept < 0:
         raise ValueError(f"{kept} episodes: the number must be at least 0, which keeps all")
     names = run_names(folders)
-    # All are read before a file is begun: a folder that is no run leaves nothing behind.
+    # All are read before a file is begun: what cannot be read leaves nothing behind, and is not blamed on the file.
     runs = [CollectedRun(folder, name, kept) for folder, name in zip(folders, names, strict=True)]
     write_page(file, " · ".join(names), _blocks(runs, names))
 
@@ -40,9 +41,8 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _blocks(runs: Sequence[CollectedRun], names: Sequence[str]) -> Iterator[Block]:
-    yield pack("page", dump({"names": names, "steps": max(run.last_step for run in runs)}))
-    blocks = [list(run.blocks(f"run{number}")) for number, run in enumerate(runs)]
+def _blocks(runs: Sequence[CollectedRun], names: Sequence[str]) -> list[Block]:
+    page = pack("page", dump({"names": names, "steps": max(run.last_step for run in runs)}))
+    blocks = [block for number, run in enumerate(runs) for block in run.blocks(f"run{number}")]
     # What the first page of every run needs stands before the details, so that it is shown while these are being read.
-    yield from (block for of_run in blocks for block in of_run if block.name.count("/") < 2)
-    yield from (block for of_run in blocks for block in of_run if block.name.count("/") == 2)
+    return [page, *sorted(blocks, key=lambda block: block.name.count("/") == 2)]
