@@ -163,6 +163,19 @@ def test_filters_and_sorting(browser: Tab, page: Path, episodes: list[Record]) -
     browser.wait(f"document.querySelector('.list .row').hash.includes('{first['id']}')")
 
 
+def test_episodes_that_asked_are_found_also_if_the_answer_rests_on_their_own_entry(
+    browser: Tab, page: Path, episodes: list[Record]
+) -> None:
+    questions = [[asked for turn in item["turns"] for asked in turn["questions"]] for item in episodes]
+    asked = [item for item, found in zip(episodes, questions, strict=True) if found]
+    assert {question["entry"] for found in questions for question in found} == {
+        item["guide"]["entry"] for item in asked
+    }
+    show(browser, page, "#0/episodes", ".list .row")
+    choose(browser, "Questions", "1")
+    counts(browser, f"{len(asked)} episodes")
+
+
 def test_the_list_of_entries_shows_the_ends_by_which_gains_are_sorted(browser: Tab, page: Path) -> None:
     for way, end in (("down", 0), ("up", 1)):
         show(browser, page, f"#0/bank?sort=gain%20{way}", ".list .row .bounded small")
@@ -229,6 +242,35 @@ def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:
     assert browser.evaluate("document.querySelectorAll('.pane')[0].querySelector('.detail')") is None
     click(browser, "[aria-label='Close this side']")
     browser.wait("document.querySelectorAll('.pane').length === 1")
+
+
+def test_a_second_side_keeps_the_colours(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank", ".list .row")
+    for theme in ("light", "dark"):
+        click(browser, ".theme")
+        browser.wait(f"document.documentElement.dataset.theme === '{theme}'")
+    browser.evaluate("[...document.querySelectorAll('.tools button')].find(b => b.innerText === 'Compare').click()")
+    browser.wait("document.querySelectorAll('.pane .list').length === 2")
+    draw(browser)
+    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert browser.evaluate("document.querySelector('.theme').title") == "Colours: dark"
+
+
+def test_a_run_is_shown_though_another_was_chosen_that_is_still_being_read(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank", ".list .row")
+    browser.evaluate(
+        "import('viewer/data').then(({Run}) => { const read = Run.read; Run.read = (number) => new Promise("
+        "done => { window.release = () => read(number).then(run => { done(run); }); }); })"
+    )
+    choose(browser, "Run", "1")
+    browser.wait("document.querySelector('.loading')")
+    choose(browser, "Run", "0")
+    browser.wait("document.querySelector('.list .row')")
+    browser.evaluate("release()")
+    draw(browser)
+    assert texts(browser, ".loading") == [] and texts(browser, ".list .row")
+    choose(browser, "Run", "1")
+    browser.wait("location.hash === '#1/bank' && document.querySelector('.list .row')")
 
 
 def test_an_address_that_was_passed_on_is_read(browser: Tab, page: Path) -> None:

@@ -144,6 +144,17 @@ def test_search_of_calls_reads_prompts_and_answers(browser: Tab, page: Path, cal
         counts(browser, f"{len(holding)} calls")
 
 
+def test_a_list_without_end_says_how_many_it_leaves_out(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/overview", ".overview")
+    browser.evaluate(
+        "Promise.all(['preact', 'viewer/parts'].map(name => import(name))).then(([{render}, {Many, html}]) => render("
+        "html`<${Many} items=${[...Array(2500).keys()]} render=${item => item} />`, document.querySelector('#app')))"
+    )
+    click(browser, "#app button")
+    browser.wait("document.querySelectorAll('#app li').length === 2000")
+    assert texts(browser, "#app > p") == ["and 500 more"]
+
+
 def press_escape(browser: Tab) -> None:
     for kind in ("keyDown", "keyUp"):
         browser.call("Input.dispatchKeyEvent", type=kind, key="Escape")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,41 @@ def test_episodes_of_evaluations_have_no_halves(browser: Tab, made: Path, tmp_pa
     lines = texts(browser, ".detail .many li")
     assert sum("evaluation · without it" in line for line in lines) == evaluated > 0
     assert all(("free half" in line) != ("evaluation" in line) for line in lines if line.startswith(("●", "○")))
+
+
+def test_a_ranking_is_empty_if_no_entry_misled_and_does_not_ask_for_more_uses(
+    browser: Tab, made: Path, tmp_path: Path
+) -> None:
+    """All guided episodes succeed, and no other."""
+    folder = tmp_path / "run"
+    copy_changed(
+        made, folder, "*.jsonl", lambda item: item | ({"success": True} if item.get("event") == "read" else {})
+    )
+    copy_changed(made, folder, "episodes/*", lambda item: item | {"outcome": {"success": item["guided"], "score": 0.0}})
+    show(browser, view(folder), "#0/overview", ".ranking")
+    helped, misled = (texts(browser, f".cards > :nth-child({place}) > :last-child") for place in (3, 4))
+    assert helped != misled == ["No entry."]
+
+
+def test_the_list_of_an_entry_holds_the_episodes_that_it_guided(browser: Tab, made: Path, tmp_path: Path) -> None:
+    """Another episode has read an answer from it, which is counted apart."""
+    guides = Counter(item["guide"]["entry"] for item in RunRecord(made).episodes() if item["guided"])
+    entry, count = guides.most_common(1)[0]
+    question = {"query": "How?", "answer": "So.", "status": "answered", "entry": entry, "entry_text": "", "call": None}
+    other = next(item["id"] for item in RunRecord(made).episodes() if not item["guided"])
+
+    def ask(episode: Record) -> Record:
+        return episode | {"turns": [turn | {"questions": [question]} for turn in episode["turns"]]}
+
+    folder = tmp_path / "run"
+    copy_changed(made, folder, "*.jsonl", dict)
+    copy_changed(made, folder, "episodes/*", lambda item: ask(item) if item["id"] == other else item)
+    page = view(folder)
+    show(browser, page, f"#0/bank/{entry}", ".detail .many")
+    titles = [title.split("\n") for title in texts(browser, ".detail .section summary")]
+    assert ["Episodes it guided", str(count)] in titles and ["Episodes that read an answer from it", "1"] in titles
+    show(browser, page, f"#0/episodes?entry={entry}", ".list .row")
+    counts(browser, f"{count} episodes")
 
 
 def test_a_call_that_was_trained_on_still_says_that_it_could_not_be_parsed(

@@ -11,7 +11,11 @@ from run_files import unpack
 
 from verl_comprl.algorithm.interval import effective_count, wilson_interval
 from verl_comprl.record import RunRecord
+from verl_comprl.record.lines import encode
+from verl_comprl.record.step_files import StepFiles
 from verl_comprl.viewer import run
+from verl_comprl.viewer.entries import Entries
+from verl_comprl.viewer.episodes import Episodes
 from verl_comprl.viewer.run import CollectedRun
 
 
@@ -61,6 +65,30 @@ def test_of_many_episodes_whole_steps_are_kept_with_the_last(made: Path) -> None
     assert {*kept} == {3, 6} and len(kept) == 48
     assert len(blocks["r/episodes"]["columns"]["id"]) == 144 and blocks["r"]["kept"] == 48
     assert collect(made)["r"]["kept"] == 144
+
+
+@pytest.mark.parametrize("added", [1, 240])
+def test_an_unfinished_step_or_an_evaluation_does_not_change_how_many_are_kept(
+    made: Path, tmp_path: Path, added: int
+) -> None:
+    """One more episode is of a step of its own, many are of an evaluation after the last step."""
+    folder = tmp_path / "run"
+    shutil.copytree(made, folder)
+    step = 7 if added == 1 else 6
+    more = next(RunRecord(made).episodes()) | {"step": step, "kind": "evaluation"}
+    StepFiles(folder / "episodes").append(step, [encode(more | {"id": f"e_{n}"}) + b"\n" for n in range(added)])
+    kept = {row["step"] for row in details(collect(folder, kept=50), "episodes") if row}
+    assert kept == ({4, 7} if added == 1 else {3, 6})
+
+
+def test_questions_count_if_they_were_answered() -> None:
+    answers = (("answered", "own"), ("malformed", "own"), ("answered", "other"))
+    asked = [{"query": "?", "status": status, "entry": entry} for status, entry in answers]
+    record = {"id": "p_0", "guided": True, "guide": {"entry": "own"}, "turns": [{"questions": asked[:2]}]}
+    episodes = Episodes()
+    episodes.add(record | {"unfinished": {"questions": asked[2:]}}, Entries(), True)
+    columns = unpack(next(iter(episodes.blocks("e"))))["columns"]
+    assert columns["answered"] == [2] and columns["asked"] == [["other"]]
 
 
 def test_of_a_large_run_not_all_turns_are_kept_unless_asked_for(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,10 @@ class Episodes:
         guide, outcome = record.get("guide") or {}, record.get("outcome")
         entry = guide.get("entry") if record.get("guided") else None
         turns = [*record.get("turns", ()), *filter(None, [record.get("unfinished")])]
+        questions = [question for turn in turns for question in turn.get("questions", ())]
         asked = {
             question["entry"]: question.get("entry_text", "")
-            for turn in turns
-            for question in turn.get("questions", ())
+            for question in questions
             if question.get("entry") and question["entry"] != entry
         }
         training = record.get("kind") == "training"
@@ -72,6 +72,7 @@ class Episodes:
             "invalid": record.get("invalid_actions"),
             "entry": entry,
             "asked": list(asked),
+            "answered": sum(question.get("status") == "answered" for question in questions),
         }
         for column, value in row.items():
             self._columns[column].append(value)

@@ -7,7 +7,7 @@ import { Calls } from "viewer/calls";
 import { block, Run } from "viewer/data";
 import { Episodes } from "viewer/episodes";
 import { Overview } from "viewer/overview";
-import { Link, html } from "viewer/parts";
+import { Link, Problem, html, useAsync } from "viewer/parts";
 import { PAGES, Pane, format, paneOf, useRoute } from "viewer/route";
 
 const VIEWS = { overview: Overview, bank: Bank, episodes: Episodes, extractor: Calls };
@@ -16,17 +16,16 @@ const THEMES = ["auto", "light", "dark"];
 const runs = new Map();
 
 function useRun(number) {
-  const [state, set] = useState({});
-  useEffect(() => {
-    set({});
+  const { value: run, error } = useAsync(() => {
     if (!runs.has(number)) runs.set(number, Run.read(number));
-    runs.get(number).then((run) => set({ run }), (error) => set({ error }));
+    return runs.get(number);
   }, [number]);
-  return state.run?.number === number || state.error ? state : {};
+  return { run: run?.number === number ? run : undefined, error };
 }
 
 function Theme() {
-  const [theme, set] = useState("auto");
+  // The button is made again when a side is added or closed.
+  const [theme, set] = useState(document.documentElement.dataset.theme ?? "auto");
   useEffect(() => {
     document.documentElement.dataset.theme = theme;
     dispatchEvent(new Event("theme"));
@@ -61,7 +60,7 @@ function Side({ panes, number, names, steps }) {
         ${number === panes.length - 1 && html`<${Theme} />`}
       </div>
     </nav>
-    ${error ? html`<p class="notice bad">${String(error)}</p>` : run ? html`<${View} key=${route.run} />` : html`<p class="loading">Reading the run …</p>`}
+    ${error ? html`<${Problem} error=${error} />` : run ? html`<${View} key=${route.run} />` : html`<p class="loading">Reading the run …</p>`}
   </div><//>`;
 }
 

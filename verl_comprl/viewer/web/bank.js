@@ -10,7 +10,7 @@ import { usePane } from "viewer/route";
 const FATES = { present: "in the bank", quarantined: "quarantined", replaced: "replaced by an update", merged: "merged",
   discarded: "discarded", evicted: "evicted" };
 
-export const alive = ({ step, gone }, row, at) => (step[row] ?? 0) <= at && (gone[row] == null || gone[row] > at);
+const alive = ({ step, gone }, row, at) => (step[row] ?? 0) <= at && (gone[row] == null || gone[row] > at);
 
 // Entries in the bank after each step, and how many were written in it.
 // The run's own count of the present ones, where there is one, also knows of entries that left without an event.

@@ -1,14 +1,16 @@
 // A page of one table: search, filters, sorting, the list, and the chosen row next to it (or instead of it, if narrow).
 
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { List } from "viewer/list";
-import { Link, html, number } from "viewer/parts";
+import { Link, Problem, html, number } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 const ROW = 58;
 
 // `missing` is what the run has none of if the table is empty, `note` stands behind the number of rows.
-// `columns`: {key, label, value(row), cell(row), good}; `filters`: {key, label, options: [[value, label]], test(row, value)}.
+// `columns`: {key, label, hint, value(row), sort(direction), cell(row), narrow, wide}; one without `cell` only sorts, `sort`
+// returns another `value` for a direction, `narrow` stays in a narrow list.
+// `filters`: {key, label, options: [[value, label]], test(row, value)}; one without `options` is set by a link alone.
 export function Browser({ table, noun, missing = noun, note, columns, filters, main, names, detail, top, order }) {
   const { route, go, replace } = usePane();
   const { query } = route;
@@ -49,6 +51,7 @@ export function Browser({ table, noun, missing = noun, note, columns, filters, m
           class=${`column ${narrow ? "always" : ""} ${wide ? "wide" : ""} ${sort.startsWith(`${key} `) ? "active" : ""}`}
           onClick=${() => click(key)}>${label}${sort === `${key} down` ? " ↓" : sort === `${key} up` ? " ↑" : ""}</button>`)}
       </div>
+      <${Problem} error=${searched.error} />
       <${List} rows=${rows} height=${ROW} selected=${chosen} label=${noun} empty=${table.length ? "Nothing matches." : `This run has no ${missing}.`} render=${(row) => html`
         <${Link} to=${{ id: table.columns.id[row], query }} class=${`row ${row === chosen ? "chosen" : ""}`}>
           <div class="main">${main(row)}</div>
@@ -63,7 +66,6 @@ export function Browser({ table, noun, missing = noun, note, columns, filters, m
 }
 
 function Detail({ close, children }) {
-  const box = useRef(null);
   const { front } = usePane();
   // With what is shown, not after it: a second Escape soon after the first is for the other side.
   useLayoutEffect(() => {
@@ -71,7 +73,7 @@ function Detail({ close, children }) {
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
   });
-  return html`<article class="detail" ref=${box}>
+  return html`<article class="detail">
     <button class="close quiet" onClick=${close} aria-label="Close"><span class="arrow">←</span><span class="cross">×</span></button>
     ${children}
   </article>`;
@@ -109,7 +111,7 @@ function useSearch(table, names, query) {
           shown = performance.now();
           set({ rows, share });
         }
-      }, () => stopped);
+      }, () => stopped).catch((error) => !stopped && set({ rows, share: 1, error }));
       if (!table.starts.length) set({ rows, share: 1 });
     }, 200);
     return () => { stopped = true; clearTimeout(wait); };

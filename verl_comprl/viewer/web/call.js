@@ -1,12 +1,12 @@
 // One call of the extractor: prompt, answer, what was parsed from it, and how that was rewarded.
 
-import { EntryLink, EpisodeLink, Facts, Many, Section, html, number, signed, useAsync } from "viewer/parts";
+import { EntryLink, EpisodeLink, Facts, Many, Problem, Section, html, number, signed, useAsync } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 export function Rewards({ row }) {
   const { run } = usePane();
-  const { value: call } = useAsync(() => run.calls.detail(row), [run, row]);
-  if (!call) return null;
+  const { value: call, error } = useAsync(() => run.calls.detail(row), [run, row]);
+  if (!call) return html`<${Problem} error=${error} />`;
   const { uses, trainings } = call;
   const unused = call.reward != null ? `It could not be parsed: reward ${signed(call.reward, 1)}.`
     : !trainings.length && "What it wrote was not used by a training episode that counts.";
@@ -26,13 +26,14 @@ function Operation({ operation, listed }) {
 export function Call({ row }) {
   const { run } = usePane();
   const value = (name) => run.calls.columns[name][row];
-  const { value: call } = useAsync(() => run.calls.detail(row), [run, row]);
+  const { value: call, error } = useAsync(() => run.calls.detail(row), [run, row]);
   const reward = `reward ${signed(value("reward"))}`;
   const worth = value("ok") === false ? `${value("reward") == null ? "" : `${reward}: `}could not be parsed`
     : `${reward} over ${number(value("uses"))} ${value("uses") === 1 ? "use" : "uses"}`;
   const rejected = Object.entries(call?.rejections ?? {});
   return html`<header><h2>${{ distill: "Distillation", merge: "Merge", answer: "Answer to a question" }[value("kind")] ?? value("kind")}</h2>
       <p class="faint">step ${value("step")} · weights ${value("version")} · ${worth}</p></header>
+    <${Problem} error=${error} />
     ${call && html`
     <ul class="lineage">
       ${call.episode && html`<li><span class="label">about</span><${EpisodeLink} id=${call.episode} /></li>`}

@@ -28,7 +28,7 @@ export async function block(name) {
   return JSON.parse(await text(name));
 }
 
-export class Table {
+class Table {
   constructor(name, { columns, starts }) {
     Object.assign(this, { name, columns, starts, length: columns.id?.length ?? 0, rowOf: new Map() });
     columns.id?.forEach((id, row) => this.rowOf.set(id, row));

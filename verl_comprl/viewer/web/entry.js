@@ -1,6 +1,6 @@
 // One entry: its text, where it comes from and what became of it, what it was worth, and the episodes that read it.
 
-import { CallLink, Compared, EntryLink, EpisodeLink, Facts, Gain, Link, Many, Outcome, Section, html, number, percent, points, useAsync } from "viewer/parts";
+import { CallLink, Compared, EntryLink, EpisodeLink, Facts, Gain, Link, Many, Outcome, Problem, Section, html, number, percent, points, useAsync } from "viewer/parts";
 import { Rewards } from "viewer/call";
 import { usePane } from "viewer/route";
 
@@ -28,7 +28,7 @@ export function Entry({ row }) {
   const { run } = usePane();
   const { entries, episodes } = run;
   const { columns } = entries;
-  const { value: detail } = useAsync(() => entries.detail(row), [entries, row]);
+  const { value: detail, error } = useAsync(() => entries.detail(row), [entries, row]);
   const value = (name) => columns[name][row];
   const guided = run.guidedBy[row] ?? [];
   const asked = run.askedBy[row] ?? [];
@@ -37,11 +37,11 @@ export function Entry({ row }) {
   const fate = value("fate");
   const evaluations = guided.filter((episode) => episodes.columns.kind[episode] === "evaluation").length;
   const uses = value("uses");
-  const call = detail?.call && run.calls.rowOf.get(detail.call);
+  const call = run.calls.rowOf.get(detail?.call);
   return html`<header><h2>${value("title") || "(no title)"}</h2>
       <p class="faint">${value("kind")}${value("step") == null ? "" : ` in step ${value("step")}`} · ${
         fate === "present" ? "in the bank" : `${fate}${value("gone") == null ? "" : ` in step ${value("gone")}`}`} · ${value("tasks").join(", ")}</p></header>
-    <div class="text lesson">${detail?.content ?? "…"}</div>
+    ${error ? html`<${Problem} error=${error} />` : html`<div class="text lesson">${detail?.content ?? "…"}</div>`}
     ${detail && html`
     <section class="worth">
       <div><span class="label">with it</span><b class="accent">${percent(value("compared"))}</b><small>${episodesOf(detail.matched || uses)}</small></div>
@@ -70,12 +70,12 @@ export function Entry({ row }) {
     <//>
     ${asked.length > 0 && html`<${Section} title="Episodes that read an answer from it" note=${number(asked.length)}>
       <${Many} items=${asked} render=${(episode) => html`<${EpisodeLink} id=${episodes.columns.id[episode]} />`} /><//>`}
-    ${call !== undefined && call !== "" && call !== null && html`<${Section} title="Reward of the extractor" note="the call that wrote it"><${Rewards} row=${call} /><//>`}
+    ${call !== undefined && html`<${Section} title="Reward of the extractor" note="the call that wrote it"><${Rewards} row=${call} /><//>`}
     <${Facts} items=${[["id", value("id")], ["extractor's weights", detail.version], ["read through answers", detail.asked[1] ? `${detail.asked[1]}, ${detail.asked[0]} successful` : null]]} />`}`;
 }
 
 // Outcomes of the free half of an episode's prompt, as marks.
-export function free(run, episode) {
+function free(run, episode) {
   const { prompt, half, success } = run.episodes.columns;
   const others = (run.group.get(prompt[episode]) ?? []).filter((other) => half[other] === "free");
   return others.length ? others.map((other) => html`<${Outcome} success=${success[other]} />`) : "–";

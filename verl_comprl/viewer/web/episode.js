@@ -1,10 +1,10 @@
 // One episode, turn by turn: what the actor saw, read and wrote, and which of it carries loss.
 
-import { CallLink, EntryLink, EpisodeLink, Facts, Link, Outcome, Section, html, signed, useAsync } from "viewer/parts";
+import { CallLink, EntryLink, Facts, Link, Outcome, Problem, Section, html, signed, useAsync } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 // Text in parts of {text, name}: `spans` are [start, end, name], half-open and in order.
-export function split(text, spans) {
+function split(text, spans) {
   const parts = [];
   let at = 0;
   for (const [start, end, name] of spans) {
@@ -82,11 +82,12 @@ export function Episode({ row }) {
   const { run } = usePane();
   const { episodes } = run;
   const value = (name) => episodes.columns[name][row];
-  const { value: record } = useAsync(() => episodes.detail(row), [episodes, row]);
+  const { value: record, error } = useAsync(() => episodes.detail(row), [episodes, row]);
   const calls = run.callsOf.get(value("id")) ?? [];
   return html`<header><h2><${Outcome} success=${value("success")} /> ${value("task")} <span class="faint">seed ${value("seed")}</span></h2>
       <p class="faint">step ${value("step")} · ${value("kind")} · ${value("half")}${value("advantage") == null ? "" : ` · advantage ${signed(value("advantage"))}`}</p></header>
     <${Group} row=${row} />
+    <${Problem} error=${error} />
     ${record === null && html`<p class="notice">This page was written without the turns of this episode: <code>comprl view --episodes 0</code> keeps all.</p>`}
     ${record && html`
     ${record.error && html`<div class="notice bad"><b>${record.error.boundary}: ${record.error.type}</b><pre>${record.error.text}</pre></div>`}

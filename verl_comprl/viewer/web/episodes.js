@@ -30,8 +30,8 @@ export function Episodes() {
       test: (row, outcome) => (outcome === "error" ? columns.status[row] === "failed" : columns.success[row] === (outcome === "success")) },
     ...(kinds.length > 1 ? [select("kind", "Kind", kinds)] : []),
     ...(statuses.length > 1 ? [select("status", "Status", statuses)] : []),
-    { key: "questions", label: "Questions", options: [["1", "asked and was answered"]], test: (row) => columns.asked[row].length > 0 },
-    { key: "entry", label: "guided by", test: (row, id) => columns.entry[row] === id || columns.asked[row].includes(id) },
+    { key: "questions", label: "Questions", options: [["1", "asked and was answered"]], test: (row) => columns.answered[row] > 0 },
+    { key: "entry", label: "guided by", test: (row, id) => columns.entry[row] === id },
   ];
   return html`<${Browser} table=${episodes} noun="episodes" note=${turnsKept(run)} columns=${show} filters=${filters} order="step down"
     names=${(row) => `${columns.id[row]} ${columns.task[row]} seed ${columns.seed[row]} ${title(columns.entry[row])}`}

@@ -23,7 +23,7 @@ function last(curve, label, now) {
 }
 
 // Rows of the entries by the certain end of their gain's interval: the largest first, or the smallest.
-export function ranked(entries, helped) {
+function ranked(entries, helped) {
   const { gain_low: low = [], gain_high: high = [], gain = [] } = entries.columns;
   const bound = helped ? low : high;
   const rows = bound.map((_, row) => row).filter((row) => bound[row] != null && (helped ? gain[row] > 0 : gain[row] < 0));
@@ -31,21 +31,24 @@ export function ranked(entries, helped) {
 }
 
 function Ranking({ title, note, rows, sort }) {
+  const { entries } = usePane().run;
+  const empty = entries.columns.gain_low.some((low) => low != null) ? "No entry."
+    : "No entry yet: it takes three guided episodes whose prompts have a free half on record.";
   return html`<section class="card"><header><h2>${title}</h2><${Link} to=${{ page: "bank", query: { sort } }}>all<//></header>
     <p class="faint">${note}</p>
     ${rows.length ? html`<ol class="ranking">${rows.map((row) => html`<${Ranked} row=${row} key=${row} />`)}</ol>`
-      : html`<p class="faint">No entry yet: it takes three guided episodes whose prompts have a free half on record.</p>`}
+      : html`<p class="faint">${empty}</p>`}
   </section>`;
 }
 
 function Ranked({ row }) {
   const { entries } = usePane().run;
   const { id, uses, compared, free, step, kind } = entries.columns;
-  const { value } = useAsync(() => entries.detail(row), [entries, row]);
+  const { value, error } = useAsync(() => entries.detail(row), [entries, row]);
   return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · ${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}`}</small></div>
     <${Compared} rate=${compared[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
     <${Gain} of=${entries} row=${row} />
-    <p class="content">${value?.content ?? "…"}</p></li>`;
+    <p class="content">${error ? String(error) : value?.content ?? "…"}</p></li>`;
 }
 
 export function Overview() {

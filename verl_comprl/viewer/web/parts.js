@@ -11,7 +11,7 @@ export const number = (value) => (value == null ? "–" : value.toLocaleString("
 export const percent = (value) => (value == null ? "–" : `${Math.round(100 * value)} %`);
 export const signed = (value, digits = 2) =>
   value == null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);
-// Of a page without all turns, which its search does not know of: how many there are.
+// Of how many episodes the page has the turns, and the search finds them; "" if of all.
 export const turnsKept = ({ summary, episodes }) =>
   summary.kept < episodes.length ? `turns of ${number(summary.kept)} of ${number(episodes.length)}` : "";
 export const points = (value) => {
@@ -67,7 +67,12 @@ export function Section({ title, note, children, open = true }) {
   </details>`;
 }
 
-// The value of a promise, or undefined until it is there; made again when `keys` change.
+// What could not be read, such as a block that the file has lost; nothing without an `error`.
+export function Problem({ error }) {
+  return error && html`<p class="notice bad">${String(error)}</p>`;
+}
+
+// The `value` of a promise or its `error`, neither until it is there; made again when `keys` change.
 export function useAsync(make, keys) {
   const [state, set] = useState({});
   useEffect(() => {
@@ -79,12 +84,12 @@ export function useAsync(make, keys) {
   return state;
 }
 
-export function EntryLink({ id, text }) {
+export function EntryLink({ id }) {
   const { run } = usePane();
   const row = run.entries.rowOf.get(id);
   if (row === undefined) return html`<span class="faint" title=${id}>an entry that this run does not list</span>`;
   const title = run.entries.columns.title[row] || "(no title)";
-  return html`<${Link} to=${{ page: "bank", id }} class="entry-link">${text ?? title}<//>`;
+  return html`<${Link} to=${{ page: "bank", id }} class="entry-link">${title}<//>`;
 }
 
 export function EpisodeLink({ id, children }) {
@@ -104,11 +109,14 @@ export function CallLink({ id, children }) {
   return html`<${Link} to=${{ page: "extractor", id }}>${children ?? `${kind[row]} call in step ${step[row]}`}<//>`;
 }
 
+const MOST = 2000; // items of a list, which would hold up the browser
+
 // At most `first` items, the rest on request.
 export function Many({ items, first = 12, render }) {
   const [all, showAll] = useState(false);
-  const shown = all ? items.slice(0, 2000) : items.slice(0, first);
+  const shown = items.slice(0, all ? MOST : first);
   return html`<ul class="many">${shown.map((item) => html`<li>${render(item)}</li>`)}</ul>
+    ${all && items.length > MOST && html`<p class="faint">and ${number(items.length - MOST)} more</p>`}
     ${!all && items.length > first &&
       html`<button class="quiet" onClick=${() => showAll(true)}>Show all ${number(items.length)}</button>`}`;
 }

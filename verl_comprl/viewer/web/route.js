@@ -1,6 +1,6 @@
 // What is shown, in the address: #run/page/id?filters for one pane, with a second one after "|".
-// What passes an address on may have written "%7C" for "|". In a filter or an id it cannot stand before "number/", since
-// a "/" of theirs is escaped.
+// A program that passes an address on may write "%7C" for "|". In a filter or an id "%7C" never stands before "number/",
+// since a "/" of theirs is escaped.
 
 import { createContext } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
@@ -17,7 +17,7 @@ function decoded(text) {
   }
 }
 
-export function parse(hash) {
+function parse(hash) {
   return hash.replace(/^#/, "").split(SIDES).slice(0, 2).map((text) => {
     const [path, query = ""] = text.split("?");
     const [run, page, id] = path.split("/").map(decoded);
