@@ -19,6 +19,7 @@ ARMS = {
     "experience only": "experience_only",
     "static online": "static_online",
     "baseline": "baseline",
+    "late actor": "late_actor",
 }
 Successes = Callable[[str, str, int], dict[int, float]]
 
@@ -26,6 +27,10 @@ Successes = Callable[[str, str, int], dict[int, float]]
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_tables_are_made_of_the_rows_that_are_published_with_them(folder: Path) -> None:
     assert (folder / "tables.md").read_text() == tables_page(stored_rows(folder / "rows.jsonl"))
+
+
+LATE = "late_actor"
+"""Complementary with ``trainer.critic_warmup``."""
 
 
 def successes(folder: str, batch: str) -> Successes:
@@ -118,6 +123,27 @@ def test_one_family_on_the_page_is_that_of_the_rows() -> None:
     assert len(rows) == 6
     for what, *cells in rows:
         assert cells == [interval(differences(*pair(what, of, step))) for step in (20, 40)], what
+
+
+def test_two_families_on_the_page_are_those_of_the_rows() -> None:
+    def of(arm: str, mode: str, step: int) -> dict[int, float]:
+        return late("complementary", mode, step) if arm == LATE else usual(arm, mode, step)
+
+    usual, late = successes("two_families", "2"), successes("two_families_late", "2")
+    rows = table("docs/results.md", "| two families | evaluated |")
+    assert len(rows) == 5
+    for arm, mode, *cells in rows:
+        name = LATE if arm.endswith("the actor from step 15 on") else ARMS[arm]
+        at = {step: of(name, mode, step) for step in (0, 30, 60)}
+        worlds = " ".join(short(at[60][world]) for world in sorted(at[60]))
+        assert cells == [*(spread(list(found.values())) for found in at.values()), worlds], arm
+    rows = table("docs/results.md", "| two families, difference |")
+    assert len(rows) == 9
+    for what, *cells in rows:
+        assert cells == [interval(differences(*pair(what, of, step))) for step in (30, 60)], what
+    page = (ROOT / "docs/extractor.md").read_text(encoding="utf-8")
+    before, after = (spread(list(of(arm, "with", 60).values())) for arm in ("complementary", LATE))
+    assert f"from {before} to {after} ([results]" in page
 
 
 def test_without_experience_the_page_and_the_readme_have_the_rows_numbers() -> None:
