@@ -143,7 +143,7 @@ def test_outcomes_of_a_step_that_does_not_train_the_actor_start_no_update_before
     """As in the arm ``experience_only``, whose ``trainer.critic_warmup`` never ends."""
     events = Events()
     with_stubs(events, monkeypatch)
-    trainer = trainer_of(ComplementarySync, events, 1, [])
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
     trainer._step_once = lambda *_: KVBatchMeta(partition_id="train", keys=[], tags=[])
     trainer.fit(MagicMock())
     assert "train" not in events
