@@ -108,7 +108,7 @@ class RecordedExtractor(ExtractorRuntime):
         # Not the constructor that is inherited, which starts engine and servers; a test compares what the two set.
         self.config = view
         comprl = comprl_config(view)
-        self._work_timeout = comprl.work_timeout
+        self._work_timeout, self._update_timeout = comprl.work_timeout, comprl.update_timeout
         self.weight_version = 0
         self._updating = None
         self.lock = threading.RLock()

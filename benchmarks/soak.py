@@ -4,8 +4,10 @@
     python -m benchmarks.soak --report        # tables of what has been measured
 
 The run is the miniature's arm ``complementary``. Memory is what a process would give back if it ended (USS); a process
-is flat if its mean over the last ``--window`` steps is within 5 % of its mean over those from ``--from`` on. The exit
-code is 1 if something is not flat, not bounded or leaked (``soak_verdict``); the last lines name it.
+is flat if its mean over the last ``--window`` steps is within 5 % of its mean over those from ``--from`` on. It must
+have lived in these already, unless it is short-lived. After an interruption, or with more steps, the same command
+continues; its processes are others, so that ``--from`` has to be a later step then. The exit code is 1 if something is
+not flat, not bounded, leaked or not measured (``soak_verdict``); the last lines name it.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,11 +26,15 @@ from typing import Any
 import psutil
 
 from benchmarks.soak_verdict import grown, leaked, not_flat
+from verl_comprl.sweep.checked_run import FINISHED
 
 ROOT = Path(__file__).parents[1]
 RAY = Path(sys.executable).with_name("ray")
 SECONDS = 10.0
 """Between two samples."""
+SHORT_LIVED = 0.5
+"""A process that is new in the last steps may be in less than this share of their samples: it has replaced another one
+just then, or is to end soon. The others also miss some, while the run ends."""
 MEASURES = ("megabytes", "threads", "files")
 BOUNDED = ("comprl/queue/depth", "comprl/buffer/samples", "comprl/buffer/records")
 """Metrics that must not grow."""
@@ -56,12 +63,12 @@ def name_of(process: psutil.Process) -> str:
 
 
 def sample(root: psutil.Process) -> dict[str, dict[str, Any]]:
-    """Return the measures of every process that lives, by process id."""
+    """Return the measures of every process that lives, by its id and when it began: ids are used again."""
     found = {}
     for process in family(root):
         try:
             with process.oneshot():
-                found[str(process.pid)] = {
+                found[f"{process.pid} {process.create_time():.0f}"] = {
                     "name": name_of(process),
                     "megabytes": process.memory_full_info().uss / 2**20,
                     "threads": process.num_threads(),
@@ -72,9 +79,19 @@ def sample(root: psutil.Process) -> dict[str, dict[str, Any]]:
     return found
 
 
-def objects_in_store() -> int | None:
+def ray_address(root: psutil.Process) -> str | None:
+    """Return the address of the Ray that a process has started, which need not be the only one on the machine."""
+    for process in family(root):
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if command and Path(command[0]).name == "raylet":
+                return next((word.partition("=")[2] for word in command if word.startswith("--gcs-address=")), None)
+    return None
+
+
+def objects_in_store(address: str) -> int | None:
     """Return how many objects Ray's shared memory holds, or None if Ray does not say."""
-    command = ["nice", "-n", "19", str(RAY), "memory", "--stats-only"]
+    command = ["nice", "-n", "19", str(RAY), "memory", "--stats-only", "--address", address]
     environment = os.environ | {"RAY_AUTH_MODE": "token"}  # as of every cluster that a run of ours starts
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     counts = [part.split()[0] for part in done.stdout.split(",") if part.strip().endswith("objects")]
@@ -91,19 +108,25 @@ def last_step(run: Path) -> int:
 
 
 def watch(output: Path, steps: int) -> int:
-    """Run, and append a line to ``samples.jsonl`` every ten seconds; returns the run's exit code."""
+    """Run, and append a line to ``samples.jsonl`` every ten seconds; returns the run's exit code.
+
+    Nothing is done for a run that has finished, whose samples would be followed by those of a start alone.
+    """
     arguments = ["--arms", "complementary", "--seeds", "1", "--steps", str(steps), "--every", "50"]
     command = [sys.executable, "-m", "recipes.miniature.run", *arguments, "--output", str(output)]
     output.mkdir(parents=True, exist_ok=True)
     run = output / RUN
-    with (output / "samples.jsonl").open("w") as file, subprocess.Popen(command, cwd=ROOT) as running:
+    if (run / FINISHED).exists() and last_step(run) >= steps:
+        return 0
+    mode = "a" if last_step(run) else "w"  # a new run: what is there is of one whose folder was removed
+    with (output / "samples.jsonl").open(mode) as file, subprocess.Popen(command, cwd=ROOT) as running:
         root = psutil.Process(running.pid)
         count = 0
         while running.poll() is None:
             step = last_step(run)
             line: dict[str, Any] = {"step": step, "processes": sample(root)}
-            if step and count % 6 == 0:
-                line["objects"] = objects_in_store()
+            if step and count % 6 == 0 and (address := ray_address(root)):
+                line["objects"] = objects_in_store(address)
             print(json.dumps(line), file=file, flush=True)
             count += 1
             time.sleep(SECONDS)
@@ -125,7 +148,11 @@ def report(output: Path, first: int, window: int) -> tuple[str, list[str]]:
     text = [f"Steps {early[0]} to {early[-1]} against {late[0]} to {late[-1]}.", ""]
     text += ["| process | MB, early | late | change | threads | open files |", "|---|---|---|---|---|---|"]
     faults: list[str] = []
+    table: list[str] = []
+    lived = sum(line["step"] in late for line in lines)
     for (_, name), found in sorted(values.items(), key=lambda item: -max(item[1].get("late megabytes", [0]))):
+        if not found["early megabytes"] and len(found["late megabytes"]) >= SHORT_LIVED * lived:
+            faults.append(f"{name}: has begun after step {early[-1]}, so that nothing says whether it grows")
         if not found["early megabytes"] or not found["late megabytes"]:
             continue
         mean = {key: fmean(numbers) for key, numbers in found.items()}
@@ -133,7 +160,10 @@ def report(output: Path, first: int, window: int) -> tuple[str, list[str]]:
         before, after = mean["early megabytes"], mean["late megabytes"]
         counts = [f"{mean[f'early {what}']:.0f} → {mean[f'late {what}']:.0f}" for what in ("threads", "files")]
         change = f"{after / before - 1:+.1%}"
-        text.append(f"| `{name}` | {before:.0f} | {after:.0f} | {change} | {counts[0]} | {counts[1]} |")
+        table.append(f"| `{name}` | {before:.0f} | {after:.0f} | {change} | {counts[0]} | {counts[1]} |")
+    text += table
+    if not table:
+        faults.append(f"no process lived in steps {early[0]} to {early[-1]} and {late[0]} to {late[-1]}: not measured")
     objects = [(line["step"], line["objects"]) for line in lines if line.get("objects") is not None]
     text += ["", "Objects in Ray's store by step: " + ", ".join(f"{count} ({step})" for step, count in objects[::3])]
     series = read_series(output / RUN / "metrics.jsonl")

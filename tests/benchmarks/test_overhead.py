@@ -1,11 +1,12 @@
 """Order of the arms, the table, and the environment of equal work; nothing is trained."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from benchmarks.fixed_turns import FixedTurns, fixed_turns_rows
-from benchmarks.overhead import ARMS, UPDATES, order, processes, report
+from benchmarks.overhead import ARMS, GENERATED, UPDATES, Measured, order, processes, report, verdict
 
 
 def test_every_second_round_runs_backwards() -> None:
@@ -13,19 +14,64 @@ def test_every_second_round_runs_backwards() -> None:
 
 
 def row(arm: str, number: int, step: int, gen: float, updates: float = 0.0) -> dict[str, Any]:
-    metrics = {"timing_s/gen": gen, "timing_s/step": 2 * gen, UPDATES: updates}
+    metrics = {"timing_s/gen": gen, "timing_s/step": 2 * gen, UPDATES: updates, GENERATED.format("free"): 64.0}
+    if arm != "baseline":
+        metrics |= {GENERATED.format("guided"): 64.0, "comprl/rollout/guided/seconds_guide": 0.002}
     return {"arm": arm, "round": number, "step": step, "metrics": metrics, "others": 0.5, "cores": {"x 1": 0.25}}
 
 
 def test_only_steps_that_all_arms_have_are_compared() -> None:
     rows = [row(arm, 0, step, 1.0 + 0.1 * (arm == "idle"), 3.0 * step) for arm in ARMS for step in (0, 1)]
     rows.append(row("baseline", 1, 0, 100.0))
-    lines = report(rows).splitlines()
-    assert lines[0].startswith("2 steps")
-    idle = next(line for line in lines if line.startswith("| idle"))
-    cells = idle.strip("| ").split(" | ")
-    assert cells[1:4] == ["1.100", "1.100 (1.100 to 1.100)", "2.200"]
-    assert cells[-3:] == ["3.00", "0.0", "0.50"]  # 3 updates between the first and the last step of the turn
+    lines = report(Measured(rows)).splitlines()
+    assert lines[0] == "2 steps of each arm, in 1 rounds"
+    cells = {line.strip("| ").split(" | ")[0]: line.strip("| ").split(" | ") for line in lines[3:]}
+    assert cells["idle"][1:8] == ["1.100", "-", "2.200", "-", "64.0", "64.0", "-"]
+    assert cells["idle"][8] == "2.0" and len(cells["idle"]) == len(lines[1].strip("| ").split(" | "))
+    assert cells["idle"][-3:] == ["3.00", "0.0", "0.50"]  # 3 updates between the first and the last step of the turn
+    assert cells["baseline"][5:7] == ["64.0", "-"]
+    assert verdict(Measured(rows)).splitlines()[0] == "recorded: no verdict, since one round has no interval"
+
+
+def rounds(loads: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
+    """Return rounds of four steps; the load of its turn for the baseline and for the arm ``idle``."""
+    turns = [
+        (arm, number, idle if arm == "idle" else base) for number, (base, idle) in enumerate(loads) for arm in ARMS
+    ]
+    return [row(arm, number, step, load + 0.001 * step) for arm, number, load in turns for step in range(4)]
+
+
+def test_the_interval_is_over_rounds_whose_steps_share_their_load() -> None:
+    """Two rounds in which the load of the machine has changed between the turns, each once in each direction."""
+    measured = Measured(rounds([(1.0, 1.2), (1.2, 1.0)]))
+    ratio = measured.ratio("idle", "timing_s/gen")
+    assert ratio is not None and ratio[0] == pytest.approx(1.0)
+    # Two rounds can be drawn as one of them twice. From eight pairs of steps such a draw is one in 128.
+    assert ratio[1:] == pytest.approx((1.0015 / 1.2015, 1.2015 / 1.0015))
+
+
+def test_the_verdict_is_that_of_the_upper_bound() -> None:
+    within, above = [(1.0, 1.02), (2.0, 2.04)], [(1.0, 1.02), (2.0, 2.1)]
+    assert verdict(Measured(rounds(within))).splitlines() == [
+        "recorded: 1.000 (1.000 to 1.000), target met (at most 1.03)",
+        "idle: 1.020 (1.020 to 1.020), target met (at most 1.03)",
+    ]
+    assert verdict(Measured(rounds(above))).endswith("idle: 1.040 (1.020 to 1.050), target NOT MET (at most 1.03)")
+
+
+@pytest.mark.parametrize(
+    ("half", "tokens", "said"), [("free", 63.5, "63.7500"), ("guided", 64.1, "64.0500"), ("guided", None, "none")]
+)
+def test_there_is_no_verdict_where_the_arms_have_not_generated_equally_many_tokens(
+    half: str, tokens: float | None, said: str
+) -> None:
+    rows = rounds([(1.0, 1.0), (1.0, 1.0)])
+    for changed in rows:
+        if changed["arm"] == "idle" and (tokens is None or changed["round"] == 1):
+            changed["metrics"].pop(GENERATED.format(half))
+            changed["metrics"] |= {} if tokens is None else {GENERATED.format(half): tokens}
+    text = verdict(Measured(rows))
+    assert text.startswith("NO VERDICT") and text.endswith(f": idle, {half}: {said} instead of 64.0000")
 
 
 def test_processes_of_a_kind_are_added_up_and_averaged_over_rounds() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks import soak
-from benchmarks.soak import BOUNDED, REQUESTS, RUN, report, sample
+from benchmarks.soak import BOUNDED, REQUESTS, RUN, ray_address, report, sample
 
 
 def write(folder: Path, process: Callable[[int], dict[str, Any]], data: Callable[[int], dict[str, float]], last: int):
@@ -98,5 +99,75 @@ def test_the_verdict_is_the_exit_code(
 
 
 def test_sample_measures_a_process_and_its_children() -> None:
-    here = sample(psutil.Process())[str(os.getpid())]
+    (here,) = [found for id, found in sample(psutil.Process()).items() if id.split()[0] == str(os.getpid())]
     assert here["megabytes"] > 1 and here["threads"] >= 1 and here["files"] >= 3
+
+
+def judged(folder: Path, lives: Callable[[int], list[str]]) -> list[str]:
+    """Return the faults of a run of 200 steps; the function says which processes live in a step, all of one size."""
+    write(folder, level, quiet, last=200)
+    file = folder / "samples.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        line["processes"] = {id: {"name": id, **level(line["step"])} for id in lives(line["step"])}
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return report(folder, first=50, window=10)[1]
+
+
+def test_what_began_after_the_early_steps_is_a_fault_as_nothing_says_whether_it_grows(tmp_path: Path) -> None:
+    """As every process of a run that was continued."""
+    faults = judged(tmp_path, lambda step: ["old"] + ["new"] * (step > 100))
+    assert faults == ["new: has begun after step 59, so that nothing says whether it grows"]
+
+
+def test_a_run_of_which_no_process_was_measured_twice_is_not_well(tmp_path: Path) -> None:
+    faults = judged(tmp_path, lambda step: ["old"] if step <= 100 else ["new"])
+    assert faults[0].startswith("new: has begun") and faults[1].startswith("no process lived in steps 50 to 59 and 190")
+    assert len(faults) == 2
+
+
+def test_a_process_that_has_just_begun_may_be_new(tmp_path: Path) -> None:
+    assert judged(tmp_path, lambda step: ["old"] + ["new"] * (step > 196) + ["ended"] * (step < 150)) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "finished", "kept"),
+    [
+        (0, False, False),  # of a run that was removed
+        (100, False, True),
+        (100, True, True),  # continued with more steps
+        (200, True, True),
+    ],
+)
+def test_what_was_measured_is_kept_when_the_run_continues_or_has_finished(
+    tmp_path: Path, steps: int, finished: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def start(command: list[str], cwd: Path) -> Any:
+        started.append(command)
+        return popen([sys.executable, "-c", "pass"])
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(soak, "SECONDS", 0.01)
+    monkeypatch.setattr(soak.subprocess, "Popen", start)
+    write(tmp_path, level, quiet, last=steps)
+    (tmp_path / "samples.jsonl").write_text('{"step": 1, "processes": {}}\n')
+    if finished:
+        (tmp_path / RUN / "finished.json").touch()
+    assert soak.watch(tmp_path, 200) == 0
+    assert len(started) == (steps < 200)
+    assert (tmp_path / "samples.jsonl").read_text().startswith('{"step": 1, "processes": {}}\n') == kept
+
+
+def test_objects_are_counted_in_the_ray_that_the_run_has_started() -> None:
+    words = ["--node_ip_address=127.0.0.1", "--python_worker_command=python --gcs-address=wrong:1"]
+    script = "import time; print('up', flush=True); time.sleep(300)"
+    assert ray_address(psutil.Process()) is None
+    command = ["raylet", "-c", script, *words, "--gcs-address=127.0.0.1:36747"]
+    with subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            assert ray_address(psutil.Process()) == "127.0.0.1:36747"
+        finally:
+            process.kill()

@@ -117,6 +117,15 @@ def test_a_node_with_other_versions_does_not_join_and_tells_the_first(port: int,
     assert first.add("left", 0) == 1
 
 
+def test_a_node_that_cannot_make_its_folder_tells_the_first(port: int, monkeypatch, capsys, tmp_path: Path) -> None:
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "missing"))
+    assert follow(second) == LOST
+    assert first.get("lost").startswith("node 1: ") and str(tmp_path / "missing") in first.get("lost")
+    assert first.get("lost") in capsys.readouterr().err
+    assert first.add("left", 0) == first.add("here", 0) == 1
+
+
 def test_a_node_leaves_with_the_first_ones_code_if_that_has_ended_before(port: int) -> None:
     first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
     first.set("end", "7")

@@ -128,13 +128,28 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     assert events == [
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
-        *(*held, "collect 2", "record 2", "take_turn"),
+        *(*held, "hold_updates", "collect 2", "record 2", "take_turn"),
         *("hold_updates", "save verl's", "save 2", "name", "note", "resume_updates", "publish 2"),
-        *(*held, "collect 3", "record 3", "take_turn"),
+        *(*held, "hold_updates", "collect 3", "record 3", "take_turn"),
         *("hold_updates", "save verl's", "save 3", "name", "note", "resume_updates", "publish 3"),
         *("end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
+
+
+def test_outcomes_of_a_step_that_does_not_train_the_actor_start_no_update_before_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in the arm ``experience_only``, whose ``trainer.critic_warmup`` never ends."""
+    events = Events()
+    with_stubs(events, monkeypatch)
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
+    trainer._step_once = lambda *_: KVBatchMeta(partition_id="train", keys=[], tags=[])
+    trainer.fit(MagicMock())
+    assert "train" not in events
+    steps = [events[events.index(f"publish {step - 1}") + 1 : events.index(f"publish {step}")] for step in (2, 3)]
+    assert [found[:2] for found in steps] == [["hold_updates", "collect 2"], ["hold_updates", "collect 3"]]
+    assert "hold_updates" not in events[: events.index("publish 1")]
 
 
 def test_on_shared_slots_the_actor_gives_memory_back_before_the_extractors_turn(

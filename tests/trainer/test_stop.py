@@ -17,7 +17,11 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
 
 from verl_comprl.display.progress import Progress
+from verl_comprl.errors import WaitTimeout
+from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
+from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.trainer import stoppable, stopping
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
 from verl_comprl.trainer.task_sampler import TaskSampler
 from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
@@ -276,6 +280,35 @@ def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
     with pytest.raises(RunInterrupted, match="stopped after step 4"):
         trainer.on_step_begin()
     assert events == ["settle reports", "save 4"] and time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [WaitTimeout("the manager", 30), StoreUnavailable("no route"), EmbedderUnavailable("quota"), StoreError("refused")],
+)
+def test_a_manager_that_cannot_confirm_episodes_does_not_keep_a_run_from_its_checkpoint(
+    trainer: Any, events: list[str], failure: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that hangs, or has died while its store is away; saving waits for it, and is tried again."""
+    runtime: Any = object.__new__(ExperienceRuntime)
+    limits: list[float] = []
+
+    def ask(call: Any, seconds: float, what: str) -> None:
+        limits.append(seconds)
+        raise failure
+
+    runtime._guard, runtime.manager = SimpleNamespace(ask=ask), SimpleNamespace(metrics=SimpleNamespace(remote=None))
+    runtime._comprl = SimpleNamespace(work_timeout=3600.0)
+    runtime._late_reports = SimpleNamespace(settle=lambda seconds: False, waiting=3)
+    trainer.experience_runtime = runtime
+    trainer.request_stop()
+    with pytest.raises(RunInterrupted, match="stopped after step 4"):
+        trainer.on_step_begin()
+    assert events == ["end episodes", "save 4"] and limits == [MANAGER_SECONDS]
+    assert capsys.readouterr().out == f"3 episodes stay unconfirmed: {failure}\n"
+    with pytest.raises(type(failure)):  # which ends that attempt to save, and no other
+        runtime._save_manager("folder")
+    assert limits[1:] == [3600.0]
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -182,3 +182,13 @@ class ComprlConfig(Settings):
     def shares_slots(self) -> bool:
         """Whether that model is trained on the actor's device slots, in turns."""
         return self.has_extractor_engine and self.extractor.placement == "shared"
+
+    @property
+    def update_timeout(self) -> float:
+        """Seconds that an update of that model may take, or copying its weights to its servers.
+
+        In a turn the actor waits for it, so that an hour would be too long; but one that is only slow would continue on
+        the device of the rollouts, without its servers: ten times the turn, and never less than ten minutes.
+        """
+        turn = max(600.0, 10 * self.extractor.slice_seconds) if self.shares_slots else self.work_timeout
+        return min(turn, self.work_timeout)

@@ -152,7 +152,7 @@ class ExtractorConfig(Settings):
 
     slice_seconds: PositiveFloat = 60.0
     """With `placement: shared`, seconds of each actor step in which further updates begin while full batches wait. The
-    last one is finished."""
+    last one is finished; if it takes longer than ten times these seconds, and than ten minutes, it counts as failed."""
 
     cpu_priority: Literal["normal", "idle"] = "normal"
     """Priority of its engine and server for the processors: with `idle` they get what everything else leaves over, so

@@ -20,17 +20,20 @@ def follow(store: RunStore) -> int:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which children would inherit
-    node, code = Node(store.rank, store.nodes, store.ip, os.environ), LOST
+    node, code = None, LOST
     try:
         store.set("seen", store.first_ip)
         store.add("here", 1)
+        node = Node(store.rank, store.nodes, store.ip, os.environ)
         code = _stay(store, node)
-    except LaunchError as error:
-        print(f"launch: {error}", file=sys.stderr)
+    except (LaunchError, OSError) as error:  # such as a disk that is full, or RAY_TMPDIR that is not there
+        reason = str(error) if isinstance(error, LaunchError) else f"node {store.rank}: {error}"
+        print(f"launch: {reason}", file=sys.stderr)
         with suppress(LaunchError):
-            store.set("lost", str(error))
+            store.set("lost", reason)
     finally:
-        node.stop(keep_logs=code not in (0, INTERRUPTED))
+        if node is not None:
+            node.stop(keep_logs=code not in (0, INTERRUPTED))
         with suppress(LaunchError):
             store.add("left", 1)
     return code

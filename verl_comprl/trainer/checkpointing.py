@@ -99,6 +99,7 @@ class CheckpointingTrainer(EngineSharing):
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Train the actor, and add how many checkpoints could not be written."""
         batch = super().step(metrics, timing_raw)
+        self._hold_updates_before_save()  # again: verl does not call _update_actor before trainer.critic_warmup
         metrics["comprl/saves_failed"] = float(self._saves_failed)
         return batch
 
@@ -108,9 +109,12 @@ class CheckpointingTrainer(EngineSharing):
         Otherwise the step's outcomes, which are collected immediately before the checkpoint, would start one, and the
         actor would wait for all of it. One that is running has the time of the actor's update to end.
         """
+        self._hold_updates_before_save()
+        return super()._update_actor(batch, metrics)
+
+    def _hold_updates_before_save(self) -> None:
         if self._is_save_due:
             self.experience_runtime.hold_updates()
-        return super()._update_actor(batch, metrics)
 
     @property
     def _is_save_due(self) -> bool:

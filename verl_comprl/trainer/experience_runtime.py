@@ -351,17 +351,26 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._checkpoints.append(folder.resolve() / EXPERIENCE)
 
     def settle_reports(self) -> None:
+        """Let the manager get what it has not confirmed, before the agent loops end, unless it does not answer soon.
+
+        Whatever keeps it from that must not keep a stop from its checkpoint, which comes next and waits for longer.
+        """
+        try:
+            self._settle_reports(MANAGER_SECONDS)
+        except (*_LATE, StoreError) as error:
+            print(f"{self._late_reports.waiting} episodes stay unconfirmed: {error}", flush=True)
+
+    def _settle_reports(self, seconds: float) -> None:
         """Let the manager get what it has not confirmed: nothing else would tell a resumed run of these episodes."""
         if self._late_reports.settle(REPORT_SECONDS):
             return
-        # Not while it hangs or begins again: the checkpoint waits for it as long.
-        what = "the experience manager to answer"
-        self._guard.ask(self.manager.metrics.remote, self._comprl.work_timeout, what)
+        # Not while it hangs or begins again.
+        self._guard.ask(self.manager.metrics.remote, seconds, "the experience manager to answer")
         self._late_reports.settle(MANAGER_SECONDS)
 
     def _save_manager(self, folder: str) -> None:
         """Let the manager save; one that dies meanwhile does so again, of what it still has."""
-        self.settle_reports()
+        self._settle_reports(self._comprl.work_timeout)  # the checkpoint waits for the manager as long anyway
         what = "the experience manager to save bank, queue and buffer"
         self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
 

@@ -169,7 +169,7 @@ def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number
         raise failure.as_instanceof_cause()
 
     extractor: Any = SimpleNamespace(
-        lock=threading.Lock(), save=lambda folder: None, weight_version=1, update_is_late=False
+        lock=threading.Lock(), save=lambda folder: None, weight_version=1, work_is_late=False
     )
     with pytest.raises(type(cause), match="No space") as raised:
         contents.save(tmp_path, 3, extractor, save, 1.0)

@@ -24,7 +24,7 @@ class Engine:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.weight_version = 3
-        self.update_is_late = False
+        self.work_is_late = False
         self.failure: Exception | None = None
         self.saves = 0
 
@@ -123,9 +123,9 @@ def test_another_failure_counts_only_when_the_extractor_was_given_up(
 
 def test_an_engine_that_hangs_is_not_waited_for(runtime: Any, tmp_path: Path) -> None:
     saved(runtime, tmp_path, 1)
-    runtime.extractor.update_is_late = True
+    runtime.extractor.work_is_late = True
     assert saved(runtime, tmp_path, 2) == ("version 3", 3) and runtime.extractor.saves == 1
-    runtime.extractor.update_is_late = False
+    runtime.extractor.work_is_late = False
     assert saved(runtime, tmp_path, 3) == ("version 3", 3) and runtime.extractor.saves == 2
 
 

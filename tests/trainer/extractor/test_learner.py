@@ -28,14 +28,14 @@ class Extractor:
         self.entered = threading.Event()
         self.late: list[str] = []
         self.grad_norm = 1.0
-        self.is_down, self.lost_servers = False, 0
+        self.is_down, self.lost_servers, self.work_is_late = False, 0, False
 
     def _fail(self, place: str) -> None:
         if place == self.place and self.failures:
             self.entered.set()
             raise self.failures.pop(0)
 
-    def wait_for_late_update(self) -> None:
+    def wait_for_late_work(self) -> None:
         self._fail("wait")
         if self.late:
             self.trained_on.append(self.late)

@@ -73,7 +73,7 @@ class Run:
         serving.tell = lambda there: self.events.append("back" if there else "away")
         extractor.serving = serving
         extractor.lock = WatchedLock("extractor", threading.RLock(), self.order)
-        extractor.weight_version, extractor._updating, extractor._work_timeout = 0, None, 5.0
+        extractor.weight_version, extractor._updating, extractor._update_timeout = 0, None, 5.0
         extractor.update, extractor.save = self._update, self._save_extractor
         self.extractor = extractor
         self.manager: Any = SimpleNamespace(

@@ -89,8 +89,8 @@ def make(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def train(serving: Serving, servers: Servers, error: Exception | None = None) -> None:
-    with serving.changing_weights(lambda: 3, seconds=5):
+def train(serving: Serving, servers: Servers, error: Exception | None = None, *, is_late: bool = False) -> None:
+    with serving.changing_weights(lambda: 3, lambda: is_late, seconds=5):
         servers.note("train")
         if error:
             raise error
@@ -113,6 +113,19 @@ def test_they_serve_again_after_an_update_that_failed(make: Make, servers: Serve
     with pytest.raises(MemoryError):
         train(serving, servers, MemoryError())
     assert servers.events == [*PAUSE, "train", *RESTORE] and serving.state is State.SERVING
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_they_wait_for_no_engine_that_still_changes_its_weights(
+    make: Make, servers: Servers, shares_memory: bool
+) -> None:
+    serving = make(shares_memory)
+    with pytest.raises(WaitTimeout):
+        train(serving, servers, WaitTimeout("the update", 5), is_late=True)
+    assert servers.events == ([*PAUSE, "train"] if shares_memory else ["train"])
+    assert serving.state is (State.DOWN if shares_memory else State.SERVING)
+    serving.publish(3, 5)
+    assert servers.events[-2:] == (["resume", "back"] if shares_memory else ["sync 3", "resume"])
 
 
 def test_they_are_left_alone_if_they_never_paused(make: Make, servers: Servers) -> None:

@@ -92,8 +92,8 @@ def save(
     with ExitStack() as held:
         try:
             held.enter_context(holding(extractor.lock, seconds, "a running update of the extractor to end"))
-            if extractor.update_is_late and earlier is not None:  # the engine cannot save before it has ended
-                raise WaitTimeout("a late update of the extractor to end", 0)
+            if extractor.work_is_late and earlier is not None:  # the engine cannot save before it has ended
+                raise WaitTimeout("late work of the extractor to end", 0)
             extractor.save(folder / EXTRACTOR)
             version, is_present = extractor.weight_version, True
         except Exception as error:

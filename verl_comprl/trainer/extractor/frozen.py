@@ -24,8 +24,8 @@ class FrozenExtractor:
     """Updates of the extractor: none."""
     is_down = False
     """Whether an update has left the servers in no state to answer."""
-    update_is_late = False
-    """Whether an update that took longer than its limit continues."""
+    work_is_late = False
+    """Whether work of the engine that took longer than its limit continues."""
 
     def __init__(self, config: DictConfig) -> None:
         """Take the run's config."""

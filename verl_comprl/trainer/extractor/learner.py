@@ -28,6 +28,8 @@ AWAY_SECONDS = 1.0
 """Seconds before a manager that died or timed out is asked again."""
 FIRST_BACKOFF = 5.0
 LONGEST_BACKOFF = 300.0
+REST_FACTOR = 10
+"""Times as long as the actor has waited in a turn for servers that nothing restored, until they are tried again."""
 
 
 class _ManagerAway(Exception):
@@ -67,6 +69,8 @@ class ExtractorLearner:
     def take_turn(self, seconds: float) -> None:
         """Update in the calling thread while full batches wait; the actor must have paused.
 
+        Does not wait for work that an earlier turn has left behind, however many turns it takes to end.
+
         Args:
             seconds: After them no further update begins.
 
@@ -74,8 +78,11 @@ class ExtractorLearner:
             RuntimeError: If an update failed and none may.
         """
         deadline = time.monotonic() + seconds
-        while not self._ended and self._not_before <= time.monotonic() < deadline:
-            self._not_before = time.monotonic() + self._attempt()
+        while not self._ended and self._not_before <= time.monotonic() < deadline and not self._extractor.work_is_late:
+            began, restores = time.monotonic(), self._given_up
+            pause = self._attempt()
+            ended = time.monotonic()
+            self._not_before = ended + (max(pause, REST_FACTOR * (ended - began)) if restores else pause)
         self._raise_error()
 
     def stop(self, seconds: float) -> None:
@@ -149,7 +156,7 @@ class ExtractorLearner:
     def _try_to_restore(self) -> float:
         """Let the servers answer again, though nothing is trained any more: what has been learned stays in use."""
         try:
-            self._extractor.wait_for_late_update()
+            self._extractor.wait_for_late_work()
             with self._extractor.lock:
                 self._extractor.restore()
         except Exception:  # of which there were as many as are told
@@ -185,7 +192,7 @@ class ExtractorLearner:
             print("".join(traceback.format_exception(error)), flush=True)
 
     def _update_once(self) -> bool:
-        self._extractor.wait_for_late_update()  # out of the lock, see above
+        self._extractor.wait_for_late_work()  # out of the lock, see above
         # One lock from next_batch to trained, since next_batch leaves the samples in the buffer. A checkpoint takes the
         # same lock: taken between the two, it would hold the updated weights and still the samples, and a resumed run
         # would train on them twice.

@@ -73,7 +73,8 @@ class ExtractorRuntime:
             pool: The actor's slots, if the extractor is to share them; None takes slots of its own.
         """
         self.config = config
-        self._work_timeout = comprl_config(config).work_timeout
+        comprl = comprl_config(config)
+        self._work_timeout, self._update_timeout = comprl.work_timeout, comprl.update_timeout
         self.weight_version = 0
         """Updates that the engine has made, those that came to their end after their limit included."""
         self._updating: Future[TensorDict] | None = None
@@ -87,7 +88,7 @@ class ExtractorRuntime:
             max_colocate_count=3,
             name_prefix=EXTRACTOR_POOL,
         )
-        split = comprl_config(config).extractor.placement == "split"
+        split = comprl.extractor.placement == "split"
         role = "actor" if split else "actor_rollout"  # verl's names for a worker without a server and with one
         worker = RayClassWithInitArgs(cls=ray.remote(EngineWorker), config=model, distillation_config=None, role=role)
         group = RayWorkerGroup(
@@ -131,7 +132,8 @@ class ExtractorRuntime:
         self.serving.pause()
         forget_requests(self.servers, self.serving.replicas)
         self.config = self.servers.config = config
-        self._work_timeout = comprl_config(config).work_timeout
+        comprl = comprl_config(config)
+        self._work_timeout, self._update_timeout = comprl.work_timeout, comprl.update_timeout
         self._work(partial(self.workers.restart, config.actor_rollout_ref), "begin another run")
         self.weight_version, self._updating = 0, None
         self._set_cpu_priority()
@@ -161,7 +163,9 @@ class ExtractorRuntime:
 
         Generations that are running when the weights change are aborted, and resumed by the client.
         """
-        return self.serving.changing_weights(lambda: self.weight_version, self._work_timeout)
+        return self.serving.changing_weights(
+            lambda: self.weight_version, lambda: self.work_is_late, self._update_timeout
+        )
 
     @property
     def is_down(self) -> bool:
@@ -176,7 +180,7 @@ class ExtractorRuntime:
     def restore(self) -> None:
         """Try again to let the servers answer, if they could not be restored after an update, or lack a late one."""
         if self.is_down or self.serving.version != self.weight_version:
-            self.publish_weights()
+            self.serving.publish(self.weight_version, self._update_timeout)
 
     def update(self, batch: TrainingBatch) -> dict[str, float]:
         """Take one CISPO step (Eq. 3) in the engine.
@@ -184,7 +188,7 @@ class ExtractorRuntime:
         The token mean is over the whole batch, whatever the micro-batches and ranks: one mini-batch, one epoch.
 
         Raises:
-            WaitTimeout: If it takes longer than ``comprl.work_timeout``. It continues: :meth:`wait_for_late_update`.
+            WaitTimeout: If it takes longer than its limit. It continues: :meth:`wait_for_late_work`.
             ray.exceptions.RayError: What a worker raised.
         """
         model = self.config.actor_rollout_ref
@@ -219,22 +223,23 @@ class ExtractorRuntime:
             known["actor"] = self.workers._query_dispatch_info("actor")
         return max(known["actor"]) + 1
 
-    def wait_for_late_update(self) -> None:
-        """Wait for an update that took longer than its limit, if there is one, as long again.
+    def wait_for_late_work(self) -> None:
+        """Wait for an update or a copy of weights that took longer than its limit, if there is one, as long again.
 
         Nothing else can be asked of the workers before it has ended.
 
         Raises:
             WaitTimeout: If it is still running.
-            ray.exceptions.RayError: What a worker raised.
+            ray.exceptions.RayError: What a worker raised in an update.
         """
         if self._updating is not None:
             self._end_of_update()
+        self.serving.wait_for_late_transfer(self._update_timeout)
 
     def _end_of_update(self) -> TensorDict:
         running: Any = self._updating
         try:
-            return result_within(running, self._work_timeout, "the extractor's workers to update")
+            return result_within(running, self._update_timeout, "the extractor's workers to update")
         finally:
             if running.done():
                 self._updating = None
@@ -244,9 +249,12 @@ class ExtractorRuntime:
         self.serving.publish(self.weight_version, self._work_timeout)
 
     @property
-    def update_is_late(self) -> bool:
-        """Whether an update that took longer than its limit continues; to be asked by the one who holds the lock."""
-        return self._updating is not None and not self._updating.done()
+    def work_is_late(self) -> bool:
+        """Whether an update or a copy of weights that took longer than its limit continues.
+
+        To be asked by the one who holds the lock, or updates in turns: others cannot tell it from one in time.
+        """
+        return self.serving.transfer_is_late or (self._updating is not None and not self._updating.done())
 
     def save(self, folder: Path) -> None:
         """Write engine and optimizer state."""

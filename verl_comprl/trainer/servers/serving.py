@@ -82,13 +82,17 @@ class Serving:
         self._order("sleep_replicas")
 
     @contextmanager
-    def changing_weights(self, version: Callable[[], int], seconds: float) -> Iterator[None]:
+    def changing_weights(
+        self, version: Callable[[], int], is_late: Callable[[], bool], seconds: float
+    ) -> Iterator[None]:
         """Pause the servers for a block that changes the engine's weights, as far as they must, and restore them.
 
-        They are restored when the block raises, too; if that fails as well, they are ``DOWN``.
+        They are restored when the block raises, too; if that fails as well, they are ``DOWN``. So they are where the
+        engine still changes its weights at the end: they could only wait for it once more.
 
         Args:
             version: Returns the version of the engine's weights.
+            is_late: Returns whether the block has left behind what changes them.
             seconds: Limit of copying them.
         """
         to_restore = self._shares_memory
@@ -98,7 +102,9 @@ class Serving:
             yield
             to_restore = True
         finally:
-            if to_restore:
+            if to_restore and is_late():
+                self._enter(State.DOWN)
+            elif to_restore:
                 self.publish(version(), seconds)
 
     def publish(self, version: int, seconds: float) -> None:
@@ -113,7 +119,7 @@ class Serving:
             ray.exceptions.RayError: If the worker, or the last server, has died.
         """
         try:
-            self._wait_for_late_transfer(seconds)
+            self.wait_for_late_transfer(seconds)
             self._leave_out_the_dead()
             self._leave_failed_transfer()
             # Weights must not change under a running generation: its log-probs would belong to no version.
@@ -135,8 +141,17 @@ class Serving:
             if self.state is not State.SERVING:
                 self.tell(False)
 
-    def _wait_for_late_transfer(self, seconds: float) -> None:
-        """Two transfers at a time would mix, as they use the same sockets. One that failed is made again anyway."""
+    @property
+    def transfer_is_late(self) -> bool:
+        """Whether a transfer of weights that took longer than its limit continues; not to be asked during one."""
+        return self._copying is not None and not self._copying.done()
+
+    def wait_for_late_transfer(self, seconds: float) -> None:
+        """Two transfers at a time would mix, as they use the same sockets. One that failed is made again anyway.
+
+        Raises:
+            WaitTimeout: If it is still running.
+        """
         late = self._copying
         if late is None:
             return
