@@ -116,8 +116,10 @@ class TrainingBuffer:
             oldest = self._failures.pop(0)
             if all(sample is not oldest for sample in self._batch):
                 self.dropped_failures += 1
-                # Nothing can use it, so it need not wait for `forget`: there may be hundreds in every step.
-                self._records.pop(oldest.record_id, None)
+                # Nothing can use it, so it need not wait for `forget`: there may be hundreds in every step. But a merge
+                # that a resume repeats may have given the same answer again, which is the same record.
+                if all(sample.record_id != oldest.record_id for sample in (*self._failures, *self._batch)):
+                    self._records.pop(oldest.record_id, None)
 
     def collect(self) -> int:
         """Close a collection step: each record used since the last one gets one sample. Returns their number.
