@@ -358,12 +358,12 @@ class ExperienceManager:
             self._merging = state["merging"]
             self._reported.restore(state["reported"])
             self._credit.restore(state["credit"])
+            if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
+                self._free_half.restore(state["free_half"])
             self._restore_counts(state)
             self._queue.restore(path / "queue.jsonl")
 
     def _restore_counts(self, state: dict[str, Any]) -> None:
-        if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
-            self._free_half.restore(state["free_half"])
         self._totals = Totals.restored(state["totals"])
         self._queue.counts.update(state["queue"])
 
