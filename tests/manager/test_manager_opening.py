@@ -223,7 +223,9 @@ async def test_a_manager_that_was_killed_compares_no_use_twice_and_none_with_out
     await manager.collect(2)
     assert compared(manager) == 1
 
-    manager = await open_manager(Opening(keep_content=True, killed_in=9, checkpoint=tmp_path / "checkpoint"), **settings)
+    manager = await open_manager(
+        Opening(keep_content=True, killed_in=9, checkpoint=tmp_path / "checkpoint"), **settings
+    )
     await use(manager, 9)
     await manager.collect(9)
     assert compared(manager) == 1

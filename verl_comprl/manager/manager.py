@@ -72,7 +72,7 @@ class ExperienceManager:
         self._call_log = call_log or CallLog()
         self._calls: ExtractorCalls | None = None
         self.availability = ExtractorAvailability()
-        self._bank_availability = BankAvailability()
+        self._bank_availability = BankAvailability(bank.flush)
         self._queue = DistillationQueue(config.queue, recover=recover)
         learning = config.extractor
         self._buffer = TrainingBuffer(
