@@ -32,6 +32,10 @@ def lasting(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name.removeprefix("bank/") not in _SINCE_OPENING}
 
 
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "bank.jsonl").read_text().splitlines()]
+
+
 async def test_a_run_goes_on_where_its_snapshot_was_taken(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
 ) -> None:
@@ -153,7 +157,7 @@ async def test_a_repeated_distillation_keeps_no_record_of_what_it_did_not_write(
     assert [entry.title for entry in setup.bank.entries()] == ["first answer"]
     await setup.manager.report(EpisodeReport(make_request("b"), guided=False))
     assert (await setup.finished())["buffer/records"] == 1
-    events = [json.loads(line) for line in (tmp_path / "bank.jsonl").read_text().splitlines()]
+    events = read_journal(tmp_path)
     assert {event["episode"]: (event["event"], event["entry"]) for event in events} == {
         entry.source_trajectory or "a": ("written", entry.id) for entry in setup.bank.entries()
     }
@@ -167,9 +171,24 @@ async def test_the_journal_knows_an_episode_that_was_distilled_to_nothing(
     extractor.replies["distill"] = answer
     await running.manager.report(EpisodeReport(make_request("a", step=3), guided=False))
     await running.finished()
-    (event,) = map(json.loads, (tmp_path / "bank.jsonl").read_text().splitlines())
+    (event,) = read_journal(tmp_path)
     assert (event["event"], event["episode"], event["step"]) == ("nothing", "a", 3)
     assert event["call"] == derive_id("distill", "a")
+
+
+async def test_the_journal_tells_an_entry_that_a_full_bank_lost_from_one_that_the_extractor_removed(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    """Also if the prompt of the call that took its place has listed it."""
+    setup = await open_manager(bank={"capacity": 2}, extractor_settings={"list_nearest": 0})
+    setup.start()
+    oldest, _ = await setup.seed("pray", "jump")
+    extractor.replies["distill"] = LESSON
+    guided = {"experience_ids": (oldest,), "experience_texts": ("pray",)}
+    await setup.manager.report(EpisodeReport(make_request("a", **guided), guided=True))
+    await setup.finished()
+    (event,) = [event for event in read_journal(tmp_path) if event["event"] == "removed"]
+    assert (event["entry"], event["reason"]) == (oldest, "evicted")
 
 
 async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extractor: Extractor, tmp_path: Path) -> None:

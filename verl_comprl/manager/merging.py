@@ -99,6 +99,6 @@ class MergePass:
             )
             written = [entry for id in report.new_ids if (entry := self.bank.get(id))]
             self.journal.merged(written)
-            self.journal.removed(report, written, step=self.step(), call=record.id, listed=ids)
+            self.journal.removed(report, written, step=self.step(), call=record.id)
             self.note(answer, record, report, listed=ids)
         return list(report.surviving_ids[-self.config.merge.chunk :])
