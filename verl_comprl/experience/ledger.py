@@ -105,9 +105,14 @@ class Ledger:
         self._flusher = None if read_only else asyncio.create_task(self._flush_periodically(flush_seconds))
 
     def reading(self) -> AbstractAsyncContextManager[None]:
-        """Block changes while memory and store are read together."""
+        """Block changes while memory and store are read together, for moments: one that waits blocks later readers."""
         self._check_loop()
         return self._visible.read()
+
+    def unchanged(self) -> AbstractAsyncContextManager[None]:
+        """Hold off whole writes while memory and store are read together, however long: queries go on."""
+        self._check_loop()
+        return self._writer
 
     async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
         """Search the store, and take over what another process has written meanwhile; within ``reading``."""
