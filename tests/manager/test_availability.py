@@ -4,7 +4,8 @@ import asyncio
 import time
 
 import pytest
-from managed import LESSON, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged, until
+from managed import LESSON, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged
+from waiting import until
 
 from verl_comprl.manager import availability as availability_module
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable

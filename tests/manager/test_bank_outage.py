@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
-from managed import LESSON, Extractor, MakeRequest, Open, Setup, answered, merged, until
+from managed import LESSON, Extractor, MakeRequest, Open, Setup, answered, merged
 from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 from qdrant_double import QdrantDouble  # pyright: ignore[reportMissingImports]  (tests/experience)
+from waiting import until
 
 from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
 from verl_comprl.manager import availability

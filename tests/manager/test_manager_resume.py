@@ -8,7 +8,8 @@ from zlib import crc32
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
-from managed import WHERE, Extractor, MakeRequest, Open, Setup, answered, until
+from managed import WHERE, Extractor, MakeRequest, Open, Setup, answered
+from waiting import until
 
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.manager.messages import EpisodeReport

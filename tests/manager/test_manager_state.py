@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged, until
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged
+from waiting import until
 
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.extractor.config import MergeConfig
@@ -60,7 +61,7 @@ async def test_a_run_goes_on_where_its_snapshot_was_taken(
     waiting = EpisodeReport(make_request("waiting", success=False, **used), guided=True, record_ids=(guide.record_id,))
     for report in (working, waiting):
         await first.manager.report(report)
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 6))  # the first of the two is with the extractor
+    await until(lambda: len(extractor.prompts) == 6)  # the first of the two is with the extractor
     await first.manager.save(str(tmp_path / "snapshot"))
     saved = await first.manager.metrics()
     assert saved["queue/depth"] == 2 and saved["bank/size"] == 1 and saved["buffer/samples"] == 1
@@ -95,7 +96,7 @@ async def test_a_merge_that_was_running_is_repeated_after_a_resume(
     await first.seed("a", "b")
     extractor.gate.clear()
     assert await first.manager.merge()
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await until(lambda: len(extractor.prompts) == 1)
     await first.manager.save(str(tmp_path / "snapshot"))
     await first.manager.close()
 
@@ -127,7 +128,7 @@ async def test_a_repeated_merge_trains_the_tokens_that_wrote_its_entries(
     extractor.replies["merge"] = "unreadable"
     extractor.after[1] = extractor.gate.clear
     assert await first.manager.merge()
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 2))
+    await until(lambda: len(extractor.prompts) == 2)
     await first.manager.save(str(tmp_path / "snapshot"))
     await first.manager.close()
 
@@ -241,7 +242,7 @@ async def test_closing_in_the_middle_of_a_call_ends(
     setup.start()
     extractor.gate.clear()
     await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await until(lambda: len(extractor.prompts) == 1)
     async with asyncio.timeout(20):
         await setup.manager.close()
     again = await open_manager()  # the folder is free again
