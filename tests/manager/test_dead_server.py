@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,10 +49,9 @@ class Client:
         return SimpleNamespace(token_ids=ids, log_probs=[-0.1] * len(ids), extra_fields={"max_global_steps": 0})
 
 
-async def ask(guidance: Guidance) -> tuple[str, float]:
-    started = time.perf_counter()
-    answer = await guidance.ask("open the door", task="t", environment="e", read_only=False, timeout=30)
-    return answer.status, time.perf_counter() - started
+async def ask(guidance: Guidance) -> str:
+    """Return the status of an answer, which is ``degraded`` if the manager waits for the server."""
+    return (await guidance.ask("open the door", task="t", environment="e", read_only=False, timeout=30)).status
 
 
 def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path, make_request: Any) -> None:
@@ -94,15 +92,13 @@ def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path
         assert isinstance(request, DistillationRequest)
 
         async def asking() -> None:
-            assert (await ask(guidance))[0] == "answered"
+            assert await ask(guidance) == "answered"
             waiting = [asyncio.create_task(ask(guidance)) for _ in range(8)]
             await guidance.report(EpisodeReport(request, guided=False))
             await asyncio.sleep(0.2)
             os.kill(await server.pid.remote(), signal.SIGKILL)
-            assert {status for status, _ in await asyncio.gather(*waiting)} == {"unavailable"}
-            later = [await ask(guidance) for _ in range(8)]
-            assert {status for status, _ in later} == {"unavailable"}
-            assert min(seconds for _, seconds in later) < 0.1
+            assert set(await asyncio.gather(*waiting)) == {"unavailable"}
+            assert {await ask(guidance) for _ in range(8)} == {"unavailable"}
 
         asyncio.run(asking())
         metrics: Any = ray.get(manager.collect.remote(1))

@@ -237,7 +237,7 @@ async def test_a_collection_that_is_not_a_bank(double: QdrantDouble, config: Ban
     await client.create_collection("bare", vectors_config=shape)
     double.aliases["aliased"] = "bare"
     with pytest.raises(StoreError, match="is not an experience bank: it names no schema or no embedder"):
-        await ServerStore.open(BankConfig(url=double.url, collection="aliased"), embedding=IDENTITY)
+        await ServerStore.open(config.model_copy(update={"collection": "aliased"}), embedding=IDENTITY)
     await client.close()
 
 

@@ -1,7 +1,6 @@
 """Faults of a real server that reviews found: leases, aliases, readers beside a writer, limits, messages."""
 
 import asyncio
-import time
 from typing import Any
 
 import numpy as np
@@ -221,11 +220,10 @@ async def test_a_busy_server_stalls_no_query_for_longer_than_one_request(
     bank = await ExperienceBank.open(config, FakeEmbedder())
     await bank.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)
     double.faults.only, double.faults.responses = "/points/query/batch", [(429, {"Retry-After": "9"})]
-    started = time.monotonic()
     assert (await bank.retrieve("lamp")).status == "degraded"
+    assert sum(path.endswith("/points/query/batch") for _, path in double.requests) == 1, "it is not tried again"
     await bank.apply([Add(title="door", content="open it")], call_id="2", **CALL)
     assert (await bank.retrieve("lamp")).status == "found"
-    assert time.monotonic() - started < 8
     await bank.close()
 
 
