@@ -58,7 +58,7 @@ def test_it_goes_on_with_its_bank_its_queue_and_the_records_of_the_checkpoint(
             return os.getpid()
 
         async def known(self, record: str) -> bool:
-            return self._buffer.record(record) is not None
+            return self._buffer._records.get(record) is not None
 
     paths = os.pathsep.join(map(str, (ROOT, *(ROOT / name for name in ("tests", "tests/experience", "tests/manager")))))
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})

@@ -120,7 +120,7 @@ async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
     metrics = await running.finished()
     assert metrics["failures/distill:Failure"] == 1
     (entry,) = running.bank.entries()
-    record = running.manager._buffer.record(entry.record_id)
+    record = running.manager._buffer._records.get(entry.record_id)
     assert entry.title == "second" and record is not None
     assert "".join(map(chr, record.response_ids)) == second
 

@@ -141,7 +141,7 @@ async def test_a_repeated_merge_trains_the_tokens_that_wrote_its_entries(
     await merged(second)
     assert extractor.prompts[2] == extractor.prompts[0]
     (entry,) = [entry for entry in second.bank.entries() if entry.title == "both"]
-    record = second.manager._buffer.record(entry.record_id)
+    record = second.manager._buffer._records.get(entry.record_id)
     assert record is not None and "".join(map(chr, record.response_ids)) == both and not record.format_failure
 
 

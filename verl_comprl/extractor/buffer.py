@@ -90,10 +90,6 @@ class TrainingBuffer:
         """Number of records."""
         return len(self._records)
 
-    def record(self, record_id: str) -> GenerationRecord | None:
-        """Return a record, or ``None`` if it is unknown or has been dropped."""
-        return self._records.get(record_id)
-
     def add(self, record: GenerationRecord) -> None:
         """Add a record; one that is already known is left unchanged, with its training counts."""
         self._records.setdefault(record.id, record)

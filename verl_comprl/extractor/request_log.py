@@ -41,10 +41,6 @@ class RequestLog:
         self._end = 0
         self._live = 0
 
-    def __len__(self) -> int:
-        """Return the number of texts that wait."""
-        return len(self._places)
-
     def __contains__(self, key: str) -> bool:
         """Return whether the text of ``key`` waits."""
         return key in self._places

@@ -3,29 +3,19 @@
 import asyncio
 from typing import Any
 
-import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
 from qdrant_double import QdrantDouble
+from samples import IDENTITY, entries, vectors
 
-from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, derive_id
+from verl_comprl.experience import Add, BankConfig, ExperienceBank, StoreError, derive_id
 from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_collection import ServerCollection
 from verl_comprl.experience.store.server_lease import Lease
 
-IDENTITY = {"model": "fake", "dimension": 8}
 CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
 LEASE = "verl_comprl.experience.store.server_lease"
-
-
-def entries(count: int) -> list[Experience]:
-    return [Experience(id=derive_id("e", n), title="", content=f"c{n}") for n in range(count)]
-
-
-def vectors(count: int) -> np.ndarray:
-    values = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
 async def opened(config: BankConfig) -> ServerStore:

@@ -312,9 +312,7 @@ class ServerStore(ExperienceStore):
     async def _upsert(
         self, name: str, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()
     ) -> None:
-        payloads = [{**to_payload(entry), **self.contents.marks(())} for entry in entries]
-        if payloads:  # with the last: a crash between two requests must not remove what is replaced
-            payloads[-1] |= self.contents.marks(replaces)
+        payloads = self.contents.payloads(entries, replaces)
         for batch in self._batches(payloads):
             points = [
                 models.PointStruct(id=entries[row].id, vector=vectors[row].tolist(), payload=payloads[row])
