@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from ray_manager import manager_class, start_ray
 
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import Add, BankConfig
@@ -18,8 +19,6 @@ from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.rollout.guidance import Guidance
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.run
 
@@ -60,24 +59,13 @@ def test_questions_are_answered_at_once_and_no_attempt_is_counted(tmp_path: Path
     from verl_comprl.manager import actor
     from verl_comprl.manager.served_model import ServedModel
 
-    class Manager(actor._ManagerActor):
-        """With a fast embedder, a tokenizer of characters and an entry."""
-
-        async def load(self, *_: Any) -> None:
-            from conftest import CharacterTokenizer  # pyright: ignore[reportAttributeAccessIssue]
-            from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]
-
-            self._embedder, self._tokenizer = FakeEmbedder(), None
-            actor.load_tokenizer = lambda _: CharacterTokenizer()
-
+    class Manager(manager_class()):
         async def seed(self) -> None:
             add = Add(title="open the door", content="go left")
             where = {"task": "t", "environment": "e", "step": 0, "weight_version": 0}
             await self._bank.apply([add], call_id="seed", listed=(), **where)
 
-    paths = os.pathsep.join(map(str, (ROOT, *(ROOT / name for name in ("tests", "tests/experience", "tests/manager")))))
-    environment = {"env_vars": {"PYTHONPATH": paths}}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    start_ray()
     try:
         server: Any = ray.remote(Server).remote()
         client: Any = Client(server)
