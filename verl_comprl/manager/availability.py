@@ -1,4 +1,4 @@
-"""Whether extractor and bank can be asked now, and what becomes of calls while they cannot.
+"""Keeps track of whether extractor and bank can be asked, and lets calls wait or end while they cannot.
 
 The extractor is away while its server sleeps for an update, from the moment its server has died, and for a pause when
 an endpoint cannot be reached; the bank is away for a pause when its store or embedder cannot be reached. Nobody in a
@@ -85,7 +85,7 @@ class BankAvailability(Availability):
         """Begin with a bank that can be asked.
 
         Args:
-            flush: A write, which makes a store that has vanished again.
+            flush: Writes to the bank, which rebuilds a store that has vanished.
         """
         super().__init__("bank", "the bank's store or embedder cannot be reached, and distillations wait")
         self._flush = flush
@@ -109,7 +109,7 @@ class BankAvailability(Availability):
                 self._pause = FIRST_PAUSE
 
     async def _with_store(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call, again if the store had vanished: only a write makes it again, and the call may be a search."""
+        """Make a call, once more if the store had vanished: only a write rebuilds it, and the call may be a search."""
         try:
             return await call()
         except StoreVanished:

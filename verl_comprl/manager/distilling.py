@@ -55,7 +55,7 @@ class Distilling:
     """Counts a failure."""
 
     async def run(self) -> None:
-        """Work off the queue for ever; several may do so at the same time."""
+        """Distil the episodes of the queue until cancelled; several tasks may do so at the same time."""
         while True:
             request = await self.queue.get()
             try:

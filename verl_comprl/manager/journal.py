@@ -65,14 +65,14 @@ class Journal:
         )
 
     def quarantined(self, ids: Iterable[str], get: Callable[[str], Experience | None], step: int) -> None:
-        """Note the entries that are retrieved no more."""
+        """Note the entries that are no longer retrieved."""
         entries = (entry for id in ids if (entry := get(id)))
         self._append(
             {"step": step, "event": "quarantined", "entry": entry.id, "reason": entry.quarantined} for entry in entries
         )
 
     def end(self) -> dict[str, int] | None:
-        """Return what the file holds, for a checkpoint, and make that durable; None if there is no file to speak of."""
+        """Make the file durable and return its extent, for a checkpoint; None if there is none or it cannot be read."""
         if self._file is None:
             return None
         try:
