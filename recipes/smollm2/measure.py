@@ -122,7 +122,8 @@ async def ask(calls: ExtractorCalls, episodes: list[Demonstration], merges: int,
         counts[f"distill {'ok' if parsed.format_ok else 'malformed'}"] += 1
     for _ in range(merges):
         lessons = [LAKE.draw(rng) for _ in range(rng.randint(2, _LISTED))]
-        parsed, _ = await calls.merge([render_entry(lesson, step=1) for lesson in lessons], 1)
+        texts = [render_entry(lesson, step=1) for lesson in lessons]
+        parsed, _ = await calls.merge(texts, 1, listed=[lesson.id for lesson in lessons])
         counts[f"merge {'ok' if parsed.format_ok else 'malformed'}"] += 1
     for _ in range(answers):
         text, _ = await calls.answer(LAKE.draw(rng).text, LAKE.query, 1)

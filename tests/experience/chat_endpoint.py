@@ -23,6 +23,8 @@ class ChatEndpoint:
         """Sent before any answer."""
         self.change: Callable[[dict[str, Any]], Any] = lambda answer: answer
         self.delay = 0.0
+        self.together = 0
+        """Requests that have to be there at the same time once before any is answered."""
         self.in_flight = self.most_in_flight = 0
         self.server = LocalServer(Starlette(routes=[Route("/v1/chat/completions", self._complete, methods=["POST"])]))
 
@@ -38,6 +40,8 @@ class ChatEndpoint:
             return self.failures.pop(0)
         self.in_flight += 1
         self.most_in_flight = max(self.in_flight, self.most_in_flight)
+        while self.most_in_flight < self.together:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(self.delay)
         self.in_flight -= 1
         message = {"role": "assistant", "content": self.reply(body["messages"])}

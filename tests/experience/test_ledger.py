@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_embedder import FakeEmbedder
 from package_log import ours
+from waiting import until
 
 from verl_comprl.experience import Add, BankConfig, Downvote, ExperienceBank, StoreError, Update, Upvote
 
@@ -18,14 +19,26 @@ async def stored(bank: Any) -> dict[str, Any]:
     return {entry.id: entry for entry in await bank._ledger.store.load()}
 
 
-async def test_counters_are_written_within_the_flush_interval(open_bank: Any, apply: Any) -> None:
-    bank = await open_bank(flush_seconds=0.5)
+async def written(bank: Any, id: str) -> bool:
+    return (await stored(bank))[id].uses > 0
+
+
+async def test_counters_are_written_within_the_flush_interval(
+    open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = await open_bank(flush_seconds=0.02)
     a, b = (await apply(bank, Add(title="a", content="x"), Add(title="b", content="y"))).new_ids
+    update, may_write = bank._ledger.store.update, asyncio.Event()
+
+    async def held(entries: Any) -> None:
+        await may_write.wait()
+        await update(entries)
+
+    monkeypatch.setattr(bank._ledger.store, "update", held)
     bank.record_outcome([a], success=True)
     assert (await stored(bank))[a].uses == 0  # in memory only
-    async with asyncio.timeout(10):
-        while not (await stored(bank))[a].uses:
-            await asyncio.sleep(0.05)
+    may_write.set()
+    await until(lambda: written(bank, a))
     assert (await stored(bank))[a].uses == 1 and (await stored(bank))[b].uses == 0
 
 
@@ -42,16 +55,12 @@ async def test_a_failing_flush_is_counted_logged_once_and_repeated(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(bank._ledger.store, "update", refuse)
         bank.record_outcome([a], success=True)
-        async with asyncio.timeout(10):
-            while bank.statistics()["counter_flush_failures"] < 2:
-                await asyncio.sleep(0.02)
+        await until(lambda: bank.statistics()["counter_flush_failures"] >= 2)
         assert len(ours(caplog)) == 1
         failed = bank.statistics()["counters_unwritten_seconds"]
         await asyncio.sleep(0.1)
         assert bank.statistics()["counters_unwritten_seconds"] >= failed + 0.1  # a failure is no write
-    async with asyncio.timeout(10):
-        while not (await stored(bank))[a].uses:
-            await asyncio.sleep(0.05)
+    await until(lambda: written(bank, a))
 
 
 async def test_it_is_known_for_how_long_counters_have_not_been_written(open_bank: Any) -> None:

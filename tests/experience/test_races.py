@@ -10,6 +10,7 @@ from fake_embedder import FakeEmbedder
 
 from verl_comprl.experience import Add, Discard, Update
 from verl_comprl.experience.store.embedded import EmbeddedStore
+from verl_comprl.experience.transfer.snapshot import read_snapshot
 
 
 async def test_duplicates_from_check_then_insert_across_a_model_call(
@@ -124,6 +125,34 @@ async def test_counts_while_every_vector_is_replaced(open_bank: Any, apply: Any)
     await bank.flush()
     assert counts > 1 and {entry.uses for entry in bank.entries()} == {counts}
     assert {entry.uses for entry in await bank._ledger.store.load()} == {counts} and await bank.verify() == []
+
+
+async def test_queries_go_on_while_a_snapshot_is_read_and_a_writer_waits(
+    open_bank: Any, apply: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = await open_bank()
+    await apply(bank, Add(title="lamp", content="light it"))
+    vectors, begun, may_end = EmbeddedStore.vectors, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        begun.set()
+        await may_end.wait()
+        return await vectors(*arguments)
+
+    monkeypatch.setattr(EmbeddedStore, "vectors", slow)
+    saving = asyncio.create_task(bank.save(tmp_path / "snapshot"))
+    await begun.wait()
+    writing = asyncio.create_task(apply(bank, Add(title="door", content="open it"), call_id="second"))
+    await asyncio.sleep(0.1)  # it is at its lock, wherever that is
+    try:
+        async with asyncio.timeout(30):
+            assert (await bank.retrieve("lamp")).status == "found"
+        assert len(bank) == 1 and not saving.done() and not writing.done()
+    finally:
+        may_end.set()
+        await asyncio.gather(saving, writing)
+    assert [entry.title for entry in read_snapshot(tmp_path / "snapshot", None).entries] == ["lamp"]
+    assert len(bank) == 2
 
 
 @pytest.mark.parametrize("change", ["restore", "reembed"])

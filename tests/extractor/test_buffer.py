@@ -40,7 +40,7 @@ def full(buffer: TrainingBuffer, step: int) -> TrainingBatch:
 
 
 def counts(buffer: TrainingBuffer, id: str) -> tuple[int, int | None]:
-    record = buffer.record(id)
+    record = buffer._records.get(id)
     assert record is not None
     return record.train_count, record.last_trained
 
@@ -159,7 +159,7 @@ def test_adding_a_known_record_keeps_its_counts(filled: Callable[..., TrainingBu
     full(buffer, 1)
     buffer.trained()
     buffer.add(make_record("a", response_ids=(9, 9)))
-    assert buffer.record("a") == make_record("a", train_count=1, last_trained=1) and buffer.record_count == 3
+    assert buffer._records.get("a") == make_record("a", train_count=1, last_trained=1) and buffer.record_count == 3
 
 
 def test_forget_keeps_records_that_are_or_recently_were_referred_to(make_record: MakeRecord) -> None:
@@ -173,16 +173,16 @@ def test_forget_keeps_records_that_are_or_recently_were_referred_to(make_record:
     buffer.forget(["entry", "replaced"], last)
     assert buffer.record_count == 5
     buffer.forget(["entry"], last + 1)  # an episode guided by the replaced entry may still be running
-    assert buffer.record_count == 4 and buffer.record("answer") is None
+    assert buffer.record_count == 4 and buffer._records.get("answer") is None
     buffer.forget(["entry", "replaced"], last + 2)
     buffer.forget(["entry"], 2 * last)
     buffer.forget(["entry"], 3 * last - 1)
     assert buffer.record_reward("replaced", 1) and buffer.record_count == 4
     buffer.collect()
     buffer.forget([], 3 * last)
-    assert buffer.record("replaced") and buffer.record("entry")
+    assert buffer._records.get("replaced") and buffer._records.get("entry")
     buffer.forget([], 4 * last)
-    assert buffer.record("entry") is None and buffer.record_count == 3
+    assert buffer._records.get("entry") is None and buffer.record_count == 3
 
 
 def test_everything_survives_a_restart(
@@ -201,8 +201,9 @@ def test_everything_survives_a_restart(
     restored = filled(2)
     restored.add(make_record("gone"))
     restored.restore(tmp_path / "buffer")
-    assert restored.record("gone") is None and restored.record_count == 4
-    assert [restored.record(id) for id in ("a", "c", "answer")] == [buffer.record(id) for id in ("a", "c", "answer")]
+    assert restored._records.get("gone") is None and restored.record_count == 4
+    kept = ("a", "c", "answer")
+    assert [restored._records.get(id) for id in kept] == [buffer._records.get(id) for id in kept]
     assert len(restored) == 1 and restored.next_batch(1) is None
     assert (restored.collect(), buffer.collect()) == (1, 1)
     batch = full(restored, 2)
@@ -244,7 +245,7 @@ def test_records_and_uses_added_during_a_save_do_not_break_it(
     buffer.save(tmp_path)
     restored = filled(1)
     restored.restore(tmp_path)
-    assert restored.record("late") is None and restored.collect() == 1
+    assert restored._records.get("late") is None and restored.collect() == 1
     assert ids(full(restored, 1)) == ["a"]
     assert buffer.collect() == 2
 
@@ -280,4 +281,4 @@ def test_records_can_be_restored_without_rewards(make_record: Callable[..., Gene
     buffer.save(tmp_path)
     other = TrainingBuffer(2, alpha=0.5, cooldown=1)
     other.restore(tmp_path, rewards=False)
-    assert other.record("used") == buffer.record("used") and len(other) == 0 and other.collect() == 0
+    assert other._records.get("used") == buffer._records.get("used") and len(other) == 0 and other.collect() == 0

@@ -137,7 +137,13 @@ def test_failures_that_lag_too_far_behind_are_left_out_too() -> None:
 def test_the_record_of_a_dropped_failure_is_dropped_too() -> None:
     buffer = buffer_of(8)
     fill(buffer, *(f"x{n}" for n in range(100)))
-    assert buffer.record_count == 2 and buffer.record("x99") and not buffer.record("x97")
+    assert buffer.record_count == 2 and buffer._records.get("x99") and not buffer._records.get("x97")
+
+
+def test_the_record_of_a_dropped_failure_stays_while_another_sample_is_of_it() -> None:
+    buffer = buffer_of(8)
+    fill(buffer, "x1", "x2", "x2", "x3", "e1", "e2", "e3", "e4", "e5", "e6")
+    assert names(buffer.next_batch(1)) == ["e1", "e2", "e3", "e4", "e5", "e6", "x2", "x3"]
 
 
 def test_records_of_waiting_failures_are_kept() -> None:

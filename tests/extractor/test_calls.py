@@ -120,7 +120,7 @@ async def test_allowed_operations_depend_on_the_call(make_calls: MakeCalls, make
     answer, _ = await make_calls(Script(update)).distill(make_request("a"), ["only one"])
     assert not answer.format_ok and answer.errors[0].kind == "bad_index"
 
-    answer, record = await make_calls(Script(f"<answer>[{adds}]</answer>")).merge(["x", "y"], 3)
+    answer, record = await make_calls(Script(f"<answer>[{adds}]</answer>")).merge(["x", "y"], 3, listed=["1", "2"])
     assert not answer.format_ok and record.kind == CallKind.MERGE
 
 
@@ -148,15 +148,25 @@ async def test_an_answer_that_cannot_be_parsed_still_has_a_record(
 async def test_merge_lists_the_chunk_and_returns_operations_and_record(make_calls: MakeCalls) -> None:
     script = Script('<answer>[{"operation": "retain", "ids": [1, 3]}]</answer>')
     calls = make_calls(script)
-    answer, record = await calls.merge(["x", "y", "z"], 5)
+    answer, record = await calls.merge(["x", "y", "z"], 5, listed=["1", "2", "3"])
     assert answer.operations == (Retain(ids=(1, 3)),)
     assert "1. x\n\n2. y\n\n3. z" in script.prompts[0]
     assert (record.kind, record.created_step, record.weight_version) == (CallKind.MERGE, 5, 7)
-    assert (await calls.merge(["x", "y", "z"], 5))[1].id == record.id  # a resumed run repeats it
-    others = [(await calls.merge(*other))[1].id for other in ((["x", "y", "z"], 6), (["x", "y"], 5))]
-    script.reply = '<answer>[{"operation": "discard", "ids": [1]}]</answer>'  # a resumed run samples another answer
-    others.append((await calls.merge(["x", "y", "z"], 5))[1].id)
-    assert len({record.id, *others}) == 4
+
+
+async def test_only_a_merge_that_is_repeated_with_the_same_answer_has_the_same_record_id(make_calls: MakeCalls) -> None:
+    script = Script("?")
+    calls = make_calls(script)
+
+    async def merge(texts: str = "xyz", step: int = 5, listed: str = "123") -> str:
+        return (await calls.merge([*texts], step, listed=[*listed]))[1].id
+
+    first = await merge()
+    assert await merge() == first  # a resumed run repeats it
+    others = [await merge(step=6), await merge("xy", listed="12"), await merge(listed="456")]  # those are exact copies
+    script.reply = "??"  # a resumed run samples another answer
+    others.append(await merge())
+    assert len({first, *others}) == 5
 
 
 @pytest.mark.parametrize(("reply", "text"), [("hm</think><answer> go left </answer>", "go left"), ("go left", None)])

@@ -47,7 +47,7 @@ def test_it_holds_what_a_dictionary_would(
                         torn = b'{"key": "torn", "text": "never finished"}'[:length]
                         path.write_bytes(path.read_bytes() + torn)
                     assert log.recover() == expected
-            assert len(log) == len(expected)
+            assert {key for key in ("a", "b", "c\n", "\ud800", "torn") if key in log} == expected.keys()
             assert {key: log.read(key) for key in expected} == expected
 
 
@@ -80,7 +80,7 @@ def test_a_text_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
     log = RequestLog(tmp_path / "file/log.jsonl")
     with pytest.raises(OSError):
         log.put("a", "text")
-    assert "a" not in log and len(log) == 0
+    assert "a" not in log
     log.remove("a")
 
 

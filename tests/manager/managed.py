@@ -5,6 +5,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from waiting import until
+
 from verl_comprl.experience import Add, ExperienceBank
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.calls import ExtractorCalls
@@ -77,12 +79,6 @@ class Setup:
 
 
 Open = Callable[..., Awaitable[Setup]]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.005)
 
 
 async def merged(setup: Setup, passes: int = 1) -> None:

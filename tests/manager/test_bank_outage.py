@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]  (tests/experience)
-from managed import LESSON, Extractor, MakeRequest, Open, Setup, answered, merged, until
+from managed import LESSON, Extractor, MakeRequest, Open, Setup, answered, merged
 from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 from qdrant_double import QdrantDouble  # pyright: ignore[reportMissingImports]  (tests/experience)
+from waiting import until
 
-from verl_comprl.experience import EmbedderUnavailable
+from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
 from verl_comprl.manager import availability
 from verl_comprl.manager.messages import EpisodeReport
 
@@ -33,7 +34,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def opened(open_manager: Open, double: QdrantDouble) -> Setup:
     """Return a manager with two workers, whose episodes have three attempts."""
-    setup = await open_manager(bank={"url": double.url, "collection": "c", "attempts": 1, "timeout_seconds": 60})
+    # Nothing but episodes writes to the bank: a write of its counters would fail too, and could rebuild it.
+    patient = {"timeout_seconds": 60, "flush_seconds": 3600.0}
+    setup = await open_manager(bank={"url": double.url, "collection": "c", "attempts": 1, **patient})
     setup.start()
     return setup
 
@@ -116,6 +119,20 @@ async def test_a_server_that_forgot_everything_costs_nothing(
     metrics = await setup.finished()
     assert (metrics["bank/size"], metrics["bank/rebuilds"], failures(metrics)) == (2, 2, {})
     assert await setup.bank.verify() == []
+
+
+async def test_the_next_outage_begins_with_a_short_pause_and_is_logged_whatever_the_last_one_ended_with(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def call() -> None:
+        raise errors.pop(0)
+
+    bank = availability.BankAvailability(flush=call)
+    for _ in range(2):
+        errors = [StoreUnavailable("no route"), StoreUnavailable("no route"), StoreError("refused")]
+        with pytest.raises(StoreError, match="refused"):
+            await bank.when_there(call)
+    assert len(ours(caplog)) == 2
 
 
 async def test_a_stop_during_an_outage_leaves_the_episodes_in_the_queue(

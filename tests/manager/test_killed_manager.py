@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from ray_manager import manager_class, start_ray
 
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig
@@ -16,8 +17,6 @@ from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.trainer.manager_guard import ManagerGuard
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.run
 
@@ -44,24 +43,14 @@ def test_it_goes_on_with_its_bank_its_queue_and_the_records_of_the_checkpoint(
 
     from verl_comprl.manager import actor
 
-    class Manager(actor._ManagerActor):
-        """With a fast embedder and a tokenizer of characters."""
-
-        async def load(self, *_: Any) -> None:
-            from conftest import CharacterTokenizer  # pyright: ignore[reportAttributeAccessIssue]
-            from fake_embedder import FakeEmbedder  # pyright: ignore[reportMissingImports]
-
-            self._embedder, self._tokenizer = FakeEmbedder(), None
-            actor.load_tokenizer = lambda _: CharacterTokenizer()
-
+    class Manager(manager_class()):
         async def pid(self) -> int:
             return os.getpid()
 
         async def known(self, record: str) -> bool:
-            return self._buffer.record(record) is not None
+            return self._buffer._records.get(record) is not None
 
-    paths = os.pathsep.join(map(str, (ROOT, *(ROOT / name for name in ("tests", "tests/experience", "tests/manager")))))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    start_ray()
     try:
         manager: Any = ray.remote(Manager).options(max_restarts=-1, max_concurrency=64).remote()
         settings = ComprlConfig(

@@ -264,9 +264,6 @@ async def test_uses_per_entry_compares_guides_with_entries_written(
     assert metrics["bank/uses_per_entry"] == pytest.approx(1 / 3)
 
 
-# ---- search_and_ask ----
-
-
 async def test_an_entry_of_a_longer_run_has_no_negative_age(running: Setup) -> None:
     await running.seed("mine", step=2)
     await running.seed("imported", call_id="other", step=145)

@@ -44,10 +44,11 @@ async def test_a_format_failure_changes_nothing_and_is_rewarded_for_that(
 async def test_distilled_episodes_are_counted_by_result(
     open_manager: Open, extractor: Extractor, make_request: MakeRequest
 ) -> None:
-    setup = await open_manager(extractor_settings={"distillation_workers": 1})
+    setup = await open_manager(bank={"dedup_similarity": 0.95}, extractor_settings={"distillation_workers": 1})
     setup.start()
     both = answered({"operation": "add", "title": "open the lid", "content": "c"}, {"operation": "return"})
-    extractor.replies["distill"] = [LESSON, both, RETURN, RETURN, "?", RETURN]
+    near_copy = LESSON  # which the bank does not take
+    extractor.replies["distill"] = [LESSON, both, RETURN, near_copy, "?", RETURN]
     for id in "abcdef":
         await setup.manager.report(EpisodeReport(make_request(id), guided=False))
     metrics = await setup.finished()
@@ -119,7 +120,7 @@ async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
     metrics = await running.finished()
     assert metrics["failures/distill:Failure"] == 1
     (entry,) = running.bank.entries()
-    record = running.manager._buffer.record(entry.record_id)
+    record = running.manager._buffer._records.get(entry.record_id)
     assert entry.title == "second" and record is not None
     assert "".join(map(chr, record.response_ids)) == second
 

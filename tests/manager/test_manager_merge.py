@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from managed import WHERE, Extractor, MakeRequest, Open, answered, merged, until
+from managed import WHERE, Extractor, MakeRequest, Open, answered, merged
+from waiting import until
 
 from verl_comprl.experience import StoreError
 from verl_comprl.extractor.config import MergeConfig
@@ -210,7 +211,7 @@ async def test_entries_that_are_gone_or_in_quarantine_by_then_are_not_listed(
     extractor.replies["merge"] = "unreadable"  # so that nothing is carried
     extractor.gate.clear()
     await setup.manager.merge()
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await until(lambda: len(extractor.prompts) == 1)
     await setup.bank.delete(ids[2:3])
     await setup.bank.quarantine(ids[3:4], "bad")
     extractor.gate.set()
@@ -251,7 +252,7 @@ async def test_parts_of_the_bank_are_merged_concurrently_but_no_more_than_allowe
     extractor.replies["merge"] = answered({"operation": "retain", "ids": [1, 2]})
     extractor.gate.clear()
     await setup.manager.merge()
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 2))
+    await until(lambda: len(extractor.prompts) == 2)
     await asyncio.sleep(0.02)
     assert len(extractor.prompts) == 2  # twelve chunks in two runs of six
     extractor.gate.set()

@@ -199,6 +199,38 @@ async def test_a_manager_that_was_killed_counts_no_episode_twice(
     assert (entry.uses, events, len(manager._queue)) == (1, 1, distilling == "waits")
 
 
+async def test_a_manager_that_was_killed_compares_no_use_twice_and_none_with_outcomes_of_before(
+    open_manager: OpenManager, make_request: Any, tmp_path: Path
+) -> None:
+    settings: Any = {"extractor": ExtractorConfig(distill=False)}
+    manager = await open_manager(NOT_KEPT, **settings)
+    await write(manager, "mine")
+    (entry,) = manager._bank.entries()
+
+    async def use(manager: Any, step: int) -> None:
+        request = make_request(f"use {step}", experience_ids=(entry.id,), experience_texts=(entry.text,))
+        await manager.report(EpisodeReport(request, guided=True))
+
+    def compared(manager: Any) -> float:
+        return sum(item.compared for item in manager._bank.get(entry.id).usage)
+
+    await use(manager, 1)
+    await manager.collect(1)  # without a free half: one more could be compared than has been
+    await use(manager, 2)
+    for number in range(4):
+        await manager.report(EpisodeReport(make_request(f"free {number}"), guided=False))
+    await manager.save(str(tmp_path / "checkpoint"))
+    await manager.collect(2)
+    assert compared(manager) == 1
+
+    manager = await open_manager(
+        Opening(keep_content=True, killed_in=9, checkpoint=tmp_path / "checkpoint"), **settings
+    )
+    await use(manager, 9)
+    await manager.collect(9)
+    assert compared(manager) == 1
+
+
 @pytest.mark.parametrize("rest", ["comes", "has failed"])
 async def test_relative_rewards_wait_as_long_as_the_trainer_lets_a_prompt_play(
     open_manager: OpenManager, make_request: Any, rest: str

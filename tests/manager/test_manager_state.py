@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged, until
+from managed import LESSON, RETURN, WHERE, Extractor, MakeRequest, Open, Setup, answered, merged
+from waiting import until
 
 from verl_comprl.experience.schema import derive_id
 from verl_comprl.extractor.config import MergeConfig
@@ -30,6 +31,10 @@ _SINCE_OPENING = (
 
 def lasting(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name.removeprefix("bank/") not in _SINCE_OPENING}
+
+
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "bank.jsonl").read_text().splitlines()]
 
 
 async def test_a_run_goes_on_where_its_snapshot_was_taken(
@@ -56,7 +61,7 @@ async def test_a_run_goes_on_where_its_snapshot_was_taken(
     waiting = EpisodeReport(make_request("waiting", success=False, **used), guided=True, record_ids=(guide.record_id,))
     for report in (working, waiting):
         await first.manager.report(report)
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 6))  # the first of the two is with the extractor
+    await until(lambda: len(extractor.prompts) == 6)  # the first of the two is with the extractor
     await first.manager.save(str(tmp_path / "snapshot"))
     saved = await first.manager.metrics()
     assert saved["queue/depth"] == 2 and saved["bank/size"] == 1 and saved["buffer/samples"] == 1
@@ -91,7 +96,7 @@ async def test_a_merge_that_was_running_is_repeated_after_a_resume(
     await first.seed("a", "b")
     extractor.gate.clear()
     assert await first.manager.merge()
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await until(lambda: len(extractor.prompts) == 1)
     await first.manager.save(str(tmp_path / "snapshot"))
     await first.manager.close()
 
@@ -123,7 +128,7 @@ async def test_a_repeated_merge_trains_the_tokens_that_wrote_its_entries(
     extractor.replies["merge"] = "unreadable"
     extractor.after[1] = extractor.gate.clear
     assert await first.manager.merge()
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 2))
+    await until(lambda: len(extractor.prompts) == 2)
     await first.manager.save(str(tmp_path / "snapshot"))
     await first.manager.close()
 
@@ -136,7 +141,7 @@ async def test_a_repeated_merge_trains_the_tokens_that_wrote_its_entries(
     await merged(second)
     assert extractor.prompts[2] == extractor.prompts[0]
     (entry,) = [entry for entry in second.bank.entries() if entry.title == "both"]
-    record = second.manager._buffer.record(entry.record_id)
+    record = second.manager._buffer._records.get(entry.record_id)
     assert record is not None and "".join(map(chr, record.response_ids)) == both and not record.format_failure
 
 
@@ -153,7 +158,7 @@ async def test_a_repeated_distillation_keeps_no_record_of_what_it_did_not_write(
     assert [entry.title for entry in setup.bank.entries()] == ["first answer"]
     await setup.manager.report(EpisodeReport(make_request("b"), guided=False))
     assert (await setup.finished())["buffer/records"] == 1
-    events = [json.loads(line) for line in (tmp_path / "bank.jsonl").read_text().splitlines()]
+    events = read_journal(tmp_path)
     assert {event["episode"]: (event["event"], event["entry"]) for event in events} == {
         entry.source_trajectory or "a": ("written", entry.id) for entry in setup.bank.entries()
     }
@@ -167,9 +172,24 @@ async def test_the_journal_knows_an_episode_that_was_distilled_to_nothing(
     extractor.replies["distill"] = answer
     await running.manager.report(EpisodeReport(make_request("a", step=3), guided=False))
     await running.finished()
-    (event,) = map(json.loads, (tmp_path / "bank.jsonl").read_text().splitlines())
+    (event,) = read_journal(tmp_path)
     assert (event["event"], event["episode"], event["step"]) == ("nothing", "a", 3)
     assert event["call"] == derive_id("distill", "a")
+
+
+async def test_the_journal_tells_an_entry_that_a_full_bank_lost_from_one_that_the_extractor_removed(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    """Also if the prompt of the call that took its place has listed it."""
+    setup = await open_manager(bank={"capacity": 2}, extractor_settings={"list_nearest": 0})
+    setup.start()
+    oldest, _ = await setup.seed("pray", "jump")
+    extractor.replies["distill"] = LESSON
+    guided = {"experience_ids": (oldest,), "experience_texts": ("pray",)}
+    await setup.manager.report(EpisodeReport(make_request("a", **guided), guided=True))
+    await setup.finished()
+    (event,) = [event for event in read_journal(tmp_path) if event["event"] == "removed"]
+    assert (event["entry"], event["reason"]) == (oldest, "evicted")
 
 
 async def test_a_merge_that_was_over_is_not_repeated(open_manager: Open, extractor: Extractor, tmp_path: Path) -> None:
@@ -222,7 +242,7 @@ async def test_closing_in_the_middle_of_a_call_ends(
     setup.start()
     extractor.gate.clear()
     await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
-    await until(lambda: asyncio.sleep(0, len(extractor.prompts) == 1))
+    await until(lambda: len(extractor.prompts) == 1)
     async with asyncio.timeout(20):
         await setup.manager.close()
     again = await open_manager()  # the folder is free again

@@ -4,9 +4,11 @@ import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
+from waiting import until
 
 from verl_comprl.manager.messages import Guide, ManagerNotOpen
 from verl_comprl.rollout import guidance as guidance_module
@@ -44,18 +46,17 @@ class Manager:
         return answer
 
 
+@pytest.fixture(autouse=True)
+def reports_of_this_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unconfirmed, "_of_this_process", WeakSet())
+
+
 def episode(id: str) -> Any:
     return SimpleNamespace(request=SimpleNamespace(id=id))
 
 
 async def guide(guidance: Guidance) -> str:
     return (await guidance.guide("q", task="t", environment="e", prompt="", read_only=False)).status
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def waiting(guidance: Guidance) -> int:
@@ -107,10 +108,12 @@ async def test_a_manager_that_hangs_again_gets_one_report_at_a_time(monkeypatch:
     await asyncio.wait({guidance._unconfirmed._sending or pytest.fail("nothing was sent")})
     assert manager.sent == [*"abca"] and waiting(guidance) == 3
     manager.hanging = False
-    monkeypatch.setattr(guidance_module, "LATER_SECONDS", 600.0)
-    assert send_unconfirmed()[0] >= 3  # what the trainer asks for at the end of a step
+    for name in ("FIRST_SECONDS", "LATER_SECONDS"):
+        monkeypatch.setattr(guidance_module, name, 600.0)
+    assert send_unconfirmed() == (3, 0)  # what the trainer asks for at the end of a step
     await until(lambda: not waiting(guidance))
     assert sorted(manager.taken) == [*"abc"]
+    assert await guidance.report(episode("d")), "the manager is waited for again, which has answered"
 
 
 async def test_the_oldest_reports_are_given_up_and_counted(
@@ -118,12 +121,12 @@ async def test_the_oldest_reports_are_given_up_and_counted(
 ) -> None:
     monkeypatch.setattr(unconfirmed, "MOST_KEPT", 3)
     manager = Manager()
-    guidance, (_, before) = Guidance(manager), send_unconfirmed()
+    guidance = Guidance(manager)
     manager.failure = RayActorError()
     with caplog.at_level(logging.WARNING, "verl_comprl.rollout.unconfirmed"):
         for id in "abcde":
             await guidance.report(episode(id))
-    assert send_unconfirmed()[1] - before == 2
+    assert send_unconfirmed() == (3, 2)
     assert [record.name for record in caplog.records].count("verl_comprl.rollout.unconfirmed") == 1
     manager.failure = None
     await guide(guidance)

@@ -105,9 +105,14 @@ class Ledger:
         self._flusher = None if read_only else asyncio.create_task(self._flush_periodically(flush_seconds))
 
     def reading(self) -> AbstractAsyncContextManager[None]:
-        """Block changes while memory and store are read together."""
+        """Block changes while memory and store are read together, for moments: one that waits blocks later readers."""
         self._check_loop()
         return self._visible.read()
+
+    def unchanged(self) -> AbstractAsyncContextManager[None]:
+        """Hold off whole writes while memory and store are read together, however long: queries go on."""
+        self._check_loop()
+        return self._writer
 
     async def search(self, requests: Sequence[SearchRequest]) -> list[list[Hit]]:
         """Search the store, and take over what another process has written meanwhile; within ``reading``."""
@@ -116,6 +121,8 @@ class Ledger:
             requests = [replace(request, exclude=request.exclude | unwanted) for request in requests]
         found = await self.store.search(requests)
         if self.store.shared:
+            # Under the read lock: this process writes nothing, and what is added in one go takes nothing from the
+            # other searches.
             unknown = {hit.id: None for hits in found for hit in hits if hit.id not in self.table.by_id}
             self.table.change(await self.store.fetch([*unknown]) if unknown else [], ())
         return found
@@ -149,7 +156,7 @@ class Ledger:
         return await asyncio.shield(task)
 
     async def _rebuild(self, vanished: StoreVanished) -> None:
-        """Make a store that has vanished again, of the entries in memory; the only writer meanwhile."""
+        """Rebuild a store that has vanished from the entries in memory, as the only writer."""
         entries, unreadable = list(self.table.by_id.values()), len(self.store.contents.unreadable)
         try:
             rows = await self._embed(entries)
@@ -292,7 +299,7 @@ class Ledger:
         await self.write(write)
 
     async def close(self) -> None:
-        """Wait for pending writes, write the counters and close the store."""
+        """Wait for the writes that have begun, write the counters, and close the store, also if that fails."""
         flusher, self._flusher = self._flusher, None
         try:
             if flusher is not None:  # neither read-only nor closed before

@@ -90,10 +90,6 @@ class TrainingBuffer:
         """Number of records."""
         return len(self._records)
 
-    def record(self, record_id: str) -> GenerationRecord | None:
-        """Return a record, or ``None`` if it is unknown or has been dropped."""
-        return self._records.get(record_id)
-
     def add(self, record: GenerationRecord) -> None:
         """Add a record; one that is already known is left unchanged, with its training counts."""
         self._records.setdefault(record.id, record)
@@ -116,8 +112,10 @@ class TrainingBuffer:
             oldest = self._failures.pop(0)
             if all(sample is not oldest for sample in self._batch):
                 self.dropped_failures += 1
-                # Nothing can use it, so it need not wait for `forget`: there may be hundreds in every step.
-                self._records.pop(oldest.record_id, None)
+                # Nothing can use it, so it need not wait for `forget`: there may be hundreds in every step. But a merge
+                # that a resume repeats may have given the same answer again, which is the same record.
+                if all(sample.record_id != oldest.record_id for sample in (*self._failures, *self._batch)):
+                    self._records.pop(oldest.record_id, None)
 
     def collect(self) -> int:
         """Close a collection step: each record used since the last one gets one sample. Returns their number.

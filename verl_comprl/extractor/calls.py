@@ -135,12 +135,21 @@ class ExtractorCalls:
         votable = read if self._votes else None
         return parse_distillation(answer, max_operations=self._max_operations, listed=listed, read=votable), record
 
-    async def merge(self, texts: Sequence[str], step: int) -> tuple[ParsedAnswer, GenerationRecord]:
-        """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1."""
+    async def merge(
+        self, texts: Sequence[str], step: int, *, listed: Sequence[str]
+    ) -> tuple[ParsedAnswer, GenerationRecord]:
+        """Merge bank entries, given with their records (``prompts.render_entry``); the prompt numbers them from 1.
+
+        Args:
+            texts: The entries.
+            step: Current actor step.
+            listed: Their ids.
+        """
         prompt = self._prompt(merge_messages(texts))
-        # Derived as well: a run that is resumed draws its batches in the same order, which depends on the ids.
-        # From the answer, too, see `_call`.
-        answer, record = await self._call(CallKind.MERGE, derive_id(CallKind.MERGE, step, *texts), prompt, step)
+        # Derived as well: a run that is resumed draws its batches in the same order, which depends on the ids. Texts
+        # alone do not name a call, since entries may be exact copies; see `_call` for what the answer adds.
+        call_id = derive_id(CallKind.MERGE, step, *listed, *texts)
+        answer, record = await self._call(CallKind.MERGE, call_id, prompt, step)
         return parse_merge(answer, listed=len(texts)), record
 
     async def answer(self, experience: str, query: str, step: int) -> tuple[str | None, GenerationRecord]:

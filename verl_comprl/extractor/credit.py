@@ -31,7 +31,7 @@ ONE_STEP = Settling()
 
 @dataclass(frozen=True)
 class Use:
-    """That an episode used a record, and its outcome."""
+    """Use of a record by an episode, with the outcome of the episode."""
 
     record_id: str
     prompt: str

@@ -1,4 +1,4 @@
-"""One distillation, without its order and its bookkeeping: the entries it is shown, and its answer in the bank."""
+"""One distillation, without order and bookkeeping: the entries it is shown, its answer in the bank, and its outcome."""
 
 from collections.abc import Sequence
 
@@ -21,6 +21,11 @@ async def nearest_entries(bank: ExperienceBank, request: DistillationRequest, li
     )
 
 
+def listed_ids(request: DistillationRequest, similar: Sequence[Experience]) -> list[str]:
+    """Return the ids of the entries that the prompt numbers: what the episode has read, then ``similar`` ones."""
+    return [*request.experience_ids, *(entry.id for entry in similar)]
+
+
 async def apply_answer(
     bank: ExperienceBank,
     request: DistillationRequest,
@@ -40,3 +45,10 @@ async def apply_answer(
         source_trajectory=request.id,
         source_success=request.outcome.success,
     )
+
+
+def outcome_of(answer: ParsedAnswer, report: ApplyReport | None) -> str:
+    """Return what has become of an episode: ``written``, ``return`` (into no entry) or ``unreadable``."""
+    if not answer.format_ok:
+        return "unreadable"
+    return "written" if report is not None and report.new_ids else "return"

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from verl_comprl.experience import Add, DistillationRequest, ExperienceBank, Update
+from verl_comprl.experience import DistillationRequest, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
-from verl_comprl.extractor.distillation import apply_answer, nearest_entries
+from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries, outcome_of
 from verl_comprl.record.lines import decode
 
 _UNREADABLE = "unreadable"
@@ -85,10 +85,8 @@ class OfflineDistillation:
         answer, record = await self._calls.distill(episode, [entry.text for entry in similar])
         if not answer.format_ok:
             return _UNREADABLE
-        # The prompt numbers the entries that the episode has read first.
-        listed = [*episode.experience_ids, *(entry.id for entry in similar)]
-        await apply_answer(self._bank, episode, listed, answer, record)
-        return "written" if any(isinstance(item, Add | Update) for item in answer.operations) else "return"
+        report = await apply_answer(self._bank, episode, listed_ids(episode, similar), answer, record)
+        return outcome_of(answer, report)
 
     def _done(self) -> set[str]:
         if not self._journal.exists():

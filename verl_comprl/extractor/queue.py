@@ -43,8 +43,12 @@ class _Pending:
 
     @classmethod
     def from_json(cls, text: str) -> "_Pending":
+        """Read what :meth:`to_json` returned; raises a ValueError for any other text."""
         fields = json.loads(text)
-        return cls(DistillationRequest.model_validate(fields["request"]), fields["attempts"])
+        try:
+            return cls(DistillationRequest.model_validate(fields["request"]), int(fields["attempts"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a waiting request: {text[:80]!r}") from error
 
 
 def _letters_file(saved: Path) -> Path:
@@ -212,12 +216,11 @@ class DistillationQueue:
                 continue
             try:
                 pending = _Pending.from_json(text)
-                hopeless = pending.attempts >= self._config.max_attempts
-            except (ValueError, KeyError, TypeError) as error:
+            except ValueError as error:
                 self._count_disk_failure(f"a request of the process before is lost: {error}")
                 self._forget(id)
                 continue
-            if hopeless:
+            if pending.attempts >= self._config.max_attempts:
                 self._pending[id] = pending
                 self._give_up(pending, "the experience manager was killed during its last attempt")
             else:

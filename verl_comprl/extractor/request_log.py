@@ -1,7 +1,7 @@
 """Append-only file of the requests that wait, so that they outlive their process and need no memory.
 
-A line that holds a request, or the id of one that waits no more. A line is in the kernel's hands when its call returns:
-a process that is killed loses none. A machine that loses power may.
+Each line holds a request, or the id of one that is no longer pending. A line is in the kernel's hands when its call
+returns: a process that is killed loses none. A machine that loses power may.
 
 What cannot be read is kept: damaged lines in a file ``.damaged`` next to it, a whole file as ``.unread``.
 """
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from verl_comprl.record.lines import append_lines
 
 _COMPACT_BYTES = 16 * 2**20
-"""The file is written again when more than this, and more than what waits, belongs to requests that wait no more."""
+"""The file is written again when more than this, and more than what is pending, is of requests that no longer are."""
 
 
 class RequestLog:
@@ -36,14 +36,10 @@ class RequestLog:
         self._path = path
         self._file: BinaryIO | None = None
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each line whose text waits
-        self._owed: deque[str] = deque()  # keys of which the file does not say yet that they wait no more
+        self._owed: deque[str] = deque()  # keys that are no longer pending, which the file does not say yet
         self._damage = b""  # lines of the file that are not among the damaged ones next to it yet
         self._end = 0
         self._live = 0
-
-    def __len__(self) -> int:
-        """Return the number of texts that wait."""
-        return len(self._places)
 
     def __contains__(self, key: str) -> bool:
         """Return whether the text of ``key`` waits."""
@@ -118,7 +114,7 @@ class RequestLog:
         return fields["text"]
 
     def remove(self, key: str) -> None:
-        """Note that a text waits no more, if it did.
+        """Note that a text is no longer pending, if it was.
 
         Raises:
             OSError: If that cannot be written; :meth:`recover` would yield the text again until the next write.
@@ -133,7 +129,7 @@ class RequestLog:
             self._compact()
 
     def _settle(self) -> None:
-        """Note which texts wait no more, also those of which that could not be written when it happened."""
+        """Note the texts that are no longer pending and of which the file does not say so yet."""
         while self._owed:
             self._append(_line({"done": self._owed[0]}))
             self._owed.popleft()

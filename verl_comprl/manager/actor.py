@@ -114,10 +114,11 @@ class _ManagerActor(BankInspection, ExperienceManager):
         relieve_garbage_collector()
 
     def _recall(self, step: int, checkpoint: Path | None) -> None:
-        """Go on after a kill: counts and records of calls as the latest checkpoint has them, the rest is lost.
+        """Continue after a kill with the counts and the records of calls that the latest checkpoint has.
 
-        The rest is rewards that waited for training, and records of calls since then, whose entries are used but earn
-        nothing. Rewards of the checkpoint are not taken, since they may have been trained on.
+        Lost are rewards that waited for training, comparisons of the open step with its free half, and records of calls
+        since the checkpoint, whose entries are used but earn nothing. The checkpoint's rewards are not taken, since
+        they may have been trained on, nor its open step: the bank may have been told of that comparison since.
         """
         self._enter(step)
         if checkpoint is None:

@@ -1,4 +1,4 @@
-"""Whether extractor and bank can be asked now, and what becomes of calls while they cannot.
+"""Keeps track of whether extractor and bank can be asked, and lets calls wait or end while they cannot.
 
 The extractor is away while its server sleeps for an update, from the moment its server has died, and for a pause when
 an endpoint cannot be reached; the bank is away for a pause when its store or embedder cannot be reached. Nobody in a
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
+from verl_comprl.experience.store.errors import StoreVanished
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 
 T = TypeVar("T")
@@ -80,9 +81,14 @@ class Availability:
 class BankAvailability(Availability):
     """State of the bank's store and embedder."""
 
-    def __init__(self) -> None:
-        """Begin with a bank that can be asked."""
+    def __init__(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """Begin with a bank that can be asked.
+
+        Args:
+            flush: Writes to the bank, which rebuilds a store that has vanished.
+        """
         super().__init__("bank", "the bank's store or embedder cannot be reached, and distillations wait")
+        self._flush = flush
 
     async def when_there(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a call that may wait: it is made when the bank is there, again if it was not.
@@ -90,17 +96,25 @@ class BankAvailability(Availability):
         It must not hold a lock while it waits: checkpoints would wait for it, too.
         """
         has_failed = False
-        while True:
-            await self._there.wait()
-            try:
-                result = await call()
-            except (StoreUnavailable, EmbedderUnavailable) as error:
-                has_failed = True
-                self.unreachable(error)
-            else:
-                if has_failed:  # any other may have asked for less: a server whose disk is full still answers searches
-                    self._pause = FIRST_PAUSE
-                return result
+        try:
+            while True:
+                await self._there.wait()
+                try:
+                    return await self._with_store(call)
+                except (StoreUnavailable, EmbedderUnavailable) as error:
+                    has_failed = True
+                    self.unreachable(error)
+        finally:  # also after another error: it is an answer
+            if has_failed:  # any other call may ask for less: a server whose disk is full still answers searches
+                self._pause = FIRST_PAUSE
+
+    async def _with_store(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call, once more if the store had vanished: only a write rebuilds it, and the call may be a search."""
+        try:
+            return await call()
+        except StoreVanished:
+            await self._flush()
+            return await call()
 
 
 class ExtractorAvailability(Availability):

@@ -13,7 +13,7 @@ from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.calls import ExtractorCalls
-from verl_comprl.extractor.distillation import apply_answer, nearest_entries
+from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries
 from verl_comprl.extractor.generation_record import GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
 from verl_comprl.manager.availability import BankAvailability
@@ -55,7 +55,7 @@ class Distilling:
     """Counts a failure."""
 
     async def run(self) -> None:
-        """Work off the queue for ever; several may do so at the same time."""
+        """Distil the episodes of the queue until cancelled; several tasks may do so at the same time."""
         while True:
             request = await self.queue.get()
             try:
@@ -93,7 +93,7 @@ class Distilling:
         record: GenerationRecord,
     ) -> None:
         report, written = None, []
-        listed = [*request.experience_ids, *(entry.id for entry in similar)]
+        listed = listed_ids(request, similar)
         if answer.format_ok:
             # The bank first, the record after it: if the write fails the episode is distilled again, and only the
             # record of the text that is really in the bank may be trained on.
@@ -101,7 +101,7 @@ class Distilling:
             written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
             # Also those of a call that was applied before: the process may have been killed before it noted them.
             self.journal.wrote(request, written)
-            self.journal.removed(report, written, step=request.step, call=record.id, listed=listed)
+            self.journal.removed(report, written, step=request.step, call=record.id)
         if not written:
             self.journal.nothing(request, record.id)
         self.note(answer, record, report, listed=listed, episode=request.id)

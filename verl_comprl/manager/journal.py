@@ -5,7 +5,7 @@ The bank holds the present entries with their counts; the journal keeps what was
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,12 @@ class Journal:
             for number, (id, text) in enumerate(pairs)
         )
 
-    def removed(
-        self, report: ApplyReport, written: Collection[Experience], *, step: int, call: str, listed: Collection[str]
-    ) -> None:
+    def removed(self, report: ApplyReport, written: Iterable[Experience], *, step: int, call: str) -> None:
         """Note the entries that have left the bank through a call that ``written`` is of."""
         parents = {parent for entry in written for parent in entry.parents}
 
         def reason(id: str) -> str:
-            return "replaced" if id in parents else "discarded" if id in listed else "evicted"
+            return "evicted" if id in report.evicted_ids else "replaced" if id in parents else "discarded"
 
         self._append(
             {"step": step, "event": "removed", "entry": id, "reason": reason(id), "call": call}
@@ -67,14 +65,14 @@ class Journal:
         )
 
     def quarantined(self, ids: Iterable[str], get: Callable[[str], Experience | None], step: int) -> None:
-        """Note the entries that are retrieved no more."""
+        """Note the entries that are no longer retrieved."""
         entries = (entry for id in ids if (entry := get(id)))
         self._append(
             {"step": step, "event": "quarantined", "entry": entry.id, "reason": entry.quarantined} for entry in entries
         )
 
     def end(self) -> dict[str, int] | None:
-        """Return what the file holds, for a checkpoint, and make that durable; None if there is no file to speak of."""
+        """Make the file durable and return its extent, for a checkpoint; None if there is none or it cannot be read."""
         if self._file is None:
             return None
         try:

@@ -15,11 +15,11 @@ from typing import Any
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import ExperienceBank, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
-from verl_comprl.experience.schema import Add, Update
 from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.credit import ONE_STEP, Credit, Settling
+from verl_comprl.extractor.distillation import outcome_of
 from verl_comprl.extractor.draw import is_drawn
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.extractor.queue import DistillationQueue
@@ -72,7 +72,7 @@ class ExperienceManager:
         self._call_log = call_log or CallLog()
         self._calls: ExtractorCalls | None = None
         self.availability = ExtractorAvailability()
-        self._bank_availability = BankAvailability()
+        self._bank_availability = BankAvailability(bank.flush)
         self._queue = DistillationQueue(config.queue, recover=recover)
         learning = config.extractor
         self._buffer = TrainingBuffer(
@@ -255,8 +255,7 @@ class ExperienceManager:
         self._call_log.finished(record, answer, report, listed=listed, reward=reward, episode=episode)
         self._totals.parse_failures.update(error.kind for error in answer.errors)
         if record.kind is CallKind.DISTILL:
-            writes = any(isinstance(operation, Add | Update) for operation in answer.operations)
-            self._totals.distillations["written" if writes else "return" if answer.format_ok else "unreadable"] += 1
+            self._totals.distillations[outcome_of(answer, report)] += 1
         if report is None or not report.repeated:  # what a repeated call wrote is not in the bank
             self._keep(record, format_ok=answer.format_ok)
 
@@ -358,12 +357,12 @@ class ExperienceManager:
             self._merging = state["merging"]
             self._reported.restore(state["reported"])
             self._credit.restore(state["credit"])
+            if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
+                self._free_half.restore(state["free_half"])
             self._restore_counts(state)
             self._queue.restore(path / "queue.jsonl")
 
     def _restore_counts(self, state: dict[str, Any]) -> None:
-        if "free_half" in state:  # earlier checkpoints have none, whose open step is then not compared
-            self._free_half.restore(state["free_half"])
         self._totals = Totals.restored(state["totals"])
         self._queue.counts.update(state["queue"])
 

@@ -79,7 +79,7 @@ class MergePass:
         """
         weight = self.config.bank.asked_weight
         texts = [render_entry(entry, step=self.step(), asked_weight=weight) for entry in listed]
-        answer, record = await self.calls.merge(texts, self.step())
+        answer, record = await self.calls.merge(texts, self.step(), listed=[entry.id for entry in listed])
         return await self.availability.when_there(lambda: self._apply(listed, answer, record))
 
     async def _apply(self, listed: Sequence[Experience], answer: ParsedAnswer, record: GenerationRecord) -> list[str]:
@@ -99,6 +99,6 @@ class MergePass:
             )
             written = [entry for id in report.new_ids if (entry := self.bank.get(id))]
             self.journal.merged(written)
-            self.journal.removed(report, written, step=self.step(), call=record.id, listed=ids)
+            self.journal.removed(report, written, step=self.step(), call=record.id)
             self.note(answer, record, report, listed=ids)
         return list(report.surviving_ids[-self.config.merge.chunk :])

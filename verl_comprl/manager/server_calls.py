@@ -5,6 +5,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError
 
+from verl_comprl.experience.busy import BUSY
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.platform.under_way import doing
@@ -41,10 +42,10 @@ def is_dead(error: Exception) -> bool:
 def is_unreachable(error: Exception) -> bool:
     """Return whether a request to an endpoint failed for a reason that is none of its own.
 
-    A request that is late, or is answered with another error, may be the cause: it counts as failed, or the same
-    episode could be tried for ever.
+    A request that is late (408 too), or is answered with another error, may be the cause: it counts as failed, or the
+    same episode could be tried for ever.
     """
-    refused = getattr(error, "status_code", None) in (429, 502, 503, 504)
+    refused = getattr(error, "status_code", None) in BUSY - {408}
     return refused or type(error).__name__ == "APIConnectionError"  # openai's; a time-out is a class of its own
 
 

@@ -99,7 +99,9 @@ class Guidance:
 
     async def _send(self, episode: EpisodeReport) -> bool:
         async with asyncio.timeout(LATER_SECONDS):
-            return await self._manager.report.remote(episode)
+            confirmed = await self._manager.report.remote(episode)
+        self._timeouts = 0  # a run whose episodes get no guides would hear of it from nobody else
+        return confirmed
 
     async def _patiently(self, call: Any) -> Any:
         before = self._timeouts

@@ -27,6 +27,8 @@ class Endpoint:
         self.keys: set[str | None] = set()
         self.statuses: list[int] = []
         self.delay = 0.0
+        self.together = 0
+        """Requests that have to be there at the same time once before any is answered."""
         self.in_flight = self.most_in_flight = 0
         self.change: Callable[[list[Any]], list[Any]] = lambda rows: rows
         self.server = LocalServer(Starlette(routes=[Route("/v1/embeddings", self._embed, methods=["POST"])]))
@@ -39,6 +41,8 @@ class Endpoint:
             return JSONResponse({"error": {"message": "provoked"}}, self.statuses.pop(0), {"retry-after": "0.01"})
         self.in_flight += 1
         self.most_in_flight = max(self.in_flight, self.most_in_flight)
+        while self.most_in_flight < self.together:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(self.delay)
         self.in_flight -= 1
         vectors = 3 * await FakeEmbedder().embed_documents(body["input"])  # not normalised
@@ -89,7 +93,7 @@ async def test_the_key_comes_from_the_environment(endpoint: Endpoint, monkeypatc
 
 async def test_no_more_requests_at_once_than_allowed(endpoint: Endpoint) -> None:
     embedder = await connect(endpoint, batch_size=1, max_in_flight=3)
-    endpoint.delay = 0.25
+    endpoint.together, endpoint.delay = 3, 0.25  # in which more could come
     await asyncio.gather(embedder.embed_queries(["a"] * 6), embedder.embed_documents(["b"] * 6))
     assert endpoint.most_in_flight == 3
 
@@ -154,7 +158,7 @@ async def test_an_endpoint_that_does_not_answer_is_named(endpoint: Endpoint) -> 
 async def test_a_bank_on_an_endpoint_that_dies_and_returns(endpoint: Endpoint, tmp_path: Any, apply: Any) -> None:
     from verl_comprl.experience import Add
 
-    embedder = await make_embedder(MODEL, url=f"{endpoint.server.url}/v1", timeout=1)
+    embedder = await make_embedder(MODEL, url=f"{endpoint.server.url}/v1", timeout=60)
     bank = await ExperienceBank.open(BankConfig(path=str(tmp_path)), embedder)
     await apply(bank, Add(title="doors", content="open them"))
     assert (await bank.retrieve("open doors")).status == "found"

@@ -7,21 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
+from samples import IDENTITY, vectors
 
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, Update, derive_id
 from verl_comprl.experience.store.embedded import EmbeddedStore
 from verl_comprl.files import write_atomically
 
-IDENTITY = {"model": "fake", "dimension": 8}
-
 
 def entries(count: int, **fields: Any) -> list[Experience]:
     return [Experience(id=derive_id("e", n), title=f"t{n}", content="c\u2028é", **fields) for n in range(count)]
-
-
-def vectors(count: int) -> np.ndarray:
-    values = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
 async def test_errors_of_the_engine_become_store_errors(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_point_that_cannot_be_read_removes_nothing(broken: dict[str, Any]) -> 
     planted = (OTHER.id, {**to_payload(OTHER), "stored": 2.0, "replaces": [MINE.id], **broken})
     contents = read(mine, planted)
     assert contents.left_over == [] and set(contents.unreadable) == {OTHER.id} and contents.entries == [MINE]
-    times = [contents.marks(())["stored"] for _ in range(3)]
+    times = [payload["stored"] for _ in range(3) for payload in contents.payloads([MINE], ())]
     assert times == sorted(set(times))
     written = read(*((entry.id, {**to_payload(entry), "stored": times[-1]}) for entry in (MINE, OTHER)))
     assert len(written.entries) == 2

@@ -8,21 +8,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
 from fake_embedder import FakeEmbedder
 from qdrant_client import AsyncQdrantClient
 from qdrant_double import QdrantDouble
+from samples import IDENTITY, entries, vectors
 
-from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError, derive_id
+from verl_comprl.experience import Add, BankConfig, ExperienceBank, StoreError
 from verl_comprl.experience.store import check_server
 from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_client import ServerClient
 from verl_comprl.experience.store.server_collection import ServerCollection
 
-IDENTITY = {"model": "fake", "dimension": 8}
 CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
 
 
@@ -31,15 +30,6 @@ async def store(config: BankConfig) -> AsyncIterator[ServerStore]:
     store = await ServerStore.open(config, embedding=IDENTITY)
     yield store
     await store.close()
-
-
-def entries(count: int) -> list[Experience]:
-    return [Experience(id=derive_id("e", n), title="", content=f"c{n}") for n in range(count)]
-
-
-def vectors(count: int) -> np.ndarray:
-    values = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
 SEARCH = [SearchRequest(vectors(1)[0], 4)]
@@ -237,7 +227,7 @@ async def test_a_collection_that_is_not_a_bank(double: QdrantDouble, config: Ban
     await client.create_collection("bare", vectors_config=shape)
     double.aliases["aliased"] = "bare"
     with pytest.raises(StoreError, match="is not an experience bank: it names no schema or no embedder"):
-        await ServerStore.open(BankConfig(url=double.url, collection="aliased"), embedding=IDENTITY)
+        await ServerStore.open(config.model_copy(update={"collection": "aliased"}), embedding=IDENTITY)
     await client.close()
 
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-import uuid
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import qdrant_edge as edge
 from fake_embedder import FakeEmbedder
 from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 from qdrant_double import QdrantDouble
+from waiting import until
 
 from verl_comprl.experience import BankConfig, ExperienceBank, StoreError
 from verl_comprl.experience.store.server import ServerStore
@@ -169,25 +169,22 @@ async def test_an_opening_that_fails_gives_the_lease_back(double: QdrantDouble, 
 async def test_the_writer_renews_its_lease(
     double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seconds = [0.0]  # since the opening
+    monkeypatch.setattr(f"{LEASE}._clocks", lambda: (seconds[0], seconds[0]))
     store = await ServerStore.open(config, embedding=IDENTITY)
-    first = lease_of(double, config)["seen_at"]
-    await store.update([])
-    assert lease_of(double, config)["seen_at"] == first  # not at every write
-    monkeypatch.setattr(f"{LEASE}.RENEW_SECONDS", 0.0)
-    await store.update([])
-    assert lease_of(double, config)["seen_at"] > first
+    first = lease_of(double, config)["turn"]
+    for seconds[0], renewals in ((9.0, 0), (11.0, 1), (20.0, 1)):  # not at every write
+        await store.update([])
+        assert lease_of(double, config)["turn"] == first + renewals
     await store.close()
 
 
 async def test_an_idle_bank_renews_its_lease_however_rarely_it_flushes(
-    double: QdrantDouble, monkeypatch: pytest.MonkeyPatch
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("server", "server_lease"):
         monkeypatch.setattr(f"verl_comprl.experience.store.{module}.RENEW_SECONDS", 0.02)
-    config = BankConfig(url=double.url, collection=f"idle-{uuid.uuid4().hex}", flush_seconds=3600)
-    bank = await ExperienceBank.open(config, FakeEmbedder())
+    bank = await ExperienceBank.open(config.model_copy(update={"flush_seconds": 3600.0}), FakeEmbedder())
     first = lease_of(double, config)["turn"]
-    async with asyncio.timeout(30):
-        while lease_of(double, config)["turn"] < first + 2:
-            await asyncio.sleep(0.02)
+    await until(lambda: lease_of(double, config)["turn"] >= first + 2)
     await bank.close()

@@ -77,10 +77,11 @@ async def test_a_machine_that_slept_stays_the_writer_if_no_other_came(
 async def test_a_clock_that_is_set_keeps_no_writer_from_renewing(
     double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
+    seconds, ahead, turns = [0.0], 0.0, []
+    monkeypatch.setattr(server_lease, "_clocks", lambda: (seconds[0], seconds[0] + ahead))
     store = await opened(config)
-    now, turns, offset = server_lease._clocks, [], [0.0]
-    monkeypatch.setattr(server_lease, "_clocks", lambda: (now()[0] + offset[0], now()[1] + step + offset[0]))
-    for offset[0] in (0.0, 4.0, 11.0, 22.0):
+    ahead = step
+    for seconds[0] in (0.0, 4.0, 11.0, 22.0):
         await store.update([])
         turns.append(lease_of(double, config)["turn"])
     first = turns[0]

@@ -108,6 +108,22 @@ async def test_searches_find_nothing_in_a_bank_that_is_being_filled(
     await bank.close()
 
 
+async def test_a_server_that_cannot_change_its_alias_yet_delays_it(double: QdrantDouble, config: BankConfig) -> None:
+    """Nothing has the alias then, and the collection in use is gone."""
+    bank = await filled(config.model_copy(update={"flush_seconds": 3600.0}))
+    double.empty()
+    double.faults.only, double.faults.responses = "/collections/aliases", [(503, {})] * config.attempts
+    with pytest.raises(StoreError, match="503"):
+        await bank.flush()
+    await bank.flush()
+    assert await bank.verify() == [] and bank.statistics()["rebuilds"] == 1
+    entries = bank.entries()
+    await bank.close()
+    assert await stored(config) == entries
+    names = {name for name in double.collections if not name.endswith(".lease")}
+    assert names == {double.aliases[config.collection]}, "what the first attempt has filled is left behind"
+
+
 async def test_an_embedder_that_is_away_delays_it(double: QdrantDouble, config: BankConfig) -> None:
     embedder = FakeEmbedder()
     bank = await filled(config, embedder)

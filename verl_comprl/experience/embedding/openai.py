@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
+from verl_comprl.experience.busy import BUSY
 from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 
-_BUSY = (408, 429, 502, 503, 504)
 _NO_KEY = "none"
 """Used for an endpoint without a key: the client requires one, local servers do not."""
 
@@ -140,7 +140,7 @@ class OpenAIEmbedder:
                 answer = await self._client.embeddings.create(input=texts, model=self._model, encoding_format="float")
             except OpenAIError as error:
                 # Also one that is late: texts are short, and an endpoint that hangs answers none.
-                if isinstance(error, APIConnectionError) or getattr(error, "status_code", None) in _BUSY:
+                if isinstance(error, APIConnectionError) or getattr(error, "status_code", None) in BUSY:
                     raise EmbedderUnavailable(f"{self._client.base_url}: {error}") from error
                 raise
         rows = sorted(answer.data, key=lambda row: row.index)  # the order is not guaranteed, the index is

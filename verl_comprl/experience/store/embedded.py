@@ -244,10 +244,7 @@ class EmbeddedStore(ExperienceStore):
     async def _upsert(
         self, shard: edge.EdgeShard, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()
     ) -> None:
-        # What is replaced stands with the last entry: a crash between two batches must not remove it.
-        payloads = [{**to_payload(entry), **self.contents.marks(())} for entry in entries]
-        if payloads:
-            payloads[-1] |= self.contents.marks(replaces)
+        payloads = self.contents.payloads(entries, replaces)
         vectors = np.asarray(vectors, dtype=np.float32)
 
         def write(start: int) -> None:

@@ -5,6 +5,7 @@ Owns the payload format, which both stores share.
 
 import json
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -67,8 +68,14 @@ class Contents:
         """
         return [id for id, at in self._replaced.items() if self._stored.get(id, at) < at]
 
-    def marks(self, replaces: Any) -> dict[str, Any]:
-        """Return the payload fields of a point that is written now, and replaces others."""
+    def payloads(self, entries: Sequence[Experience], replaces: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the payloads of entries that are written now, and together replace others."""
+        written = [{**to_payload(entry), **self._marks(())} for entry in entries]
+        if written:  # with the last: a crash between two requests must not remove what is replaced
+            written[-1] |= self._marks(replaces)
+        return written
+
+    def _marks(self, replaces: Iterable[str]) -> dict[str, Any]:
         self._latest = max(time.time(), self._latest + 1e-6)
         return {_STORED: self._latest, _REPLACES: list(replaces)}
 

@@ -177,6 +177,7 @@ class ServerStore(ExperienceStore):
 
     async def upsert(self, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()) -> None:
         vectors = check_vectors(vectors, count=len(entries), dimension=self.dimension)
+        await self._start_writing()
         await self._upsert(self._name, entries, vectors, replaces)
 
     async def update(self, entries: Sequence[Experience]) -> None:
@@ -235,7 +236,7 @@ class ServerStore(ExperienceStore):
         identity = self.embedding if embedding is None else as_json(embedding)
         vectors = check_vectors(vectors, count=len(entries), dimension=identity["dimension"])
         await self._lease.regain()
-        await self._start_writing()
+        await self._renew()  # and no more: the alias is not put back, and the collection in use may have vanished
         name = await self._collection.create_next(identity)
         try:
             await self._upsert(name, entries, vectors)
@@ -311,16 +312,13 @@ class ServerStore(ExperienceStore):
     async def _upsert(
         self, name: str, entries: Sequence[Experience], vectors: np.ndarray, replaces: Sequence[str] = ()
     ) -> None:
-        await self._start_writing()
-        payloads = [{**to_payload(entry), **self.contents.marks(())} for entry in entries]
-        if payloads:  # with the last: a crash between two requests must not remove what is replaced
-            payloads[-1] |= self.contents.marks(replaces)
+        payloads = self.contents.payloads(entries, replaces)
         for batch in self._batches(payloads):
             points = [
                 models.PointStruct(id=entries[row].id, vector=vectors[row].tolist(), payload=payloads[row])
                 for row in batch
             ]
-            await self._start_writing()
+            await self._renew()
             self._check(
                 await self._client.call(
                     lambda client, points=points: client.upsert(
@@ -345,10 +343,13 @@ class ServerStore(ExperienceStore):
             yield batch
 
     async def _start_writing(self) -> None:
+        await self._renew()
+        await self._collection.settle()
+
+    async def _renew(self) -> None:
         if self._read_only:
             raise StoreError(f"{self._client.name} was opened read-only")
         await self._lease.renew()
-        await self._collection.settle()
 
     def _check(self, result: models.UpdateResult) -> None:
         if result.status != models.UpdateStatus.COMPLETED:

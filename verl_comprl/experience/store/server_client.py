@@ -16,6 +16,7 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
+from verl_comprl.experience.busy import BUSY
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.store.errors import StoreError, StoreUnavailable, StoreVanished
 from verl_comprl.experience.store.payload import escaped
@@ -26,7 +27,6 @@ T = TypeVar("T")
 logging.getLogger("stamina").setLevel(logging.ERROR)
 
 _NO_SPACE = "No space left on device"
-_BUSY = (408, 429, 502, 503, 504)
 _LONGEST_WAIT = 10.0
 """Seconds; a server that asks for a longer wait counts as down."""
 
@@ -154,7 +154,7 @@ def _kind(error: Exception) -> type[StoreError]:
         return StoreVanished
     # Also a request that is late, unlike a generation: entries are short, and a server that hangs answers none.
     lost = isinstance(error, ResponseHandlingException) and not isinstance(error.source, ValidationError)
-    return StoreUnavailable if lost or status in _BUSY or _is_full(error) else StoreError
+    return StoreUnavailable if lost or status in BUSY or _is_full(error) else StoreError
 
 
 def _is_full(error: Exception) -> bool:

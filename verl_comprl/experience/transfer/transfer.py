@@ -43,7 +43,7 @@ class ImportReport:
 async def save_snapshot(ledger: Ledger, folder: Path) -> None:
     """Write a consistent snapshot to ``folder``."""
     # Only the reading needs the lock: entries are immutable, and changes need not wait for the files.
-    async with ledger.reading():
+    async with ledger.unchanged():
         entries = list(ledger.table.by_id.values())
         vectors, embedding = await ledger.store.vectors([entry.id for entry in entries]), ledger.store.embedding
     await asyncio.to_thread(write_snapshot, folder, entries, vectors, embedding)

@@ -47,14 +47,19 @@ class ApplyReport:
     downvoted: int = 0
     rejected: int = 0
     rejections: Mapping[str, int] = field(default_factory=dict)
-    evicted: int = 0
-    """Entries removed because the bank was full."""
+    evicted_ids: tuple[str, ...] = ()
+    """Entries removed because the bank was full, new ones among them."""
     new_ids: tuple[str, ...] = ()
     surviving_ids: tuple[str, ...] = ()
     """The listed entries that are still in the bank, then the new ones."""
     removed_ids: tuple[str, ...] = ()
     """Entries that are no longer in the bank: replaced, discarded or evicted."""
     repeated: bool = False
+
+    @property
+    def evicted(self) -> int:
+        """Number of entries removed because the bank was full."""
+        return len(self.evicted_ids)
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,7 @@ def plan_changes(
         **counted,
         rejected=rejections.total(),
         rejections=dict(rejections),
-        evicted=len(evicted),
+        evicted_ids=tuple(evicted),
         new_ids=tuple(id for id in new if id not in removed),
         surviving_ids=tuple(id for id in surviving if id not in removed),
         removed_ids=tuple(id for id in removed if id in entries),
