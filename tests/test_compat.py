@@ -44,6 +44,41 @@ def test_a_missing_verl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         installed_verl()
 
 
+@pytest.mark.parametrize(
+    ("program", "module", "remedy"),
+    [
+        ("import ctypes; ctypes.CDLL('libcudart.so.99')", "ray.cuda", "'ray[default]>=2.41.0'"),
+        ("import json; json.loads('{')", "hydra._internal", "hydra-core"),
+        ("import json; json.loads('{')", "verl.trainer", "verl==0.9.1"),
+        ("import json; json.loads('{')", "__main__", "verl==0.9.1"),
+        ("import json; json.loads('{')", "verl_comprl.plugin", "verl==0.9.1"),
+    ],
+)
+def test_a_library_that_raises_is_installed_again(
+    program: str, module: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, so that a plain install would do nothing; what it calls of Python itself is on no index."""
+
+    def load(_: str) -> None:
+        exec(program, {"__name__": module})
+
+    monkeypatch.setattr(compat, "import_module", load)
+    with pytest.raises(IncompatibleVerlError) as caught:
+        compat.import_verl()
+    assert caught.value.remedy == f"pip install --force-reinstall --no-deps {remedy}"
+    assert caught.value.problem.startswith("verl 0.9.1 cannot be imported: ")
+
+
+def test_a_missing_module_that_no_command_installs_is_only_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: str) -> None:
+        raise ModuleNotFoundError("No module named '_ctypes'", name="_ctypes")
+
+    monkeypatch.setattr(compat, "import_module", load)
+    with pytest.raises(IncompatibleVerlError) as caught:
+        compat.import_verl()
+    assert str(caught.value) == "verl 0.9.1 cannot be imported, _ctypes is missing"
+
+
 def test_every_missing_symbol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "half_a_verl", ModuleType("half_a_verl"))
     names = ("verl.trainer.ppo.core_algos:register_adv_est", "half_a_verl:Trainer.fit", "verl.no_such_module:anything")

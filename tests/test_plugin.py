@@ -57,7 +57,7 @@ def test_missing_registrations_are_named_in_the_error(monkeypatch: pytest.Monkey
 def test_a_plugin_policy_that_excludes_us_is_an_error(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # In this process an import has registered the plugin; a worker relies on the entry point alone.
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", policy)
-    with pytest.raises(RuntimeError, match=f"VERL_USE_EXTERNAL_PLUGINS.*{policy}"):
+    with pytest.raises(plugin.PluginLeftOut, match=f"VERL_USE_EXTERNAL_PLUGINS.*{policy}"):
         plugin.verify()
 
 

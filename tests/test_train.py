@@ -1,6 +1,7 @@
 """The launcher, as far as it gets without a run."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +28,15 @@ def test_torchruns_variables_do_not_reach_the_workers(monkeypatch):
     assert not names & os.environ.keys()
 
 
-def test_only_torchruns_first_process_runs(monkeypatch):
+@pytest.fixture
+def own_sigterm():
+    """The launcher makes SIGTERM an interruption of its process, which is here that of the tests."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_only_torchruns_first_process_runs(monkeypatch, own_sigterm):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(train, "run", lambda config: pytest.fail("a second process must not train"))
     assert train.main([]) == 0

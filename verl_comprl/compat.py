@@ -154,14 +154,14 @@ class IncompatibleVerlError(RuntimeError):
     """verl is missing, its version is not supported, or it cannot be imported."""
 
     def __init__(self, problem: str, remedy: str) -> None:
-        """Say what is wrong, and the command that mends it."""
+        """Say what is wrong, and the command that mends it; "" if none is known."""
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
 
     def __str__(self) -> str:
         """Return both on one line."""
-        return f"{self.problem}: {self.remedy}"
+        return f"{self.problem}: {self.remedy}" if self.remedy else self.problem
 
 
 def installed_verl() -> str:
@@ -219,16 +219,15 @@ def check_symbols() -> None:
 
 
 def _lacking(installed: str, missing: Mapping[str, Exception]) -> IncompatibleVerlError:
-    from verl_comprl.requirements import version_of  # not at the top, as below
+    from verl_comprl.display.first_line import first_line  # not at the top, as below
+    from verl_comprl.requirements import version_of
 
     library = next((error for error in missing.values() if _is_missing_library(error)), None)
     if version_of("vllm") is None:  # verl says that it supports no version None
         library = ModuleNotFoundError(name="vllm")
     if library:  # alone, since the rest may follow from it
         return _not_importable(installed, library)
-    shown = [
-        f"{symbol} ({(str(error) or repr(error)).splitlines()[0]})" for symbol, error in list(missing.items())[:_SHOWN]
-    ]
+    shown = [f"{symbol} ({first_line(error)})" for symbol, error in list(missing.items())[:_SHOWN]]
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     return IncompatibleVerlError(
         f"verl {installed} lacks what verl-comprl needs: {'; '.join(shown)}{more}",
@@ -243,16 +242,18 @@ def _is_missing_library(error: Exception) -> bool:
 
 def _not_importable(installed: str, error: Exception) -> IncompatibleVerlError:
     # Not at the top: every process that imports verl imports this module, and nearly nothing else of ours.
-    from verl_comprl.requirements import install_command
+    from verl_comprl.requirements import OWN, install_command
 
     if _is_missing_library(error):
         library = getattr(error, "name", "")
         return IncompatibleVerlError(
             f"verl {installed} cannot be imported, {library} is missing", install_command(library)
         )
+    # The innermost library in which it was raised, and not what that has called of Python itself.
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    raised_in = next((name for name in reversed(frames) if not name.startswith("importlib")), "verl")
-    return IncompatibleVerlError(f"verl {installed} cannot be imported: {error!r}", install_command(raised_in))
+    libraries = (name for name in reversed(frames) if name.partition(".")[0] not in OWN)
+    remedy = next(filter(None, map(install_command, libraries)), install_command("verl"))
+    return IncompatibleVerlError(f"verl {installed} cannot be imported: {error!r}", remedy)
 
 
 def _imported(module: str, name: str) -> ModuleType:

@@ -15,6 +15,10 @@ from verl_comprl.compat import check_symbols, installed_verl
 from verl_comprl.names import ADVANTAGE_ESTIMATOR, AGENT_LOOP, EXTRACTOR_LOSS, EXTRACTOR_ROLLOUT, FADING_LOSS, TRAINERS
 
 
+class PluginLeftOut(RuntimeError):
+    """``VERL_USE_EXTERNAL_PLUGINS`` names other plugins of verl, and not this one."""
+
+
 def _register_trainers(_: ModuleType) -> None:
     import verl_comprl.trainer.trainer  # noqa: F401  the decorators register
 
@@ -72,12 +76,13 @@ def verify() -> None:
     To be called before anything else imports them: a registration that fails does so once.
 
     Raises:
+        PluginLeftOut: If verl's workers have been told not to load it.
         RuntimeError: If a name is missing, or a registration failed, which is then the cause of the error.
         IncompatibleVerlError: If it failed because verl or a library of it is not as it should be.
     """
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     if policy != "auto" and "comprl" not in (name.strip() for name in policy.split(",")):
-        raise RuntimeError(
+        raise PluginLeftOut(
             f"VERL_USE_EXTERNAL_PLUGINS={policy} keeps verl's workers from loading verl-comprl; "
             "unset it, or use auto or a list with comprl"
         )

@@ -15,24 +15,27 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.compat import IncompatibleVerlError, check_symbols, import_verl, installed_verl
-from verl_comprl.config.arm_check import unknown_arms
-from verl_comprl.config.composing import composing_mistake, one_line, unknown_options
-from verl_comprl.config.reading import ConfigError, unknown_overrides
-from verl_comprl.display.long_waits import said_when_long
-from verl_comprl.display.quiet import is_verbose, quiet_libraries
-from verl_comprl.errors import INTERRUPTED
-from verl_comprl.platform import detection
-from verl_comprl.platform.launchers import node_count, strip_launcher_variables
-from verl_comprl.platform.under_way import doing
-from verl_comprl.training import (
-    Training,
-    check_config,
-    check_transfer_queue,
-    describe_ray_start,
-    start_ray,
-    uninterrupted,
-)
+from verl_comprl.requirements import missing_is_one_line
+
+with missing_is_one_line(__name__):
+    from verl_comprl.compat import IncompatibleVerlError, check_symbols, import_verl, installed_verl
+    from verl_comprl.config.arm_check import unknown_arms
+    from verl_comprl.config.composing import composing_mistake, one_line, unknown_options
+    from verl_comprl.config.reading import ConfigError, unknown_overrides
+    from verl_comprl.display.long_waits import said_when_long
+    from verl_comprl.display.quiet import is_verbose, quiet_libraries
+    from verl_comprl.errors import INTERRUPTED
+    from verl_comprl.platform import detection
+    from verl_comprl.platform.launchers import node_count, strip_launcher_variables
+    from verl_comprl.platform.under_way import doing
+    from verl_comprl.training import (
+        Training,
+        check_config,
+        check_transfer_queue,
+        describe_ray_start,
+        start_ray,
+        uninterrupted,
+    )
 
 _HELP = """\
 usage: comprl train [--config-dir DIR --config-name NAME] key=value …

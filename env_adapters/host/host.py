@@ -21,8 +21,8 @@ from env_adapters.host.worker import EnvironmentFailure, Worker
 from env_adapters.registry import environment_class, portable_name
 
 Isolation = Literal["auto", "thread", "process"]
-_LARGEST = float.fromhex("0x1.fffffep127")
-"""Of a float32, as which a trainer holds rewards."""
+_FLOAT32_MAX = float.fromhex("0x1.fffffep127")
+"""Largest float32; a trainer stores rewards as float32."""
 _Key = tuple[str, str]
 _Result = TypeVar("_Result")
 
@@ -110,7 +110,7 @@ class Session:
 
 
 def _check_number(name: str, value: float) -> None:
-    if not math.isfinite(value) or abs(value) > _LARGEST:
+    if not math.isfinite(value) or abs(value) > _FLOAT32_MAX:
         raise ValueError(f"the {name} is {value!r}, which is not finite as a float32")
 
 

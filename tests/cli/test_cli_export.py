@@ -170,6 +170,7 @@ def test_the_card_of_a_checkpoint_without_its_run_claims_nothing(tmp_path: Path)
     write_card(tmp_path, Checkpoint(tmp_path / "global_step_8"), "actor", adapter=False)
     text = (tmp_path / "README.md").read_text()
     assert "It is the actor of a run whose settings are not known." in text and "trained" not in text.split("##")[0]
+    assert "# Actor of a run, step 8" in text and "complementary-rl" not in text
 
 
 def test_one_part_of_another_step(run_folder: Path, tmp_path: Path) -> None:

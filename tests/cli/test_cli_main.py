@@ -12,7 +12,7 @@ import pytest
 from embedding_endpoint import EmbeddingEndpoint
 
 from verl_comprl import __version__
-from verl_comprl.cli import data, main
+from verl_comprl.cli import data, main, train
 
 RUN = Path(__file__).parents[2] / "examples/run"
 
@@ -46,6 +46,17 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
     with pytest.raises(SystemExit) as caught:
         main.main(arguments)
     assert caught.value.code == 2 and "usage: comprl" in capsys.readouterr().err
+
+
+def test_a_library_that_breaks_a_training_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> int:
+        raise ImportError("libcudart.so.99: cannot open shared object file")
+
+    monkeypatch.setattr(train, "run", fail)
+    assert main.main(["train", "a=b"]) == 2
+    assert capsys.readouterr().out == "error: libcudart.so.99: cannot open shared object file\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("seven is odd"), ImportError("no nle"), OSError("disk full")])

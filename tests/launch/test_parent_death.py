@@ -8,13 +8,21 @@ import time
 from pathlib import Path
 
 DRIVER = """
-import sys, time
+import itertools, signal, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from verl_comprl.training import _stop_on_signal
 
 folder = Path(sys.argv[1])
-asked = []
+asked, numbers, install = [], itertools.count(1), signal.signal
+
+def install_watched(number, handler):
+    def handle(*arguments):
+        handler(*arguments)
+        (folder / f"handled-{next(numbers)}").touch()
+    return install(number, handle if callable(handler) else handler)
+
+signal.signal = install_watched
 trainer = SimpleNamespace(request_stop=lambda: asked.append(1))
 display = SimpleNamespace(announce=lambda text: (folder / "told").touch())
 try:
@@ -75,7 +83,7 @@ def test_the_users_second_signal_stops_at_once_also_after_it(tmp_path: Path) -> 
     launcher, driver = launch(tmp_path, 2000)
     launcher.kill()
     launcher.wait()
-    time.sleep(2)
+    until(tmp_path / "handled-2")  # the signal by which the kernel tells of the launcher's death
     os.kill(driver, signal.SIGTERM)
     assert until(tmp_path / "checkpoint", tmp_path / "nothing") == "nothing"
 

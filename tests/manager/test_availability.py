@@ -1,7 +1,6 @@
 """An extractor that is away for an update, or whose server has died: rollouts do not wait, the background does."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 

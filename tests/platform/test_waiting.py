@@ -1,10 +1,12 @@
 """Limited waits, on real threads, locks and Ray actors."""
 
 import ast
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 
 import verl_comprl
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.platform.waiting import call_within, holding, result_within, wait_for
+from verl_comprl.platform import waiting
+from verl_comprl.platform.waiting import call_within, holding, interrupted_after, result_within, wait_for
 
 
 def test_a_call_that_ends_in_time_gives_its_result_or_its_error() -> None:
@@ -68,6 +71,47 @@ def test_a_lock_is_waited_for_and_given_back() -> None:
     holder.join()
     with holding(lock, 1, "an update"):
         pass
+
+
+@pytest.fixture
+def interrupts() -> Iterator[list[int]]:
+    """Signals that reach the handler of the program."""
+    got: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: got.append(number))
+    yield got
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_block_that_ends_at_its_limit_leaves_no_signal_behind(
+    interrupts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, over = threading.Event(), threading.Event()
+    kill, outer = signal.pthread_kill, signal.getsignal(signal.SIGINT)
+
+    @contextmanager
+    def block(*_: object, **__: object) -> Iterator[None]:
+        yield
+        over.set()
+
+    def kill_late(thread: int, number: int) -> None:
+        late.set()
+        over.wait(30)
+        deadline = time.monotonic() + 1
+        while signal.getsignal(signal.SIGINT) is not outer and time.monotonic() < deadline:
+            time.sleep(0.01)
+        kill(thread, number)
+
+    monkeypatch.setattr(waiting, "doing", block)
+    monkeypatch.setattr(waiting.signal, "pthread_kill", kill_late)
+    with interrupted_after(0.01, "the metrics"):
+        assert late.wait(30)
+    assert interrupts == [] and signal.getsignal(signal.SIGINT) is outer
+
+
+def test_a_block_that_takes_too_long_is_left(interrupts: list[int]) -> None:
+    with pytest.raises(WaitTimeout, match=r"for the metrics$"), interrupted_after(0.05, "the metrics"):
+        time.sleep(30)
+    assert interrupts == []
 
 
 Found = dict[str, list[str]]
@@ -217,6 +261,6 @@ def test_an_actor_that_sleeps_is_waited_for_no_longer_than_the_limit() -> None:
         started = time.monotonic()
         with pytest.raises(WaitTimeout, match=r"waited 0\.2 s for the sleeper"):
             wait_for(sleeper.sleep.remote(30), 0.2, "the sleeper")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25
     finally:
         ray.shutdown()

@@ -19,9 +19,6 @@ _SHARE = 0.6
 """Share of a device's memory that the servers take at most: the engine, which is not trained, needs the rest."""
 
 
-_OPTIONS = ("--bank", "--samples", "--greedy", "--output")
-
-
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command."""
     parser = commands.add_parser(
@@ -40,7 +37,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--greedy", action="store_true", help="temperature 0 instead of the run's sampling")
     parser.add_argument("--output", type=Path, help="also write the result to this file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of the run's configuration")
-    parser.set_defaults(run=run)
+    # One of them may have been meant by a key=value that does not exist.
+    parser.set_defaults(run=run, names=tuple(parser._option_string_actions))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,8 +91,8 @@ def _check_complete(checkpoint: Path) -> None:
     from verl_comprl.cli.export.checkpoint import Checkpoint
     from verl_comprl.trainer.checkpoint.manifest import flaw
 
-    if loss := Checkpoint(checkpoint).loss:
-        raise FileNotFoundError(loss)
+    if note := Checkpoint(checkpoint).removed_models_note:
+        raise FileNotFoundError(note)
     if wrong := flaw(checkpoint):
         raise FileNotFoundError(f"checkpoint {checkpoint} is torn: {wrong}")
 
@@ -105,7 +103,7 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
 
     from verl_comprl.config.saved import load_config
 
-    config = load_config(checkpoint.parent, options.overrides, _OPTIONS)
+    config = load_config(checkpoint.parent, options.overrides, options.names)
     if options.bank and not config.comprl.experience:
         raise ValueError(f"--bank {options.bank}: the run had no experience; add comprl.experience=true to use a bank")
     sampling = config.actor_rollout_ref.rollout.val_kwargs

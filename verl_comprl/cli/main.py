@@ -55,7 +55,7 @@ def _run(given: list[str]) -> int:
     if given[:1] == ["train"]:  # everything after it is for Hydra
         try:
             return train.run(given[1:])
-        except ModuleNotFoundError as error:  # of a library that it imports before it looks for verl
+        except ImportError as error:  # of a library that it imports before it looks for verl
             print(f"error: {describe_missing(error)}")
             return 2
     parser = build_parser()

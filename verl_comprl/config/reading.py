@@ -8,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.display.first_line import first_line
 from verl_comprl.settings import group_at, mistakes, unknown
 
 GROUP = "comprl"
@@ -41,7 +42,7 @@ def read_settings(config: DictConfig) -> tuple[ComprlConfig, list[str]]:
         values: Any = config.get(GROUP)
         values = OmegaConf.to_container(values, resolve=True) if OmegaConf.is_config(values) else values
     except OmegaConfBaseException as error:
-        return fallback, [f"{error.full_key or GROUP}: {str(error).splitlines()[0]}"]
+        return fallback, [f"{error.full_key or GROUP}: {first_line(error)}"]
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         return fallback, [f"{GROUP}={values!r} is not allowed; it must be a group of settings"]
     try:

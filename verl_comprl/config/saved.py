@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from verl_comprl.config.reading import leaves
+from verl_comprl.display.first_line import first_line
 from verl_comprl.files import write_atomically
 from verl_comprl.nearest import did_you_mean
 from verl_comprl.record.redaction import REDACTED, SECRET_NAME, is_secret, text_redactor
@@ -124,7 +125,7 @@ def load_config(folder: Path, overrides: Sequence[str] = (), options: Iterable[s
         except (ConfigKeyError, ConfigAttributeError) as error:
             raise ValueError(f"{override!r} cannot be applied to {file}: {_unknown(error, config, options)}") from error
         except (OmegaConfBaseException, ValueError) as error:
-            raise ValueError(f"{override!r} cannot be applied to {file}: {str(error).splitlines()[0]}") from error
+            raise ValueError(f"{override!r} cannot be applied to {file}: {first_line(error)}") from error
     OmegaConf.set_struct(config, False)
     return config
 

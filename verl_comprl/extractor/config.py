@@ -14,6 +14,9 @@ from pydantic import (
 
 from verl_comprl.settings import FilePath, Settings, Share, checked_url, interpolated
 
+KEY_REFUSED = (401, 403)
+"""Statuses by which a server says that the key is missing or wrong."""
+
 
 class QueueConfig(Settings):
     """Finished episodes that wait for distillation (``comprl.queue``)."""

@@ -71,7 +71,7 @@ class OfflineDistillation:
                 became = await self._distill(episode)
             except Exception as error:  # of the endpoint, the store or the embedder
                 self._failed_in_a_row += 1
-                self.last_failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                self.last_failure = f"{type(error).__name__}: {error}".splitlines()[0]
                 self.counts["failed"] += 1
             else:
                 self._failed_in_a_row = 0

@@ -4,12 +4,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from verl_comprl.config.reading import unknown_overrides
-from verl_comprl.errors import INTERRUPTED
-from verl_comprl.launch.head import lead
-from verl_comprl.launch.limits import LOST, LaunchError, leave_seconds
-from verl_comprl.launch.member import follow
-from verl_comprl.launch.store import RunStore
+from verl_comprl.requirements import missing_is_one_line
+
+with missing_is_one_line(__name__):
+    from verl_comprl.config.reading import unknown_overrides
+    from verl_comprl.errors import INTERRUPTED
+    from verl_comprl.launch.head import lead
+    from verl_comprl.launch.limits import LOST, LaunchError, leave_seconds
+    from verl_comprl.launch.member import follow
+    from verl_comprl.launch.store import RunStore
 
 _TRAIN = ("-m", "verl_comprl.train")
 

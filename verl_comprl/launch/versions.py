@@ -2,8 +2,9 @@
 
 import hashlib
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from verl_comprl.requirements import version_of
 
 _LIBRARIES = ("verl", "ray", "torch", "vllm", "TransferQueue", "verl-comprl")
 SOURCE = "source of verl_comprl"
@@ -14,13 +15,8 @@ MISSING = "none"
 
 def installed_versions() -> dict[str, str]:
     """Return this node's versions by name; ``MISSING`` for what is not installed."""
-    versions = {"Python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            versions[library] = version(library)
-        except PackageNotFoundError:
-            versions[library] = MISSING
-    return versions | {SOURCE: _source()}
+    versions = {library: version_of(library) or MISSING for library in _LIBRARIES}
+    return {"Python": platform.python_version(), **versions, SOURCE: _source()}
 
 
 def first_difference(here: dict[str, str], first: dict[str, str]) -> str:

@@ -149,9 +149,10 @@ def interrupted_after(seconds: float, what: str) -> Iterator[None]:
             left.set()
     finally:
         left.set()  # also if a signal came in the line above
+        if thread.ident:  # not if one came before it was started
+            thread.join()  # its last signal may be on the way, and is not for the handlers of before
         for number, handler in previous.items():
             signal.signal(number, handler)
-        thread.join()
 
 
 @contextmanager

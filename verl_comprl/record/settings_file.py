@@ -5,6 +5,8 @@ from typing import Any
 
 import yaml
 
+from verl_comprl.display.first_line import first_line
+
 SETTINGS = "config.yaml"
 
 
@@ -20,4 +22,4 @@ def read_settings(file: Path) -> Any:
         # interpolations are resolved already.
         return yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not YAML: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{file} is not YAML: {first_line(error)}") from error

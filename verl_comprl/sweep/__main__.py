@@ -5,13 +5,16 @@ import signal
 import sys
 from pathlib import Path
 
-from verl_comprl.compat import IncompatibleVerlError, import_verl
-from verl_comprl.config.reading import ConfigError
-from verl_comprl.errors import INTERRUPTED
-from verl_comprl.sweep.runs import Run, expand
-from verl_comprl.sweep.runs_file import read_runs
-from verl_comprl.sweep.sweep import run
-from verl_comprl.train import prepare_environment
+from verl_comprl.requirements import missing_is_one_line
+
+with missing_is_one_line(__name__):
+    from verl_comprl.compat import IncompatibleVerlError, import_verl
+    from verl_comprl.config.reading import ConfigError
+    from verl_comprl.errors import INTERRUPTED
+    from verl_comprl.sweep.runs import Run, expand
+    from verl_comprl.sweep.runs_file import read_runs
+    from verl_comprl.sweep.sweep import run
+    from verl_comprl.train import prepare_environment
 
 _DESCRIPTION = """\
 Trains runs that differ in arm, seed, data or settings one after the other. The engines are started once; each run

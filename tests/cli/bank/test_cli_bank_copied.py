@@ -51,10 +51,12 @@ async def test_a_folder_that_is_in_use_is_waited_for(bank: Path) -> None:
 async def test_a_folder_that_stays_in_use_is_refused(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copied, "_WAIT_SECONDS", 0.0)
     holder = lock_bank(bank)
-    with pytest.raises(StoreError, match="already open in this process"):
-        async with sharing(BankConfig(path=str(bank)), served_embedder):
-            pass
-    holder.release()
+    try:
+        with pytest.raises(StoreError, match="already open in this process"):
+            async with sharing(BankConfig(path=str(bank)), served_embedder):
+                pass
+    finally:
+        holder.release()
 
 
 async def test_another_embedder_than_that_of_the_bank_is_refused(bank: Path) -> None:

@@ -74,14 +74,15 @@ def test_a_file_without_episodes_makes_no_bank(comprl_bank: Run, endpoint: ChatE
     assert not (tmp_path / "bank").exists() and not endpoint.requests
 
 
-@pytest.mark.parametrize("wrong", ["-5", "-0.1", "nan", "inf"])
+@pytest.mark.parametrize("wrong", ["-5", "-0.1", "nan", "inf", "x"])
 def test_a_temperature_that_no_endpoint_takes_is_refused(
     wrong: str, endpoint: ChatEndpoint, episodes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = map(str, [*arguments(endpoint, tmp_path / "bank", episodes), f"--temperature={wrong}"])
     with pytest.raises(SystemExit) as ended:
         main(["bank", *given])
-    assert ended.value.code == 2 and f"must not be negative, nan or infinite, got {wrong}" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert ended.value.code == 2 and f"--temperature: must be a finite number of at least 0, got {wrong}" in shown
 
 
 def test_episodes_become_entries_with_their_provenance(

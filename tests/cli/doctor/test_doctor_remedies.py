@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from chat_endpoint import ChatEndpoint, refusal
 
+from env_adapters import make
 from verl_comprl import compat, plugin, requirements
-from verl_comprl.cli.doctor import cluster, installation
-from verl_comprl.cli.doctor.finding import Problem, Status
+from verl_comprl.cli.doctor import cluster, environments, installation
+from verl_comprl.cli.doctor.finding import SEE_TRACEBACK, Problem, Status
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.launch.versions import installed_versions
 from verl_comprl.platform import detection
@@ -129,10 +130,10 @@ def test_the_package_is_installed_again_as_it_was(
     def fail() -> None:
         raise RuntimeError("registration failed")
 
-    monkeypatch.delenv("VERL_USE_EXTERNAL_PLUGINS", raising=False)
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "comprl")  # it is right, so that it is not what fails
     monkeypatch.setattr(plugin, "verify", fail)
     package = SimpleNamespace(version="1.2", read_text=lambda name: source if name == "direct_url.json" else None)
-    monkeypatch.setattr(installation, "distribution", lambda _: package)
+    monkeypatch.setattr(requirements, "distribution", lambda _: package)
     assert doctor("plugin")["remedy"] == remedy
 
 
@@ -176,6 +177,32 @@ def test_environment_without_data(
     (tmp_path / "empty").mkdir()
     finding = doctor("environments")
     assert finding["status"] == "failed" and f"{name}: " in finding["message"] and variable in finding["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message", "others"),
+    [
+        (RuntimeError("no\nserver"), "failed", "my-env: no", []),
+        (RuntimeError(), "failed", "my-env: RuntimeError()", ["webshop"]),
+        (ImportError("no engine"), "warning", "my-env (no engine)", []),
+        (ImportError("no engine"), "warning", "my-env (no engine)", ["vaults", "webshop"]),
+    ],
+)
+def test_an_environment_of_somebody_else_is_in_no_extra_of_ours(
+    error: Exception, status: str, message: str, others: list[str], doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that needs nothing, such as vaults."""
+
+    def make_or_fail(name: str) -> Any:
+        if name == "sokoban":
+            return make(name)
+        raise error
+
+    monkeypatch.setattr(environments, "list_environments", lambda: ["my-env", *others, "sokoban"])
+    monkeypatch.setattr(environments, "make", make_or_fail)
+    finding = doctor("environments")
+    assert finding["status"] == status and message in finding["message"]
+    assert finding["remedy"] == ("pip install 'verl-comprl[webshop]'" if others else SEE_TRACEBACK)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +275,7 @@ def test_the_commands_for_a_cluster_with_other_versions(monkeypatch: pytest.Monk
     here = {"Python": "3.12.4", "verl": "0.9.1", "ray": "2.50", "vllm": "none", "verl-comprl": "1.2"}
     here["source of verl_comprl"] = "abc"
     monkeypatch.setattr(cluster, "installed_versions", lambda: here)
-    monkeypatch.setattr(installation, "distribution", lambda _: SimpleNamespace(version="1.2", read_text=lambda _: ""))
+    monkeypatch.setattr(requirements, "distribution", lambda _: SimpleNamespace(version="1.2", read_text=lambda _: ""))
     monkeypatch.setattr(cluster, "_probe", lambda *_: {"versions": dict.fromkeys(here, "other") | {"ray": "2.50"}})
     with pytest.raises(Problem) as caught:
         cluster.check_ray(Setup())

@@ -82,7 +82,7 @@ def test_a_good_run_has_every_check_made(
     found = run_checks(*good_run, *places)
     assert {name: finding["status"] for name, finding in found.items()} == dict.fromkeys(found, "ok")
     assert found["folder"]["message"] == f"{tmp_path}/run has no run yet"
-    assert found["bank"]["message"] == f"{tmp_path}/bank does not exist yet, the run makes it"
+    assert found["bank"]["message"] == f"{tmp_path}/bank has no bank yet, the run makes it"
     assert found["slots"]["message"] == "3 of 3 device slots are needed"  # two for the actor, one for the extractor
 
 

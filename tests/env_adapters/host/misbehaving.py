@@ -1,14 +1,18 @@
 """Environment that fails on command, for tests of the host."""
 
 import os
+import threading
 import time
 from typing import Any
 
 from env_adapters import TextEnvironment, Transition
 
+released = threading.Event()
+"""Ends what waits in this process."""
+
 
 class Misbehaving(TextEnvironment):
-    """Actions: fine, raise, hang (forever), sleep (0.3 s), doze (6 s), exit, die, pid, huge; unusable numbers."""
+    """Actions: fine, raise, hang (forever), wait (until released), sleep (0.3 s), exit, die, pid, huge; bad numbers."""
 
     instructions = goal = "Misbehave."
     task_id = "misbehaving"
@@ -43,8 +47,8 @@ class Misbehaving(TextEnvironment):
                     pass
             case "sleep":
                 time.sleep(0.3)
-            case "doze":
-                time.sleep(6)
+            case "wait":
+                released.wait()
             case "exit":
                 raise SystemExit
             case "die":

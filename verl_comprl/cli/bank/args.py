@@ -125,7 +125,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     serve.add_argument("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s")
     serve.add_argument("--host", help="address to listen on, with http (default: 127.0.0.1)")
-    serve.add_argument("--port", type=_positive, help="with http (default: 8765)")
+    serve.add_argument("--port", type=_count, help="with http; 0 takes a free one (default: 8765)")
     _add_endpoint(serve, required=False)
     _add_embedder(serve, _BUILT_WITH)
 
@@ -189,9 +189,12 @@ def _whole_number(text: str, least: int) -> int:
 
 
 def _temperature(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must not be negative, nan or infinite, got {text}")
+        raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, got {text}")
     return number
 
 

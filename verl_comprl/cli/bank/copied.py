@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from verl_comprl.cli.bank.source import SearchSource, opened, reading
+from verl_comprl.cli.bank.interface import SearchSource
+from verl_comprl.cli.bank.source import opened, reading
 from verl_comprl.experience import BankConfig, Embedder, Experience, StoreError
 from verl_comprl.experience.embedding.base import embedding_difference
 from verl_comprl.experience.store.payload import as_json

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from verl_comprl.display.first_line import first_line
 from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.experience import Embedder, make_embedder
 
@@ -43,8 +44,9 @@ async def load_embedder(options: argparse.Namespace, identity: dict[str, Any]) -
                 documents=options.documents or identity.get("documents", "text"),
             )
     except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"embedder {model!r} cannot be loaded: {reason}; choose another with --embedder") from error
+        raise ValueError(
+            f"embedder {model!r} cannot be loaded: {first_line(error)}; choose another with --embedder"
+        ) from error
 
 
 def _given(value: str | None, otherwise: str | None) -> str | None:

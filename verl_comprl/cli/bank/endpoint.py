@@ -5,13 +5,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from verl_comprl.display.first_line import first_line
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
-from verl_comprl.extractor.config import EndpointConfig
+from verl_comprl.extractor.config import KEY_REFUSED, EndpointConfig
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
 from verl_comprl.extractor.prompts import Message
 from verl_comprl.settings import mistakes
 
-_KEY_REFUSED = (401, 403)
 _CHARACTERS_PER_TOKEN = 3
 """Fewer than any common tokenizer has for English text, so that a prompt is rather cut too early than refused."""
 
@@ -54,8 +54,8 @@ async def connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls
     try:
         await endpoint.check()
     except EndpointError as error:
-        reason = str(error.__cause__ or error).strip().split("\n")[0]
-        if getattr(error.__cause__, "status_code", None) in _KEY_REFUSED:
+        reason = first_line(error.__cause__ or error)
+        if getattr(error.__cause__, "status_code", None) in KEY_REFUSED:
             reason += f" (its key is read from {config.key_variable or 'nowhere'})"
         raise ValueError(f"--endpoint {config.url} with --model {config.model}: {reason}") from error
     endpoint = Endpoint(config, key, sampling)  # the check has closed its connections

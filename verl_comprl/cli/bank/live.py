@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.cli.bank.interface import BankSource
+from verl_comprl.display.first_line import first_line
 from verl_comprl.experience import Experience, StoreError
 from verl_comprl.manager.inspection import ADDRESS_FILE
 
@@ -44,7 +46,7 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
         # Ray reads this variable when it is imported. The token itself it finds in the user's home directory.
         os.environ.setdefault("RAY_AUTH_MODE", str(manager["auth_mode"]))
     except (KeyError, ValueError, OSError) as error:
-        raise StoreError(f"{held}; its experience manager cannot be reached: {_first_line(error)}") from error
+        raise StoreError(f"{held}; its experience manager cannot be reached: {first_line(error)}") from error
 
     import ray
     from ray.exceptions import RayError
@@ -62,7 +64,7 @@ async def connected(folder: Path, held: StoreError) -> AsyncIterator["_LiveBank"
         actor = ray.get_actor(manager["actor"])
     except (RayError, KeyError, ValueError, RuntimeError, OSError) as error:  # raised if there is no such cluster
         ray.shutdown()
-        raise StoreError(f"{held}; its experience manager cannot be reached: {_first_line(error)}") from error
+        raise StoreError(f"{held}; its experience manager cannot be reached: {first_line(error)}") from error
     try:
         yield _LiveBank(actor, manager["pid"])
     finally:
@@ -85,8 +87,8 @@ def _address(folder: Path) -> tuple[dict[str, Any], int] | None:
         return None
 
 
-class _LiveBank:
-    """A ``BankSource`` that asks the manager of the run which has the bank open."""
+class _LiveBank(BankSource):
+    """Asks the manager of the run which has the bank open."""
 
     def __init__(self, actor: Any, pid: int) -> None:
         self._actor = actor
@@ -115,14 +117,8 @@ class _LiveBank:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return await getattr(self._actor, method).remote(*arguments)
         except RayTaskError as error:
-            raise StoreError(f"the run in process {self._pid} reported an error: {_first_line(error.cause)}") from error
+            raise StoreError(f"the run in process {self._pid} reported an error: {first_line(error.cause)}") from error
         except RayError as error:
-            raise StoreError(
-                f"the run in process {self._pid} can no longer be reached: {_first_line(error)}"
-            ) from error
+            raise StoreError(f"the run in process {self._pid} can no longer be reached: {first_line(error)}") from error
         except TimeoutError as error:
             raise StoreError(f"the run in process {self._pid} did not answer within {_ANSWER_SECONDS:g} s") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).split("\n")[0]

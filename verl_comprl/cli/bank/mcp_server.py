@@ -11,8 +11,8 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from verl_comprl import __version__
+from verl_comprl.cli.bank.interface import SearchSource
 from verl_comprl.cli.bank.read import matching_hits, unknown_task
-from verl_comprl.cli.bank.source import SearchSource
 from verl_comprl.experience import Experience, sanitize
 from verl_comprl.experience.retrieval.ranking import evaluation_score, mean_success
 from verl_comprl.experience.schema import ASKED_WEIGHT

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.cli.bank.embedder import load_embedder
+from verl_comprl.cli.bank.interface import BankSource, SearchSource
 from verl_comprl.cli.bank.output import entry_fields, format_time, print_entries, print_fields
-from verl_comprl.cli.bank.source import BankSource, SearchSource, bank_config, reading
+from verl_comprl.cli.bank.source import bank_config, reading
 from verl_comprl.display.printable import printable
 from verl_comprl.experience import Experience, TaskUsage
 from verl_comprl.experience.transfer.query_language import (

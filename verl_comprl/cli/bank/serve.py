@@ -37,9 +37,10 @@ async def serve(options: argparse.Namespace) -> int:
     """
     if bool(options.endpoint) != bool(options.model):
         raise ValueError("--endpoint and --model belong together: the extractor that answers search_and_ask")
-    if options.transport == "stdio" and (options.host or options.port):
+    if options.transport == "stdio" and (options.host or options.port is not None):
         raise ValueError("--host and --port are only for --transport http")
-    host, port, token = options.host or _HOST, options.port or _PORT, os.environ.get(TOKEN, "")
+    host, token = options.host or _HOST, os.environ.get(TOKEN, "")
+    port = _PORT if options.port is None else options.port
     if port > 65535:
         raise ValueError(f"--port {port} must be at most 65535")
     if options.transport == "http":
@@ -64,14 +65,14 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 async def _serve_stdio(server: Any) -> None:
+    # The server reads its input in a thread, which nothing but a line or the end of the input can end.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _end)
     if sys.stdin.isatty():
         print(
             "serving MCP on stdin and stdout, for an agent; Ctrl-D ends it, or use --transport http",
             file=sys.stderr,
             flush=True,
         )
-    # The server reads its input in a thread, which nothing but a line or the end of the input can end.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _end)
     await server.run_stdio_async()
 
 
@@ -115,6 +116,7 @@ async def _serve_http(server: Any, host: str, port: int, token: str) -> None:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ValueError(f"cannot listen on {shown}:{port}: {error.strerror}") from error
+    port = listening.getsockname()[1]  # the system has chosen it if it was 0
     print(
         f"serving MCP at http://{shown}:{port}/mcp" + (", with a token" if token else ""), file=sys.stderr, flush=True
     )

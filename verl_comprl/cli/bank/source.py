@@ -7,10 +7,11 @@ import argparse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
+from verl_comprl.cli.bank.interface import BankSource
 from verl_comprl.experience import BankConfig, Embedder, Experience, ExperienceBank, StoreError
 from verl_comprl.experience.transfer.query_language import Condition
 from verl_comprl.folder_lock import FolderInUse
@@ -18,34 +19,6 @@ from verl_comprl.settings import mistakes
 
 _UNLIMITED = 1_000_000_000
 """Capacity of banks opened here; a run applies its own capacity when it next adds an entry."""
-
-
-class SearchSource(Protocol):
-    """A bank that can be searched. Every method may raise ``StoreError``."""
-
-    async def entries(self) -> list[Experience]:
-        """Return all entries, oldest first."""
-        ...
-
-    async def search(self, query: str, limit: int) -> list[tuple[Experience, float]]:
-        """Return the most similar entries with their similarities, best first."""
-        ...
-
-
-class BankSource(SearchSource, Protocol):
-    """Interface of the read commands to a bank. Every method may raise ``StoreError``."""
-
-    async def statistics(self) -> dict[str, Any]:
-        """Return the embedder's identity, and the counters if the bank is open in a run."""
-        ...
-
-    async def snapshot(self, folder: Path) -> None:
-        """Write a snapshot of the bank to ``folder``."""
-        ...
-
-    async def verify(self) -> list[str]:
-        """Return the problems found, one line of text each."""
-        ...
 
 
 def bank_config(options: argparse.Namespace) -> BankConfig:

@@ -9,13 +9,14 @@ from typing import Any
 
 from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.display.first_line import first_line
 from verl_comprl.experience import BankConfig, StoreError, make_embedder
 from verl_comprl.experience.config import EmbedderConfig
 from verl_comprl.experience.store import open_store
 from verl_comprl.experience.store.folder import IDENTITY, bank_inside, check_adoptable
+from verl_comprl.extractor.config import KEY_REFUSED
 
 _SECONDS = 30.0
-_KEY_REFUSED = (401, 403)
 
 
 def check_embedder(setup: Setup) -> str:
@@ -34,17 +35,21 @@ def check_embedder(setup: Setup) -> str:
             raise
         raise error.__cause__ from None  # which says what is missing, and has the command as its remedy
     except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        status = getattr(error.__cause__, "status_code", None)  # of a server that answers
-        raise Problem(f"comprl.embedder.model={config.model}: {reason}", _embedder_remedy(config, status)) from error
+        remedy = _embedder_remedy(config, _status(error))
+        raise Problem(f"comprl.embedder.model={config.model}: {first_line(error)}", remedy) from error
     dimension = setup.identity["dimension"] if setup.identity else 0
     return f"{config.model} turns experience into vectors of {dimension} numbers"
+
+
+def _status(error: Exception) -> int | None:
+    """Return the status by which a server that answers has refused; None if none has answered."""
+    return getattr(error.__cause__, "status_code", None)
 
 
 def _embedder_remedy(config: EmbedderConfig, status: int | None) -> str:
     if not config.url:
         return "comprl.embedder.model=builtin, or a model that is there"
-    if status in _KEY_REFUSED:
+    if status in KEY_REFUSED:
         return "export OPENAI_API_KEY=…"
     without = "comprl.embedder.url= comprl.embedder.model=builtin for the one that needs no server"
     look = f"to look: curl {config.url}/models"
@@ -66,10 +71,10 @@ def check_bank(setup: Setup) -> str:
     try:
         if not (folder / IDENTITY).exists():
             check_adoptable(folder)
-            return f"{folder} does not exist yet, the run makes it"
+            return f"{folder} has no bank yet, the run makes it"
         return asyncio.run(_open(config, setup.identity))
     except StoreError as error:
-        other = f"comprl.bank.path={bank_inside(folder) or 'OTHER_FOLDER'}"
+        other = shlex.quote(f"comprl.bank.path={bank_inside(folder) or 'OTHER_FOLDER'}")
         raise _problem(error, f"--path {shlex.quote(config.path)}", setup, other) from error
 
 
@@ -104,7 +109,7 @@ async def _server(config: BankConfig, setup: Setup) -> str:
         await Lease(client, config.collection).check()
         return await _open(config, setup.identity)
     except StoreError as error:
-        if status_of(error) in _KEY_REFUSED:
+        if status_of(error) in KEY_REFUSED:
             raise Problem(str(error), "export QDRANT_API_KEY=…") from error
         name = f"--url {config.url} --collection {config.collection}"
         answers = status_of(error) or not error.__cause__
@@ -126,7 +131,7 @@ def _problem(error: StoreError, place: str, setup: Setup, otherwise: str) -> Pro
 
 
 def _embedder_arguments(setup: Setup) -> str:
-    """Return the arguments of the settings' embedder, with all for which the command would take what the bank has."""
+    """Return the arguments of the settings' embedder, those too that the command would otherwise take from the bank."""
     embedder, identity = setup.comprl.embedder, setup.identity or {}
     arguments = {
         "--embedder": embedder.model,
@@ -153,9 +158,10 @@ def check_endpoint(setup: Setup) -> str:
     try:
         asyncio.run(endpoint.check())
     except EndpointError as error:
-        if any(f"code: {status}" in str(error) for status in _KEY_REFUSED):
+        status = _status(error)
+        if status in KEY_REFUSED:
             remedy = f"export {config.key_variable}=…"
-        elif "code: " in str(error):
+        elif status:
             remedy = f"set comprl.extractor.endpoint.model to one of its models; to look: curl {config.url}/models"
         else:
             start = f"start the server, such as vllm serve {config.model}"

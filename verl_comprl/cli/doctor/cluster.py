@@ -1,4 +1,4 @@
-"""Checks of Ray: it asks for its token, it starts or answers, and its workers have our plugin.
+"""Checks of Ray: it requires its token from clients, it starts or answers, and its workers have our plugin.
 
 A process of its own asks, see ``ray_probe``: Ray may wait for minutes, and what it sets must not stay in this process.
 """
@@ -11,17 +11,17 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from verl_comprl.cli.doctor.finding import Problem
-from verl_comprl.cli.doctor.installation import reinstall
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.launch.versions import MISSING, SOURCE, installed_versions
 from verl_comprl.platform.ray_token import token_is_disabled
+from verl_comprl.requirements import reinstall
 
 _SECONDS = 300.0
 """A busy machine takes minutes to import verl in two processes."""
 
 
 def check_authentication(_: Setup) -> str:
-    """Check that Ray asks who connects for a token."""
+    """Check that Ray requires its token from clients."""
     if not token_is_disabled():
         return "RAY_AUTH_MODE does not disable Ray's token"
     address = os.environ.get("RAY_ADDRESS")

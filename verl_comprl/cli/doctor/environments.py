@@ -1,6 +1,7 @@
 """Checks of the environments with their data, and of SWE-bench's sandbox."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from env_adapters import list_environments, make
@@ -9,8 +10,10 @@ from env_adapters.swebench import instances
 from env_adapters.swebench.bubblewrap import start_bubblewrap
 from env_adapters.swebench.sandbox import Limits, SandboxError, SandboxLost
 from env_adapters.webshop import records
-from verl_comprl.cli.doctor.finding import Problem
+from verl_comprl.cli.doctor.finding import SEE_TRACEBACK, Problem
 from verl_comprl.cli.doctor.setup import Setup
+from verl_comprl.display.first_line import first_line
+from verl_comprl.requirements import own_extras
 
 _DATA = {
     games.VARIABLE: ("alfworld", "generated games"),
@@ -35,24 +38,26 @@ def check_environments(_: Setup) -> str:
         except Exception as error:  # of the family, or of its libraries
             broken[name] = error
     if broken:
-        shown = "; ".join(f"{name}: {str(error).splitlines()[0]}" for name, error in broken.items())
+        shown = "; ".join(f"{name}: {first_line(error)}" for name, error in broken.items())
         variables = [variable for variable, (name, _) in _DATA.items() if name in broken and os.environ.get(variable)]
-        install = f"pip install 'verl-comprl[{','.join(broken)}]'"  # the versions that it is made for
-        remedy = f"unset {' '.join(variables)}, or let it name the data" if variables else install
-        raise Problem(f"not usable: {shown}", remedy)
+        remedy = f"unset {' '.join(variables)}, or let it name the data" if variables else _install(broken)
+        raise Problem(f"not usable: {shown}", remedy) from ExceptionGroup("environments", [*broken.values()])
     data = ", ".join(
         f"{name} from {os.environ[variable]}" if os.environ.get(variable) else f"{name} from {default}"
         for variable, (name, default) in _DATA.items()
         if name in usable
     )
     if missing:
-        shown = "; ".join(f"{name} ({error})" for name, error in missing.items())
-        raise Problem(
-            f"{', '.join(usable)}; not usable: {shown}",
-            f"pip install 'verl-comprl[{','.join(missing)}]'",
-            warning=True,
-        )
+        shown = "; ".join(f"{name} ({first_line(error)})" for name, error in missing.items())
+        cause = ExceptionGroup("environments", [*missing.values()])
+        raise Problem(f"{', '.join(usable)}; not usable: {shown}", _install(missing), warning=True) from cause
     return f"{', '.join(usable)} ({data})"
+
+
+def _install(unusable: Mapping[str, Exception]) -> str:
+    """Return the command that installs what environments are made for, of those that come with an extra."""
+    extras = [name for name in unusable if name in own_extras()]
+    return f"pip install 'verl-comprl[{','.join(extras)}]'" if extras else SEE_TRACEBACK
 
 
 def check_data(_: Setup) -> str:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+SEE_TRACEBACK = "none is known; COMPRL_VERBOSE=1 comprl doctor with the same arguments prints the traceback"
+"""Remedy of what a check has not foreseen."""
+
 
 class Status(StrEnum):
     """How much a finding matters."""

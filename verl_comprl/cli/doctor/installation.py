@@ -1,17 +1,13 @@
 """Checks of the installed packages: versions, verl with our plugin, inference, flash-attn."""
 
 import importlib.util
-import json
-import os
 import platform
-import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution, entry_points
-from urllib.parse import unquote, urlsplit
+from importlib.metadata import entry_points
 
-from verl_comprl.cli.doctor.finding import Problem, Skipped
+from verl_comprl.cli.doctor.finding import SEE_TRACEBACK, Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
-from verl_comprl.requirements import install_command, install_tested, tested_versions, version_of
+from verl_comprl.requirements import install_command, install_tested, reinstall, tested_versions, version_of
 
 _PYTHON = ((3, 11), (3, 12))
 
@@ -41,9 +37,13 @@ def check_verl(_: Setup) -> str:
         installed = installed_verl()
         if version_of("vllm") is None:
             raise Skipped("not known without vLLM, which it imports")
+        try:
+            from verl_comprl import plugin  # noqa: F401  verl lacks on a CPU what it registers
+        except ImportError as error:
+            raise Skipped("not known: the plugin cannot be imported, see its own check") from error
         check_symbols()
     except IncompatibleVerlError as error:
-        raise Problem(error.problem, error.remedy) from error
+        raise Problem(error.problem, error.remedy or SEE_TRACEBACK) from error
     return f"version {installed}, which this package supports"
 
 
@@ -53,22 +53,19 @@ def check_plugin(_: Setup) -> str:
         raise Problem(
             "verl-comprl is not installed as a distribution, so verl does not load it", "pip install --no-deps -e ."
         )
+    from verl_comprl import plugin  # what it lacks is said as in every check
     from verl_comprl.compat import IncompatibleVerlError
 
     try:
-        from verl_comprl import plugin
-
         plugin.verify()
     except IncompatibleVerlError:  # which its own check says
         raise
-    except Exception as error:  # an import that fails in a module of ours or of a library raises anything
-        if os.environ.get("VERL_USE_EXTERNAL_PLUGINS"):
-            remedy = "unset VERL_USE_EXTERNAL_PLUGINS"
-        elif isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name:
-            remedy = install_command(error.__cause__.name)
-        else:
-            remedy = reinstall()
-        raise Problem(str(error), remedy) from error
+    except plugin.PluginLeftOut as error:
+        raise Problem(str(error), "unset VERL_USE_EXTERNAL_PLUGINS") from error
+    except Exception as error:  # what it imports, of ours or of a library, may raise anything
+        missing = error.__cause__
+        name = missing.name if isinstance(missing, ModuleNotFoundError) else None
+        raise Problem(str(error), (install_command(name) if name else reinstall()) or SEE_TRACEBACK) from error
     return "verl loads verl-comprl in this process"
 
 
@@ -102,18 +99,3 @@ def check_flash_attn(_: Setup) -> str:
             "pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir flash-attn==2.8.3",
         ) from error
     return f"flash-attn {flash_attn.__version__}"
-
-
-def reinstall() -> str:
-    """Return the command that installs this package again as it was, and none of what it needs, which is pinned."""
-    try:
-        package = distribution("verl-comprl")
-    except PackageNotFoundError:
-        return "pip install --no-deps -e ."
-    source = json.loads(package.read_text("direct_url.json") or "{}")  # pip writes it if it was not an index
-    if not source.get("url", "").startswith("file:"):
-        return f"pip install --force-reinstall --no-deps verl-comprl=={package.version}"
-    path = shlex.quote(unquote(urlsplit(source["url"]).path))
-    if source.get("dir_info", {}).get("editable"):
-        return f"pip install --no-deps -e {path}"
-    return f"pip install --force-reinstall --no-deps {path}"

@@ -10,12 +10,13 @@ from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 
 _FOLDER = Path("/dev/shm")
-_NAMES = ("psm_*", "sem.mp-*", "sem.loky-*", "torch_*", "nccl-*")
-"""Of what a run makes there: Python's segments (of vLLM and verl), semaphores of Python and joblib, tensors, NCCL."""
+_PATTERNS = ("psm_*", "sem.mp-*", "sem.loky-*", "torch_*", "nccl-*")
+"""File name patterns of shared memory that a run creates: Python's segments (of vLLM and verl), semaphores of Python
+and joblib, tensors, NCCL's."""
 
 
 def check_leftovers(_: Setup) -> str:
-    """Check that no segment or semaphore of this user is left without a process."""
+    """Check that no segment or semaphore of this user is left without a process that can be seen."""
     if not _FOLDER.is_dir():
         raise Skipped(f"there is no {_FOLDER}")
     found = unused_segments()
@@ -23,8 +24,12 @@ def check_leftovers(_: Setup) -> str:
         return f"nothing in {_FOLDER} is left of killed processes"
     # A segment is as large as it may become: what it takes is what has been written to.
     used = sum(found.values()) / 2**20
-    message = f"no process uses {len(found)} of this user's segments and semaphores in {_FOLDER}"
-    raise Problem(f"{message}, which take {used:.1f} MiB of memory", shlex.join(["rm", *sorted(found)]), warning=True)
+    raise Problem(
+        f"no process that can be seen here uses {len(found)} of this user's segments and semaphores in {_FOLDER}, "
+        f"which take {used:.1f} MiB of memory; where containers share {_FOLDER}, run this check in each of them",
+        shlex.join(["rm", *sorted(found)]),
+        warning=True,
+    )
 
 
 def unused_segments() -> dict[str, int]:
@@ -33,7 +38,7 @@ def unused_segments() -> dict[str, int]:
     Processes of other containers, which may share the folder, are not seen.
     """
     found: dict[tuple[int, int], tuple[str, int]] = {}
-    for path in (path for name in _NAMES for path in _FOLDER.glob(name)):
+    for path in (path for pattern in _PATTERNS for path in _FOLDER.glob(pattern)):
         with suppress(FileNotFoundError):  # removed since
             status = path.lstat()
             if status.st_uid == os.getuid():

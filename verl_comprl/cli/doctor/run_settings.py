@@ -8,7 +8,7 @@ from verl_comprl.cli.doctor.finding import Problem, Skipped
 from verl_comprl.cli.doctor.setup import Setup
 from verl_comprl.config.tree import ComprlConfig
 
-REMEDY = "KEY=VALUE as the message says; to look: comprl train --help, comprl train --cfg job with the same arguments"
+REMEDY = "set KEY=VALUE as the message says; to see all settings: comprl train --cfg job with the same arguments"
 
 
 def check_settings(setup: Setup) -> str:

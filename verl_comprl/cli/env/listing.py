@@ -11,6 +11,7 @@ from rich.text import Text
 
 from env_adapters import list_environments, make
 from env_adapters.registry import environment_class
+from verl_comprl.display.first_line import first_line
 
 
 def run(*, as_json: bool) -> int:
@@ -48,5 +49,5 @@ def describe(name: str) -> dict[str, Any]:
         make(name).close()
         found["usable"] = True
     except Exception as error:  # whatever a family raises, of this package or another, the list is complete
-        found["problem"] = (str(error).strip() or repr(error)).split("\n")[0]
+        found["problem"] = first_line(error)
     return found

@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--output {options.output} must be a folder that is empty or does not exist")
     checkpoint = find_checkpoint(options.run_folder, options.step)
     parts = checkpoint.parts([options.only] if options.only else [*ROLES, "bank"])
-    if checkpoint.loss and not options.only:
-        print(f"note: {checkpoint.loss}", file=sys.stderr)
+    if checkpoint.removed_models_note and not options.only:
+        print(f"note: {checkpoint.removed_models_note}", file=sys.stderr)
     # Complete or not at all: half a model would be loaded as one with random weights.
     scratch = output.with_name(f".{output.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)

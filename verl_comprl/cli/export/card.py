@@ -56,12 +56,15 @@ def _metadata(checkpoint: Checkpoint, role: str) -> Iterator[str]:
 
 
 def _method_tags(checkpoint: Checkpoint) -> list[str]:
-    return ["complementary-rl"] if checkpoint.settings is None or checkpoint.settings.experience else []
+    return ["complementary-rl"] if checkpoint.settings and checkpoint.settings.experience else []
 
 
 def _description(checkpoint: Checkpoint, role: str) -> Iterator[str]:
     settings = checkpoint.settings
-    run = "a Complementary RL run" if settings is None or settings.experience else "a run without experience"
+    if settings is None:
+        run = "a run"
+    else:
+        run = "a Complementary RL run" if settings.experience else "a run without experience"
     yield f"# {role.capitalize()} of {run}, step {checkpoint.step}\n"
     about = [_role(settings, role), *([] if settings is None else [_learning(checkpoint, settings)])]
     yield (

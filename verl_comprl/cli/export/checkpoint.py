@@ -68,7 +68,7 @@ class Checkpoint:
         return ("actor", "extractor") if has_extractor else ("actor",)
 
     @property
-    def loss(self) -> str:
+    def removed_models_note(self) -> str:
         """What the run has removed of this checkpoint, and why, in words; "" if nothing."""
         gone = " and no ".join(self.pruned)
         why = "a run keeps the models of its latest checkpoints only (trainer.max_actor_ckpt_to_keep), the banks of all"

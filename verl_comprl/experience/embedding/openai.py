@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
+from verl_comprl.display.first_line import first_line
 from verl_comprl.experience.busy import BUSY
 from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 
@@ -105,8 +106,7 @@ class OpenAIEmbedder:
         except (EmbedderUnavailable, OpenAIError, ValueError) as error:
             await client.close()
             kind = EmbedderUnavailable if isinstance(error, EmbedderUnavailable) else ValueError
-            reason = str(error).strip().split("\n")[0]
-            raise kind(f"embedding endpoint {url!r} with model {model!r}: {reason}") from error
+            raise kind(f"embedding endpoint {url!r} with model {model!r}: {first_line(error)}") from error
         embedder.identity["dimension"] = embedder.dimension
         return embedder
 

@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from verl_comprl.display.first_line import first_line
 from verl_comprl.experience.embedding.base import embedding_difference
 from verl_comprl.experience.schema import READABLE_VERSIONS, SCHEMA_VERSION, Experience
 from verl_comprl.experience.transfer.hf_dataset import ENTRIES_FILE, card, from_parquet, to_parquet
@@ -166,8 +167,7 @@ def snapshot_folder(address: str) -> Path:
     try:
         return Path(snapshot_download(repository, repo_type="dataset", allow_patterns=sorted(_OWN)))
     except (OSError, ValueError) as error:  # every exception of the hub's client derives from one of these
-        reason = str(error).strip().split("\n")[0]
-        raise SnapshotError(f"{address} could not be downloaded: {reason}") from error
+        raise SnapshotError(f"{address} could not be downloaded: {first_line(error)}") from error
 
 
 def _files(folder: Path) -> Iterator[str]:

@@ -187,7 +187,7 @@ class ExtractorLearner:
 
     def _say(self, what: str, error: Exception) -> None:
         """Print a line, and the first traceback; the launcher redirects it to train.log."""
-        print(f"{what}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", flush=True)
+        print(f"{what}: {type(error).__name__}: {error}".splitlines()[0], flush=True)
         if self._failed == 1:
             print("".join(traceback.format_exception(error)), flush=True)
 
