@@ -3,11 +3,10 @@
 import asyncio
 from typing import Any
 
-from ray.exceptions import ActorDiedError
-
 from verl_comprl.experience.busy import BUSY
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
+from verl_comprl.platform.deaths import ACTOR_DIED
 from verl_comprl.platform.under_way import doing
 
 
@@ -36,7 +35,7 @@ def bounded(generate: Generate, seconds: float) -> Generate:
 def is_dead(error: Exception) -> bool:
     """Return whether a call to a vLLM server failed because its process, or that of its engine, has died."""
     # By name: vLLM takes seconds to import, and nothing else here needs it.
-    return isinstance(error, ActorDiedError) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
+    return isinstance(error, ACTOR_DIED) or type(getattr(error, "cause", None)).__name__ == "EngineDeadError"
 
 
 def is_unreachable(error: Exception) -> bool:

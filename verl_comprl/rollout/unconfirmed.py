@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from weakref import WeakSet
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from verl_comprl.manager.messages import EpisodeReport, ManagerNotOpen
+from verl_comprl.platform.deaths import ACTOR_AWAY
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class UnconfirmedReports:
         for id, episode in list(self._kept.items()):
             try:
                 await self._send(episode)
-            except (TimeoutError, RayActorError, ManagerNotOpen):  # the others would wait for it, too
+            except (TimeoutError, *ACTOR_AWAY, ManagerNotOpen):  # the others would wait for it, too
                 return
             except RayError as error:
                 self._refusals[id] += 1

@@ -11,7 +11,6 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import RayActorError
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
@@ -19,6 +18,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
 from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.platform.deaths import ACTOR_AWAY
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.folders import step_of
@@ -226,7 +226,7 @@ class ExperienceRuntime(NoExperienceRuntime):
     def _tell_manager(self, there: bool) -> None:
         """Let the manager know that the extractor goes away or is back; one that is late will know it."""
         call = self.manager.back if there else self.manager.away
-        with suppress(RayActorError, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
+        with suppress(*ACTOR_AWAY, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
             wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
 
     def begin(self, agent_loops: Sequence[Any]) -> None:
@@ -383,7 +383,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), seconds, "the experience manager to close the bank")
-        except (*_LATE, StoreError, RayActorError, ManagerNotOpen) as error:  # costs the counts since a flush
+        except (*_LATE, StoreError, *ACTOR_AWAY, ManagerNotOpen) as error:  # costs the counts since a flush
             print(f"the bank was not closed: {error}")
         finally:
             ray.kill(self.manager)

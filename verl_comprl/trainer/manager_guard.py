@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import RayActorError
-
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.platform.deaths import ACTOR_AWAY
 from verl_comprl.platform.waiting import holding, wait_for
 
 LOOK_SECONDS = 2.0
@@ -106,7 +105,7 @@ class ManagerGuard:
             self._raise_if_lost()
             try:
                 return wait_for(call(), seconds, what)
-            except (RayActorError, ManagerNotOpen):
+            except (*ACTOR_AWAY, ManagerNotOpen):
                 try:
                     self.check(seconds)
                 except (WaitTimeout, StoreUnavailable, EmbedderUnavailable):
@@ -180,7 +179,7 @@ class ManagerGuard:
                 return wait_for(connected, MANAGER_SECONDS, "the experience manager to say whether it is there")
             except WaitTimeout:  # it hangs, which a process of its own would not mend
                 return True
-            except RayActorError:  # Ray is starting it again
+            except ACTOR_AWAY:  # Ray is starting it again
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)

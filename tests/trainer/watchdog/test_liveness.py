@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
@@ -73,6 +77,41 @@ def test_a_death_is_an_error_within_seconds_that_names_the_actor(players: dict[s
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ProcessLost, match=r"player 1 has died, so the run cannot go on"):
         checked(vital, 20)
+
+
+@pytest.mark.timeout(300)
+def test_a_process_that_ray_kills_for_memory_is_dead(tmp_path: Path) -> None:
+    """Ray raises another class of error for it. In a process of its own, whose Ray takes little for a full machine."""
+    program = """
+        import sys, time
+        import ray
+        from ray.exceptions import RayActorError
+        from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
+
+        @ray.remote
+        class Player:
+            def fill(self):
+                self.held = b"x" * (3 << 30)
+
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+        player, vital = Player.remote(), VitalActors()
+        ray.get(player.__ray_ready__.remote())
+        vital.watch({"player": player})
+        player.fill.remote()
+        end = time.monotonic() + 120
+        try:
+            while time.monotonic() < end:
+                vital.check()
+                time.sleep(0.05)
+        except ProcessLost as lost:
+            print(isinstance(lost.__cause__, RayActorError), lost)
+    """
+    memory = psutil.virtual_memory()
+    limit = (memory.total - memory.available + 1.5 * 2**30) / memory.total  # room for Ray, and half of what is filled
+    environment = os.environ | {"RAY_memory_usage_threshold": str(limit), "RAY_memory_monitor_refresh_ms": "50"}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    assert "False player has died, so the run cannot go on: " in done.stdout, done.stdout + done.stderr
 
 
 def test_what_fails_because_of_a_death_is_blamed_on_it_and_nothing_else_is(players: dict[str, Any]) -> None:

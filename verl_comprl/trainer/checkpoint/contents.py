@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from verl_comprl.config.reading import ConfigError, comprl_config
 from verl_comprl.config.slots import extractor_owner, extractor_slots
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
+from verl_comprl.platform.deaths import ACTOR_AWAY
 from verl_comprl.platform.waiting import holding, wait_for
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.settings_file import SETTINGS, read_settings
@@ -97,7 +98,7 @@ def save(
             extractor.save(folder / EXTRACTOR)
             version, is_present = extractor.weight_version, True
         except Exception as error:
-            if earlier is None or not (given_up or isinstance(error, RayActorError | WaitTimeout)):
+            if earlier is None or not (given_up or isinstance(error, (*ACTOR_AWAY, WaitTimeout))):
                 raise
             version, is_present = _take_extractor(earlier, folder, error), False
         try:

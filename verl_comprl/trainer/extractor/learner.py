@@ -11,12 +11,11 @@ import time
 import traceback
 from typing import Any
 
-from ray.exceptions import RayActorError
-
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.platform.deaths import ACTOR_AWAY
 from verl_comprl.platform.waiting import wait_for
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 from verl_comprl.trainer.step.metrics import update_metrics
@@ -226,5 +225,5 @@ class ExtractorLearner:
     def _ask(reference: Any, what: str) -> Any:
         try:
             return wait_for(reference, MANAGER_SECONDS, what)
-        except (RayActorError, ManagerNotOpen, WaitTimeout) as error:
+        except (*ACTOR_AWAY, ManagerNotOpen, WaitTimeout) as error:
             raise _ManagerAway from error

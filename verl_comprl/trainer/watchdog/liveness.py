@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
+from verl_comprl.platform.deaths import ACTOR_AWAY
 
 LOOK_SECONDS = 2.0
 """Seconds between two liveness checks."""
@@ -86,6 +87,6 @@ class VitalActors:
             try:
                 ray.get(reference)
             except RayError as error:
-                if isinstance(error, RayActorError) or is_dead(error):
+                if isinstance(error, ACTOR_AWAY) or is_dead(error):
                     raise ProcessLost(f"{name} has died, so the run cannot go on: {error}") from error
                 continue  # it has answered, if only to complain
