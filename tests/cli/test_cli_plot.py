@@ -58,6 +58,7 @@ def test_without_matplotlib_the_extra_is_named(
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "verl_comprl.plot"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("verl_comprl.requirements.version_of", lambda _: None)
     assert main.main(["plot", run, "--output", str(tmp_path / "out")]) == 2
     assert "pip install 'verl-comprl[plot]'" in capsys.readouterr().err
 

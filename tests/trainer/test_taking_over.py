@@ -13,6 +13,8 @@ from verl_comprl.trainer.extractor import runtime as extractor_runtime
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 from verl_comprl.trainer.servers.serving import Serving
 
+LIMITS = SimpleNamespace(work_timeout=5.0, update_timeout=5.0)
+
 
 class Events(list[str]):
     """What is called, in order, whatever the method."""
@@ -31,7 +33,7 @@ def test_the_actors_servers_forget_requests_of_killed_agent_loops(monkeypatch: p
         monkeypatch.setattr(PPOTrainer, name, lambda self: None)
     trainer.engines = SimpleNamespace(has_actor=True, lend_actor=lambda _: None)
     trainer.config = OmegaConf.create({"actor_rollout_ref": {}})
-    monkeypatch.setattr(engine_sharing, "comprl_config", lambda _: SimpleNamespace(work_timeout=5.0))
+    monkeypatch.setattr(engine_sharing, "comprl_config", lambda _: LIMITS)
     trainer.checkpoint_manager = trainer.actor_rollout_wg = events
     trainer.llm_server_manager = "servers"
     monkeypatch.setattr(engine_sharing, "forget_requests", lambda *given: events.append(f"forget {given}"))
@@ -46,7 +48,7 @@ def test_the_extractors_servers_forget_requests_of_a_killed_manager(monkeypatch:
     runtime.serving.pause = lambda: events.append("pause")
     runtime.servers, runtime.workers, runtime.weight_version, runtime._updating = SimpleNamespace(), events, 7, None
     runtime._set_cpu_priority = lambda: events.append("priority")
-    monkeypatch.setattr(extractor_runtime, "comprl_config", lambda _: SimpleNamespace(work_timeout=5.0))
+    monkeypatch.setattr(extractor_runtime, "comprl_config", lambda _: LIMITS)
     monkeypatch.setattr(extractor_runtime, "forget_requests", lambda *_: events.append("forget"))
     runtime.restart(OmegaConf.create({"actor_rollout_ref": {}}))
     assert events == ["pause", "forget", "restart", "priority"] and runtime.weight_version == 0

@@ -294,8 +294,7 @@ async def test_entries_of_release_0_1_0_are_read_found_and_rewritten(
     store = await open_store()
     with monkeypatch.context() as patch:
         payload = {"task": "fetch", "environment": "room", "created_step": 4, "entry": VERSION_1 % id}
-        for module in ("embedded", "server"):
-            patch.setattr(f"verl_comprl.experience.store.{module}.to_payload", lambda _: payload)
+        patch.setattr("verl_comprl.experience.store.payload.to_payload", lambda _: payload)
         await store.upsert([Experience(id=id, title="", content="")], vectors(1))
     (entry,) = await store.load()
     assert (entry.tasks, entry.environments, entry.schema_version) == (("fetch",), ("room",), 2)
