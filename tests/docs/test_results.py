@@ -14,12 +14,15 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "docs/results").glob("*/rows.jsonl"))
 T = {2: 12.706, 3: 4.303, 5: 2.776}
 """0.975 quantiles of Student's t by number of worlds."""
+LATE = "late_actor"
+"""Complementary with ``trainer.critic_warmup``."""
 ARMS = {
     "complementary": "complementary",
     "experience only": "experience_only",
     "static online": "static_online",
     "baseline": "baseline",
-    "late actor": "late_actor",
+    "late actor": LATE,
+    "complementary, the actor from step 15 on": LATE,
 }
 Successes = Callable[[str, str, int], dict[int, float]]
 
@@ -27,10 +30,6 @@ Successes = Callable[[str, str, int], dict[int, float]]
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_tables_are_made_of_the_rows_that_are_published_with_them(folder: Path) -> None:
     assert (folder / "tables.md").read_text() == tables_page(stored_rows(folder / "rows.jsonl"))
-
-
-LATE = "late_actor"
-"""Complementary with ``trainer.critic_warmup``."""
 
 
 def successes(folder: str, batch: str) -> Successes:
@@ -111,18 +110,20 @@ def test_differences_on_the_page_are_those_of_the_rows() -> None:
         assert cells == [interval(each) if each else "-" for each in found], what
 
 
-def test_one_family_on_the_page_is_that_of_the_rows() -> None:
-    of = successes("families", "1x12")
-    rows = table("docs/results.md", "| one family | evaluated |")
-    assert len(rows) == 6
+def check_tables(title: str, of: Successes, steps: tuple[int, int, int], lengths: tuple[int, int]) -> None:
+    """Compare the table of success of a section of the page, and that of differences, which lacks the first step."""
+    rows, compared = (table("docs/results.md", f"| {title}{rest} |") for rest in (" | evaluated", ", difference"))
+    assert (len(rows), len(compared)) == lengths
     for arm, mode, *cells in rows:
-        at = {step: of(ARMS[arm], mode, step) for step in (0, 20, 40)}
-        worlds = " ".join(short(at[40][world]) for world in sorted(at[40]))
-        assert cells == [*(spread(list(found.values())) for found in at.values()), worlds], arm
-    rows = table("docs/results.md", "| one family, difference |")
-    assert len(rows) == 6
-    for what, *cells in rows:
-        assert cells == [interval(differences(*pair(what, of, step))) for step in (20, 40)], what
+        at = [of(ARMS[arm], mode, step) for step in steps]
+        worlds = " ".join(short(at[-1][world]) for world in sorted(at[-1]))
+        assert cells == [*(spread(list(found.values())) for found in at), worlds], arm
+    for what, *cells in compared:
+        assert cells == [interval(differences(*pair(what, of, step))) for step in steps[1:]], what
+
+
+def test_one_family_on_the_page_is_that_of_the_rows() -> None:
+    check_tables("one family", successes("families", "1x12"), (0, 20, 40), (6, 6))
 
 
 def test_two_families_on_the_page_are_those_of_the_rows() -> None:
@@ -130,17 +131,7 @@ def test_two_families_on_the_page_are_those_of_the_rows() -> None:
         return late("complementary", mode, step) if arm == LATE else usual(arm, mode, step)
 
     usual, late = successes("two_families", "2"), successes("two_families_late", "2")
-    rows = table("docs/results.md", "| two families | evaluated |")
-    assert len(rows) == 5
-    for arm, mode, *cells in rows:
-        name = LATE if arm.endswith("the actor from step 15 on") else ARMS[arm]
-        at = {step: of(name, mode, step) for step in (0, 30, 60)}
-        worlds = " ".join(short(at[60][world]) for world in sorted(at[60]))
-        assert cells == [*(spread(list(found.values())) for found in at.values()), worlds], arm
-    rows = table("docs/results.md", "| two families, difference |")
-    assert len(rows) == 9
-    for what, *cells in rows:
-        assert cells == [interval(differences(*pair(what, of, step))) for step in (30, 60)], what
+    check_tables("two families", of, (0, 30, 60), (5, 9))
     page = (ROOT / "docs/extractor.md").read_text(encoding="utf-8")
     before, after = (spread(list(of(arm, "with", 60).values())) for arm in ("complementary", LATE))
     assert f"from {before} to {after} ([results]" in page
