@@ -1,6 +1,8 @@
 """Ctrl-C in a terminal, which reaches every process of a run: while it starts, once in a step, and twice."""
 
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from running import Run, last_step, read_steps
@@ -11,10 +13,10 @@ END_SECONDS = 240
 
 
 @pytest.fixture
-def run(folder):
-    started = []
+def run(folder: Path) -> Iterator[Callable[[], Run]]:
+    started: list[Run] = []
 
-    def start():
+    def start() -> Run:
         started.append(Run(folder, f"trainer.default_local_dir={folder / 'ctrl_c'}", in_terminal=True))
         return started[-1]
 
@@ -31,7 +33,7 @@ def ended(run: Run) -> str:
     return run.text()
 
 
-def test_ctrl_c_once_saves_twice_does_not_and_neither_leaves_anything(folder, run):
+def test_ctrl_c_once_saves_twice_does_not_and_neither_leaves_anything(folder: Path, run: Callable[[], Run]) -> None:
     metrics = folder / "ctrl_c/metrics.jsonl"
 
     def steps() -> int:

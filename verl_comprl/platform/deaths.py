@@ -1,4 +1,4 @@
-"""What Ray raises for a call to a process that has died: another class where its memory monitor has killed it."""
+"""Classes of error by which Ray tells that a process has died: its memory monitor has a class of its own."""
 
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError
 
