@@ -36,7 +36,7 @@ test: lint  ## Run the linters and all tests that CI has time for, including rea
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
 
-long: setup  ## Run the tests that take hours: every recipe, every arm, learning, failures of nodes.
+long: setup  ## Run the tests that take hours: every recipe, every arm, failures of nodes.
 	@$(BIN)/pytest -m long
 
 chaos: setup  ## Break a run 50 times, and kill the driver of another 20 times: two hours (docs/reliability.md).

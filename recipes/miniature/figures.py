@@ -1,7 +1,7 @@
-"""Figures of the miniature: success over steps and over families by arm, and what the extractor learns to write."""
+"""Figures of the miniature: success over steps by arm, and what the extractor learns to write."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -30,8 +30,6 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Draw the figures of ``rows`` as PNG and SVG into ``folder`` and return the files."""
     with styled():
         files = save(_success(rows), folder / "success")
-        if sum(batch.isdecimal() for batch in {row["batch"] for row in rows}) > 1:
-            files += save(_over_families(rows), folder / "families")
         written = [row for row in rows if row["journal"]]
         if written:
             batch = max(row["batch"] for row in written)
@@ -48,7 +46,7 @@ def _success(rows: Sequence[Row]) -> Figure:
         for line, mode in enumerate(("with", "without")):
             panel = panels[line][column]
             panel.set_title(f"{_families(batch)}, {mode} experience")
-            draw_lines(panel, _lines(_evaluated(chosen, mode)), share=True)
+            draw_lines(panel, lines(_evaluated(chosen, mode)), share=True)
             if not column:
                 panel.set_ylabel("success, held-out instances")
     return figure
@@ -75,33 +73,17 @@ def _entries(rows: Sequence[Row], batch: str) -> Figure:
                 if name in shares:
                     values[row["arm"]][int(last)].append(shares[name])
         panel.set_title(f"{title}, {_families(batch)}")
-        draw_lines(panel, _lines(values), share=True)
+        draw_lines(panel, lines(values), share=True)
     return figure
 
 
-def _lines(values: _Values) -> list[Line]:
+def lines(values: Mapping[str, Mapping[int, Sequence[float]]]) -> list[Line]:
+    """Return a line for each arm of ``values``, whose values of all seeds are by step, or by another number."""
     return [
         Line(arm.replace("_", " "), COLOURS[arm], mean_band(values[arm]), dashed=arm in _REFERENCES, markers=True)
         for arm in COLOURS
         if arm in values
     ]
-
-
-def _over_families(rows: Sequence[Row]) -> Figure:
-    figure = Figure(figsize=(5.5, 3.6), layout="constrained")
-    panel = figure.subplots()
-    values: _Values = defaultdict(lambda: defaultdict(list))
-    shown = [row for row in rows if row["batch"].isdecimal()]
-    common = set.intersection(*(set(row["evaluations"]) for row in shown))
-    step = max(common, key=int)
-    for row in shown:
-        measured = row["evaluations"][step]
-        values[row["arm"]][int(row["batch"])].append(measured.get("with", measured.get("without", float("nan"))))
-    draw_lines(panel, _lines(values), share=True)
-    panel.set_xticks(sorted({number for found in values.values() for number in found}))
-    panel.set_xlabel("task families that share the bank")
-    panel.set_ylabel(f"success, step {step}")
-    return figure
 
 
 def _families(batch: str) -> str:

@@ -24,7 +24,9 @@ def report(output: Path, into: Path | None = None, *, add: bool = False) -> bool
     Returns:
         Whether there was a finished run.
     """
-    from recipes.miniature.figures import draw  # needs matplotlib, the tables do not
+    # They need matplotlib, the tables do not.
+    from recipes.miniature.figures import draw
+    from recipes.miniature.over_families import draw_over_families
 
     into = into or output
     file = into / "rows.jsonl"
@@ -39,7 +41,7 @@ def report(output: Path, into: Path | None = None, *, add: bool = False) -> bool
     page = tables_page(rows)
     (into / "tables.md").write_text(page)
     print(page.partition("\n\n")[2], end="")
-    for file in draw(rows, into):
+    for file in (*draw(rows, into), *draw_over_families(rows, into)):
         print(f"figure: {file}")
     return True
 

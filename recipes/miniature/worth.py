@@ -23,7 +23,7 @@ def worth(run: Path) -> str:
     gain = last["comprl/eval/success_with"] - last["comprl/eval/success_without"]
     after = f"after {last['step']} steps"
     lines = [
-        f"What experience was worth: success in {episodes} episodes of tasks never trained on (95 % interval):",
+        f"What experience was worth: success in {episodes} episodes of known rules under new names (95 % interval):",
         f"  {'before training':<28}{_success(first, 'without')}",
         f"  {f'{after}, without it':<28}{_success(last, 'without')}",
         f"  {f'{after}, with it':<28}{_success(last, 'with')}  {100 * gain:+.0f} points",

@@ -123,7 +123,7 @@ def check_tables(title: str, of: Successes, steps: tuple[int, int, int], lengths
 
 
 def test_one_family_on_the_page_is_that_of_the_rows() -> None:
-    check_tables("one family", successes("families", "1x12"), (0, 20, 40), (6, 6))
+    check_tables("one family", successes("one_family", "1x12"), (0, 20, 40), (6, 6))
 
 
 def test_two_families_on_the_page_are_those_of_the_rows() -> None:
@@ -162,5 +162,5 @@ def test_the_readmes_table_has_the_rows_numbers() -> None:
         ("static_online", "with"),
         ("baseline", "without"),
     ]
-    rows = table("README.md", "| after 60 steps, held-out tasks")
+    rows = table("README.md", "| after 60 steps, known rules")
     assert [cell for _, cell in rows] == [f"{100 * mean(of(arm, mode, 60).values()):.0f} %" for arm, mode in expected]

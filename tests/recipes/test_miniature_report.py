@@ -9,6 +9,7 @@ from env_adapters.vaults.world import code_of
 from recipes.miniature.arms import ARMS
 from recipes.miniature.entries import WORKED, moves_content
 from recipes.miniature.figures import draw
+from recipes.miniature.over_families import comparable, draw_over_families
 from recipes.miniature.report import report
 from recipes.miniature.rows import (
     merge_rows,
@@ -180,14 +181,24 @@ def test_every_arm_has_a_colour() -> None:
 
 def test_figures_end_where_most_seeds_are_missing(tmp_path: Path) -> None:
     rows = [row("complementary", seed, **{"with": 0.7, "without": 0.1}) for seed in (1, 2, 3)]
-    rows += [{**row("baseline", seed, without=0.2), "batch": batch} for batch in "13" for seed in (1, 2)]
+    rows += [row("baseline", seed, without=0.2) for seed in (1, 2)]
     rows[0]["evaluations"]["120"] = {"with": 1.0, "without": 0.5}
     rows[0]["journal"] = {"15": {"right": 0.1, "kind_family": 0.2, "read_right": 0.3}}
     files = draw(rows, tmp_path)
-    assert {file.name for file in files} == {
-        f"{n}.{s}" for n in ("success", "families", "entries") for s in ("png", "svg")
-    }
+    assert {file.name for file in files} == {f"{n}.{s}" for n in ("success", "entries") for s in ("png", "svg")}
     assert "120" not in (tmp_path / "success.svg").read_text().split("<defs>")[0]
+
+
+def test_numbers_of_families_are_compared_at_equal_prompts_per_family(tmp_path: Path) -> None:
+    # 12 prompts of one family a step, so step 20 of it is step 60 of those with 4 of each.
+    steps = {"0": {"with": 0.1}, "20": {"with": 0.5}, "60": {"with": 0.9}}
+    rows = [{**row("complementary", 1), "batch": batch, "evaluations": steps} for batch in ("1x12", "2", "3", "3u4")]
+    rows.append({**row("baseline", 1), "evaluations": {"60": {"without": 0.3}}})
+    most, values = comparable(rows)
+    assert most == 240
+    assert values == {"complementary": {1: [0.5], 2: [0.9], 3: [0.9]}, "baseline": {3: [0.3]}}
+    assert {file.name for file in draw_over_families(rows, tmp_path)} == {"families.png", "families.svg"}
+    assert draw_over_families(rows[2:], tmp_path) == []
 
 
 def test_an_output_without_runs_is_said_and_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

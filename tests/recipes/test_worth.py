@@ -34,7 +34,7 @@ def a_run(folder: Path) -> Path:
 
 def test_the_last_evaluation_is_compared_with_the_first(tmp_path: Path) -> None:
     lines = worth(a_run(tmp_path)).splitlines()
-    assert "in 192 episodes of tasks never trained on" in lines[0]
+    assert "in 192 episodes of known rules under new names" in lines[0]
     assert lines[1].split() == ["before", "training", "12", "%", "(7", "to", "18)"]
     assert lines[2].endswith("without it   20 %  (15 to 26)")
     assert lines[3].endswith("with it      50 %  (45 to 56)  +30 points")
