@@ -15,6 +15,7 @@ MISTAKES = {
     "data.nothing_like_it.n=1": "data.nothing_like_it is unknown; a new key is set with +data.nothing_like_it=",
     "extractor.actor.optim.lrr=1": "extractor.actor.optim.lrr is unknown; did you mean lr? a new key is set with "
     "+extractor.actor.optim.lrr=",
+    "trainer.test_freq.x=1": "trainer.test_freq is a value, not a group of settings",
     "trainer.total_epochs": "trainer.total_epochs cannot be read: Error parsing override 'trainer.total_epochs' "
     "missing EQUAL at '<EOF>'",
 }

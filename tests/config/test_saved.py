@@ -104,6 +104,10 @@ def test_steps_that_the_config_leaves_to_the_epochs_are_saved(tmp_path: Path) ->
         ("nothng=1", r"nothng is unknown; did you mean group.nothing\?$"),
         ("smaples=1", r"smaples is unknown; did you mean --samples\?$"),
         ("group.lr", "'group.lr' cannot .* must be key=value"),
+        ("group.lr.x=1", "'group.lr.x=1' cannot .*: group.lr is a value, not a group of settings$"),
+        ("group.lr={x: 1}", "group.lr is a value, not a group of settings$"),
+        ("list.0=2", "list is a value, not a group of settings$"),
+        ("group=1", "group=1 is not allowed; it must be a group of settings$"),
     ],
 )
 def test_an_override_that_fits_nothing_is_an_error(folder: Path, override: str, message: str) -> None:

@@ -4,11 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-_COMPOSED = "_generated_ppo_trainer.yaml"
-"""verl's whole config in one file, which comes with it."""
-_OF_EXTRACTOR = ("model", "actor", "rollout")
-"""Parts of ``actor_rollout_ref`` that the extractor has, too."""
-
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add the sub-command, for the list of commands and for completion."""
@@ -37,18 +32,14 @@ def _settings() -> list[str]:
 
     They are read from files: importing verl and composing take seconds, and a shell asks at every key.
     """
-    from importlib.util import find_spec
-
     from verl_comprl import config
+    from verl_comprl.config.groups import verl_settings
     from verl_comprl.config.reading import GROUP
+    from verl_comprl.record.settings_file import read_settings
 
-    ours, verl = Path(config.__file__).parent, find_spec("verl")
-    groups = {GROUP: _read(ours / "comprl/default.yaml")}
-    found = [*_names(groups), *_names(_read(ours / "comprl_trainer.yaml"))]
-    if verl and verl.origin:
-        composed = _read(Path(verl.origin).parent / "trainer/config" / _COMPOSED)
-        model = composed.get("actor_rollout_ref", {})
-        found += _names({**composed, "extractor": {part: model[part] for part in _OF_EXTRACTOR if part in model}})
+    ours = Path(config.__file__).parent
+    found = _names({GROUP: read_settings(ours / "comprl/default.yaml")})
+    found += [*_names(read_settings(ours / "comprl_trainer.yaml")), *_names(verl_settings())]
     return [f"{name}=" for name in dict.fromkeys(found) if not name.endswith("._target_")]
 
 
@@ -56,9 +47,3 @@ def _names(groups: dict[str, Any]) -> list[str]:
     from verl_comprl.config.reading import leaves
 
     return [name for group, values in groups.items() if group != "defaults" for name, _ in leaves(group, values)]
-
-
-def _read(file: Path) -> dict[str, Any]:
-    import yaml
-
-    return yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if file.exists() else {}

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
+from verl_comprl.config.groups import misplaced, verl_settings
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.nearest import did_you_mean
 
@@ -46,6 +47,9 @@ def composing_mistake(error: BaseException) -> str:
     """
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
+        named: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{cause.full_key}=0"]))
+        if wrong := next(misplaced(named, verl_settings()), None):
+            return wrong
         near = did_you_mean(str(cause.key), map(str, cause.parent_node))
         return f"{cause.full_key} is unknown; {near}a new key is set with +{cause.full_key}="
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from verl_comprl.config.groups import misplaced
 from verl_comprl.config.reading import leaves
 from verl_comprl.display.first_line import first_line
 from verl_comprl.files import write_atomically
@@ -109,7 +110,8 @@ def load_config(folder: Path, overrides: Sequence[str] = (), options: Iterable[s
 
     Raises:
         FileNotFoundError: If the folder has none.
-        ValueError: If an override is not of that form or names an unknown key.
+        ValueError: If an override is not of that form, names an unknown key, or gives a group for a value or a value
+            for a group.
     """
     file = folder / FILE
     if not file.exists():
@@ -121,7 +123,11 @@ def load_config(folder: Path, overrides: Sequence[str] = (), options: Iterable[s
         try:
             if not assigned:
                 raise ValueError("it must be key=value")
-            config = OmegaConf.merge(config, OmegaConf.from_dotlist([override]))
+            given = OmegaConf.from_dotlist([override])
+            plain: list[Any] = [OmegaConf.to_container(each) for each in (given, config)]
+            if wrong := next(misplaced(*plain), None):
+                raise ValueError(wrong)
+            config = OmegaConf.merge(config, given)
         except (ConfigKeyError, ConfigAttributeError) as error:
             raise ValueError(f"{override!r} cannot be applied to {file}: {_unknown(error, config, options)}") from error
         except (OmegaConfBaseException, ValueError) as error:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.asynchrony import asynchrony_mistakes
 from verl_comprl.config.backends import frozen_back_end
+from verl_comprl.config.groups import misplaced, verl_settings
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import undividable
 from verl_comprl.config.paths import listed
@@ -43,6 +44,9 @@ def validate(config: DictConfig) -> ComprlConfig:
     Raises:
         ConfigError: With one line per mistake.
     """
+    plain: Any = OmegaConf.to_container(config)
+    if found := list(misplaced(plain, verl_settings())):  # the other checks would fail at what is no group
+        raise ConfigError("\n".join(found))
     comprl, mistakes = read_settings(config)
     mistakes += [
         *contradictions(config),
