@@ -1,9 +1,21 @@
-"""Differences between embedders, and the built-in model."""
+"""Differences between embedders, the built-in model, and models that a hub has not."""
+
+import asyncio
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
+from local_server import LocalServer  # pyright: ignore[reportMissingImports]  (tests/experience)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from verl_comprl.experience import SentenceTransformerEmbedder
+from verl_comprl.experience.embedding import sentence_transformer
 from verl_comprl.experience.embedding.base import embedding_difference, make_embedder
 
 
@@ -44,3 +56,48 @@ async def test_prompts_are_prepended_and_part_of_the_identity(monkeypatch: pytes
     )
     difference = embedding_difference(plain.identity, prompted.identity)
     assert difference == "query_prompt was '', is 'find: ', document_prompt was '', is 'lesson: '"
+
+
+class SlowHub(LocalServer):
+    """A hub that has no model, and takes longer to say so than to accept a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "HEAD"])]))
+        self.asked: list[str] = []
+
+    async def _answer(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
+        await asyncio.sleep(0.5)
+        return Response(status_code=404, headers={"X-Error-Code": "RepoNotFound"})
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> SlowHub:
+    """The hub of this process, which has not been started."""
+    hub = SlowHub()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    return hub
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hub")
+async def test_a_hub_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(_http, "time", SimpleNamespace(**vars(time) | {"sleep": waits.append}))
+    with pytest.raises(OSError, match=r"couldn't connect to .* and couldn't find them in the cached files"):
+        await make_embedder("nobody/has-this-model", device="cpu")
+    assert 0 < sum(waits) < 5
+
+
+@pytest.mark.slow
+async def test_a_slow_hub_is_waited_for(hub: SlowHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentence_transformer, "_CONNECT_SECONDS", 0.25)
+    hub.start()
+    try:
+        with pytest.raises(OSError, match=r"Repository Not Found for url: .*/nobody/has-this-model/"):
+            await make_embedder("nobody/has-this-model", device="cpu")
+    finally:
+        hub.stop()
+    assert hub.asked[0] == "/" and hub.asked[1].startswith("/nobody/has-this-model/")

@@ -11,6 +11,9 @@ import numpy as np
 from verl_comprl.experience.embedding.one_thread import Kind, OneThread
 from verl_comprl.untrusted import without_control_tokens
 
+_CONNECT_SECONDS = 5.0
+"""Limit of connecting to the hub; what comes after that has the limits of the hub's client."""
+
 
 class SentenceTransformerEmbedder:
     """A sentence-transformers model in one worker thread, by default with the prompts it was trained with.
@@ -45,8 +48,14 @@ class SentenceTransformerEmbedder:
             name, source = os.path.basename(os.path.abspath(model_name_or_path)), model_name_or_path
         else:
             name = source = model_name_or_path
-        with _no_progress_bar() if os.path.isdir(source) else nullcontext():  # a download is worth showing
-            self._model = SentenceTransformer(source, device=device, model_kwargs={"use_safetensors": True})
+        is_local = os.path.isdir(source)
+        with _no_progress_bar() if is_local else nullcontext():  # a download is worth showing
+            self._model = SentenceTransformer(
+                source,
+                device=device,
+                model_kwargs={"use_safetensors": True},
+                local_files_only=not is_local and _is_hub_away(),
+            )
         for kind, prompt in (("query", query_prompt), ("document", document_prompt)):
             if prompt is not None:
                 self._model.prompts[kind] = prompt
@@ -80,6 +89,32 @@ class SentenceTransformerEmbedder:
         texts = [without_control_tokens(text, self._model.tokenizer) for text in texts]
         vectors = encode(texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
+
+
+def _is_hub_away() -> bool:
+    """Return whether no connection to the hub can be made, also a second later.
+
+    Its client would try six times for each of several files, in more than a minute, before it looks for them in its
+    cache. A hub that is slow to answer, or answers with an error, is there.
+    """
+    from httpx import ConnectError, ConnectTimeout, HTTPError
+    from huggingface_hub import constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.utils import http_backoff
+
+    no_connection = (ConnectError, ConnectTimeout)
+    try:
+        http_backoff(
+            "HEAD",
+            constants.ENDPOINT,
+            max_retries=1,
+            retry_on_exceptions=no_connection,
+            retry_on_status_codes=(),
+            timeout=_CONNECT_SECONDS,
+        )
+    except (HTTPError, OfflineModeIsEnabled) as error:
+        return isinstance(error, no_connection)
+    return False
 
 
 @contextmanager
