@@ -17,11 +17,18 @@ read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 # The signal comes to this script (B:) and goes to the training itself. Passed through torchrun it would begin a time limit
 # for the last step and the checkpoint: 30 s in torch 2.11, which has no setting for it.
 stop() {
+  local told
   # On every node: with c10d torchrun sorts the nodes by name as texts (gpu10 before gpu9), so that the one with the
   # training need not be the first of the job. The brackets keep the pattern from matching this command.
-  srun --overlap --nodes "$SLURM_NNODES" --ntasks-per-node=1 sh -c \
-    'pkill -TERM -f -- "-m verl_comprl[.]train" && echo "slurm.sh: the training on $(hostname) was told to stop" || true' ||
+  if ! told=$(srun --overlap --nodes "$SLURM_NNODES" --ntasks-per-node=1 sh -c \
+    'pkill -TERM -f -- "-m verl_comprl[.]train" && echo "slurm.sh: the training on $(hostname) was told to stop" || true'); then
     echo "slurm.sh: the training could not be told to stop" >&2
+  elif [ -n "$told" ]; then
+    echo "$told"
+  else # not yet, or no longer: there is nothing that a torchrun told to stop could lose
+    echo "slurm.sh: no node has the training; the job ends without it" >&2
+    kill "$run" 2>/dev/null || true
+  fi
 }
 trap stop TERM
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 
 from verl_comprl.config.reading import unknown_overrides
@@ -22,7 +23,14 @@ def submit(folder: Path, srun: str) -> subprocess.Popen[str]:
     job = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[07-08]"}
     environment = os.environ | job | {"PATH": f"{folder}:{os.environ['PATH']}"}
     command = ["bash", str(CLUSTER / "slurm.sh"), "trainer.nnodes=1", "comprl.merge.every=3"]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def stop_when_up(job: subprocess.Popen[str], up: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not up.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
 
 
 def test_slurm_starts_one_torchrun_per_node_with_the_same_arguments(tmp_path: Path) -> None:
@@ -43,13 +51,10 @@ while [ ! -e {tmp_path}/told ]; do sleep 0.05; done
 sleep 0.5
 touch {tmp_path}/checkpoint
 exit 9"""
-    told = f'printf "%s\\n" "$@" > {tmp_path}/words; mv {tmp_path}/words {tmp_path}/told'
+    told = f'printf "%s\\n" "$@" > {tmp_path}/words; mv {tmp_path}/words {tmp_path}/told; echo node08 was told'
     job = submit(tmp_path, f'if [ "$1" = --overlap ]; then {told}; else {torchrun}\nfi')
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "up").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    job.send_signal(signal.SIGTERM)
-    assert job.wait(timeout=30) == 9
+    stop_when_up(job, tmp_path / "up")
+    assert job.communicate(timeout=30) == ("node08 was told\n", "") and job.returncode == 9
     assert (tmp_path / "checkpoint").exists() and not (tmp_path / "torchrun_was_told").exists()
     words = (tmp_path / "told").read_text().splitlines()
     # On all nodes: torchrun decides which one has the training.
@@ -60,6 +65,21 @@ exit 9"""
     driver = "/usr/bin/python -m verl_comprl.train trainer.nnodes=1"  # and neither launcher nor the command itself
     assert re.search(found[1], driver)
     assert not re.search(found[1], driver.replace("train ", "launch ")) and not re.search(found[1], command)
+
+
+@pytest.mark.parametrize(
+    ("told", "line", "code"),
+    [
+        ("true", "slurm.sh: no node has the training; the job ends without it\n", 7),
+        ("touch done; false", "slurm.sh: the training could not be told to stop\n", 9),
+    ],
+)
+def test_slurms_signal_that_reaches_no_training_is_said(tmp_path: Path, told: str, line: str, code: int) -> None:
+    """Without a training torchrun is told, so that the job does not wait for its time limit."""
+    torchrun = "trap 'exit 7' TERM; touch up; while [ ! -e done ]; do sleep 0.05; done; exit 9"
+    job = submit(tmp_path, f'cd {tmp_path}; if [ "$1" = --overlap ]; then {told}; else {torchrun}\nfi')
+    stop_when_up(job, tmp_path / "up")
+    assert job.communicate(timeout=60) == ("", line) and job.returncode == code
 
 
 def test_the_manifest_has_as_many_gpus_as_its_run_needs() -> None:
