@@ -3,6 +3,8 @@
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 # Before anything imports verl. Subprocesses inherit it.
@@ -40,6 +42,14 @@ class CharacterTokenizer:
 def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     # verl's import sets the root logger to ERROR, so what a test sees would depend on the tests before it.
     caplog.set_level(logging.WARNING, logger="verl_comprl")
+
+
+@pytest.fixture
+def mlflow() -> Any:
+    """The library; one that is there but cannot be imported is an error, and no reason to skip a test."""
+    if find_spec("mlflow") is None:
+        pytest.skip("mlflow is not installed; make long installs it")
+    return import_module("mlflow")
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_whatever_a_command_installs_from_a_file_is_in_a_lock() -> None:
         line for name in ("Makefile", "requirements/audit.sh") for line in (ROOT / name).read_text().splitlines()
     ]
     installs = [line for line in commands if " install " in line and " -r " in line]
-    assert len(installs) == 2 and all("--require-hashes --no-deps" in line for line in installs)
+    assert len(installs) == 3 and all("--require-hashes --no-deps" in line for line in installs)
     assert {line.split(" -r ")[1] for line in installs} == LOCKS.keys() - {"requirements/cpu.lock"}  # install.sh has it
 
 

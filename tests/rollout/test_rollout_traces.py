@@ -104,9 +104,10 @@ def test_so_many_prompts_of_a_step_are_traced_with_all_their_rollouts(trackio: l
     assert traced_prompts(traces, "ca") == "a"  # a rollout of step 5 that ends late
 
 
-async def test_mlflow(make_loop: Any, tokenizer: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    pytest.importorskip("sqlalchemy")
+@pytest.mark.mlflow
+async def test_mlflow(
+    mlflow: Any, make_loop: Any, tokenizer: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     RolloutTraceConfig.init("project", "experiment", "mlflow")
     loop = make_loop(TracedServer(tokenizer, TURNS), ScriptedManager(GUIDE, ANSWER))

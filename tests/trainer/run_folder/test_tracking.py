@@ -105,14 +105,14 @@ def test_wandb_offline(track: Callable[[str], Tracking], tmp_path: Path) -> None
         time.sleep(0.1)
 
 
+@pytest.mark.mlflow
 @pytest.mark.parametrize("store", ["sqlite", "folder"])
-def test_mlflow(track: Callable[[str], Tracking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
-    mlflow = pytest.importorskip("mlflow")
+def test_mlflow(
+    mlflow: Any, track: Callable[[str], Tracking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
     if store == "folder":
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # from mlflow 3 on
-    else:
-        pytest.importorskip("sqlalchemy")
     tracking = track("mlflow")
     run = mlflow.active_run().info.run_id
     tracking.finish()
