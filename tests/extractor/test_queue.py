@@ -24,11 +24,8 @@ async def test_first_in_first_out_and_no_request_twice(make_queue: MakeQueue, ma
     assert await drain(queue) == ["b", "a", "c"]
 
 
-async def test_a_request_stays_pending_until_it_is_acknowledged(
-    make_queue: MakeQueue, make_request: MakeRequest
-) -> None:
-    queue = make_queue()
-    queue.put(make_request("a"))
+async def test_a_request_stays_pending_until_it_is_acknowledged(make_queue: MakeQueue) -> None:
+    queue = make_queue("a")
     request = await queue.get()
     assert len(queue) == 1 and not queue.put(request)
     with pytest.raises(TimeoutError):
@@ -97,8 +94,7 @@ async def test_requests_over_capacity_wait_on_disk_in_order(
 async def test_drop_oldest_drops_the_oldest_request_that_is_not_in_progress(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    queue = make_queue(capacity=2, overflow="drop_oldest")
-    queue.put(make_request("working"))
+    queue = make_queue("working", capacity=2, overflow="drop_oldest")
     working = await queue.get()
     for id in ("a", "b", "c"):
         queue.put(make_request(id))
@@ -121,13 +117,9 @@ async def test_a_full_disk_keeps_requests_in_memory(
 
 
 @pytest.mark.parametrize("text", ["3", "[]", "{}"])
-async def test_a_damaged_line_is_counted_and_skipped(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, text: str
-) -> None:
+async def test_a_damaged_line_is_counted_and_skipped(make_queue: MakeQueue, tmp_path: Path, text: str) -> None:
     """Also one whose key can be read: a worker that acknowledges the request before must not end of it."""
-    queue = make_queue(capacity=1)
-    for id in ("a", "b", "c", "d"):
-        queue.put(make_request(id))
+    queue = make_queue("a", "b", "c", "d", capacity=1)
     file = tmp_path / "queue" / WAITING
     lines = file.read_bytes().splitlines(keepends=True)
     lines[1] = b"x" * len(lines[1])
@@ -139,28 +131,22 @@ async def test_a_damaged_line_is_counted_and_skipped(
 
 @pytest.mark.parametrize("damage", [b"x", b'{"text": 3}', b"3", b'{"key": "c", "text": "{}"}'])
 async def test_a_damaged_line_does_not_keep_the_others_from_a_checkpoint(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, damage: bytes
+    make_queue: MakeQueue, tmp_path: Path, damage: bytes
 ) -> None:
-    queue = make_queue(capacity=1)
-    for id in ("a", "b", "c"):
-        queue.put(make_request(id))
+    queue = make_queue("a", "b", "c", capacity=1)
     file = tmp_path / "queue" / WAITING
     lines = file.read_bytes().splitlines(keepends=True)
     lines[1] = damage.ljust(len(lines[1]))
     file.write_bytes(b"".join(lines))
     queue.save(tmp_path / "saved.jsonl")
     assert queue.counts["disk_failures"] == 1
-    resumed = make_queue("resumed")
+    resumed = make_queue(name="resumed")
     resumed.restore(tmp_path / "saved.jsonl")
     assert await drain(resumed) == ["a", "c"]
 
 
-async def test_requests_of_an_earlier_process_are_not_delivered(
-    make_queue: MakeQueue, make_request: MakeRequest
-) -> None:
-    killed = make_queue(capacity=1)
-    killed.put(make_request("a"))
-    killed.put(make_request("b"))
+async def test_requests_of_an_earlier_process_are_not_delivered(make_queue: MakeQueue) -> None:
+    make_queue("a", "b", capacity=1)  # of a process that was killed
     assert len(make_queue(capacity=1)) == 0
     assert len(make_queue(capacity=1, recover=True)) == 0
 
@@ -186,10 +172,8 @@ async def test_a_failed_request_is_retried_and_finally_a_dead_letter(
     assert queue.put(request)  # a user may submit it again
 
 
-async def test_other_requests_overtake_a_failed_one(make_queue: MakeQueue, make_request: MakeRequest) -> None:
-    queue = make_queue(backoff_seconds=0.02)
-    for id in ("a", "b"):
-        queue.put(make_request(id))
+async def test_other_requests_overtake_a_failed_one(make_queue: MakeQueue) -> None:
+    queue = make_queue("a", "b", backoff_seconds=0.02)
     queue.fail(await queue.get(), "once")
     assert await drain(queue) == ["b", "a"]
 
@@ -223,7 +207,7 @@ async def test_restore_brings_back_every_pending_request(
     queue.fail(await queue.get(), "once")
     queue.save(tmp_path / "queue.jsonl")
 
-    restored = make_queue("other", capacity=2, max_attempts=2)
+    restored = make_queue(name="other", capacity=2, max_attempts=2)
     restored.restore(tmp_path / "queue.jsonl")
     restored.restore(tmp_path / "queue.jsonl")  # already there
     assert len(restored) == len(queue) == 5 and restored.on_disk == 3
@@ -237,19 +221,15 @@ async def test_restore_brings_back_every_pending_request(
     assert await drain(restored) == ["on disk", "on disk, too"]
 
 
-async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
-) -> None:
+async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(make_queue: MakeQueue, tmp_path: Path) -> None:
     """It was given up after the checkpoint from which the run continues."""
-    queue = make_queue(max_attempts=1)
-    for id in ("before", "after"):
-        queue.put(make_request(id))
+    queue = make_queue("before", "after", max_attempts=1)
     queue.fail(await queue.get(), "once")
     queue.save(tmp_path / "queue.jsonl")
     queue.fail(await queue.get(), "once")
 
-    elsewhere = make_queue("other", max_attempts=1)  # a run that continues it where another one has been
-    elsewhere.put(make_request("own"))
+    # A run that continues it where another one has been.
+    elsewhere = make_queue("own", name="other", max_attempts=1)
     elsewhere.fail(await elsewhere.get(), "once")
     elsewhere.restore(tmp_path / "queue.jsonl")
     assert dead(tmp_path / "other") == [] and dead(tmp_path / "other", aside=True) == ["own"]
@@ -257,7 +237,7 @@ async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(
 
     (tmp_path / "queue").rename(tmp_path / "moved")  # with the rest of the run
     for _ in range(2):
-        restored = make_queue("moved", max_attempts=1)
+        restored = make_queue(name="moved", max_attempts=1)
         restored.restore(tmp_path / "queue.jsonl")
         assert dead(tmp_path / "moved") == ["before"] and dead(tmp_path / "moved", aside=True) == ["before", "after"]
         assert await drain(restored) == ["after"]
@@ -285,12 +265,9 @@ async def test_a_checkpoint_without_the_checksum_of_its_letters_is_believed(
     assert dead(tmp_path / "queue") == ["before"]
 
 
-async def test_a_new_run_in_a_used_folder_begins_without_dead_letters(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
-) -> None:
+async def test_a_new_run_in_a_used_folder_begins_without_dead_letters(make_queue: MakeQueue, tmp_path: Path) -> None:
     make_queue().set_aside_dead_letters()  # there are none
-    queue = make_queue(max_attempts=1)
-    queue.put(make_request("earlier"))
+    queue = make_queue("earlier", max_attempts=1)
     queue.fail(await queue.get(), "once")
     make_queue().set_aside_dead_letters()
     assert not (tmp_path / "queue" / DEAD_LETTERS).exists()

@@ -16,9 +16,7 @@ from verl_comprl.extractor.queue import DEAD_LETTERS
 async def test_a_request_whose_distillation_kills_the_process_is_given_up_in_the_end(
     make_queue: MakeQueue, make_request: MakeRequest
 ) -> None:
-    queue = make_queue(max_attempts=3, backoff_seconds=60.0)
-    for id in ("failed before", "deadly", "harmless"):
-        queue.put(make_request(id))
+    queue = make_queue("failed before", "deadly", "harmless", max_attempts=3, backoff_seconds=60.0)
     queue.fail(await queue.get(), "once")  # and killed before it is tried again
     queue = make_queue(max_attempts=3, recover=True)
     first = await queue.get()
@@ -29,12 +27,8 @@ async def test_a_request_whose_distillation_kills_the_process_is_given_up_in_the
     assert await drain(queue) == ["harmless"] and queue.counts["dead"] == 1
 
 
-async def test_what_is_given_up_at_a_recovery_is_a_dead_letter(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
-) -> None:
-    queue = make_queue(max_attempts=2, capacity=1)
-    for id in ("deadly", "on disk", "on disk, too"):
-        queue.put(make_request(id))
+async def test_what_is_given_up_at_a_recovery_is_a_dead_letter(make_queue: MakeQueue, tmp_path: Path) -> None:
+    queue = make_queue("deadly", "on disk", "on disk, too", max_attempts=2, capacity=1)
     for _ in range(2):
         assert not (tmp_path / "queue" / DEAD_LETTERS).exists() and queue.on_disk == 2
         assert (await queue.get()).id == "deadly"
@@ -46,9 +40,8 @@ async def test_what_is_given_up_at_a_recovery_is_a_dead_letter(
     assert len(make_queue(recover=True)) == 0
 
 
-async def test_an_attempt_that_fails_is_counted_once(make_queue: MakeQueue, make_request: MakeRequest) -> None:
-    queue = make_queue(max_attempts=4)
-    queue.put(make_request("a"))
+async def test_an_attempt_that_fails_is_counted_once(make_queue: MakeQueue) -> None:
+    queue = make_queue("a", max_attempts=4)
     queue.fail(await queue.get(), "first")
     queue.fail(await queue.get(), "second")
     await queue.get()
@@ -57,11 +50,8 @@ async def test_an_attempt_that_fails_is_counted_once(make_queue: MakeQueue, make
     assert queue.counts["dead"] == 1 and len(queue) == 0
 
 
-async def test_an_attempt_that_a_checkpoint_interrupts_does_not_count(
-    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
-) -> None:
-    queue = make_queue(max_attempts=2)
-    queue.put(make_request("a"))
+async def test_an_attempt_that_a_checkpoint_interrupts_does_not_count(make_queue: MakeQueue, tmp_path: Path) -> None:
+    queue = make_queue("a", max_attempts=2)
     for _ in range(3):
         await queue.get()
         queue.save(tmp_path / "queue.jsonl")
@@ -72,11 +62,9 @@ async def test_an_attempt_that_a_checkpoint_interrupts_does_not_count(
 
 
 async def test_an_attempt_that_cannot_be_noted_is_made(
-    make_queue: MakeQueue, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = make_queue()
-    for id in ("a", "b"):
-        queue.put(make_request(id))
+    queue = make_queue("a", "b")
 
     def full(key: str, text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -90,15 +78,13 @@ async def test_an_attempt_that_cannot_be_noted_is_made(
 @pytest.mark.parametrize("killed", [False, True])
 async def test_an_episode_is_kept_until_its_dead_letter_can_be_written(
     make_queue: MakeQueue,
-    make_request: MakeRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     killed: bool,
 ) -> None:
     monkeypatch.setattr("verl_comprl.extractor.queue._LONGEST_BACKOFF", 0.02)
-    queue = make_queue(max_attempts=1)
-    queue.put(make_request("bad"))
+    queue = make_queue("bad", max_attempts=1)
     letters = tmp_path / "queue" / DEAD_LETTERS
     letters.mkdir(parents=True)
     request = await queue.get()

@@ -44,7 +44,7 @@ async def test_what_was_pending_at_a_kill_is_recovered_in_order(
 async def test_a_request_that_cannot_be_read_costs_itself_only(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, line: str
 ) -> None:
-    make_queue().put(make_request("first"))
+    make_queue("first")
     file = tmp_path / "queue" / "waiting.jsonl"
     file.write_text(f"{line}\n{file.read_text()}")
     queue = make_queue(recover=True)
@@ -87,7 +87,7 @@ async def test_a_damaged_line_costs_itself_only_and_is_kept(
 async def test_damaged_lines_stay_where_they_are_until_they_can_be_kept(
     make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path
 ) -> None:
-    make_queue().put(make_request("a"))
+    make_queue("a")
     file, kept = tmp_path / "queue" / WAITING, tmp_path / "queue" / f"{WAITING}.damaged"
     file.write_bytes(b"first\n" + file.read_bytes() + b"second\n")
     kept.mkdir()
@@ -115,9 +115,7 @@ def no_file_can_be_opened() -> Iterator[None]:
 async def test_a_file_that_could_not_be_opened_at_first_loses_nothing(
     make_queue: MakeQueue, make_request: MakeRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    killed = make_queue()
-    for id in ("a", "b"):
-        killed.put(make_request(id))
+    make_queue("a", "b")  # of a process that was killed
     with no_file_can_be_opened(), caplog.at_level(logging.WARNING):
         queue = make_queue(recover=True)
         assert queue.put(make_request("meanwhile")) and queue.put(make_request("a"))  # in memory only
