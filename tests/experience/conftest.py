@@ -1,5 +1,6 @@
 """A bank in a temporary folder on the real engine, with the fake embedder."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fake_embedder import FakeEmbedder
+from waiting import Hold
 
 from verl_comprl.experience import ApplyReport, BankConfig, ExperienceBank
 
@@ -43,3 +45,26 @@ def apply() -> Callable[..., Awaitable[ApplyReport]]:
         return await bank.apply(list(operations), **{"call_id": "call", **CALL, **call})
 
     return apply_
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Hold:
+    """Return what holds up a method at its next call, before or after its work: until the second event is set.
+
+    The first event says that it has come so far.
+    """
+
+    def hold_(owner: Any, name: str, *, after: bool = False) -> tuple[asyncio.Event, asyncio.Event]:
+        method, arrived, may_go_on = getattr(owner, name), asyncio.Event(), asyncio.Event()
+
+        async def held(*arguments: Any) -> Any:
+            done = await method(*arguments) if after else None
+            if not arrived.is_set():
+                arrived.set()
+                await may_go_on.wait()
+            return done if after else await method(*arguments)
+
+        monkeypatch.setattr(owner, name, held)
+        return arrived, may_go_on
+
+    return hold_

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_embedder import FakeEmbedder
 from package_log import ours
-from waiting import until
+from waiting import Hold, until
 
 from verl_comprl.experience import Add, BankConfig, Downvote, ExperienceBank, StoreError, Update, Upvote
 
@@ -161,21 +161,11 @@ async def test_the_event_loop_stays_responsive_during_many_queries(open_bank: An
     assert len(stalls) > 20  # ideally one per micro-batch, of which there are 64; timers are slow
 
 
-async def test_a_bank_that_is_being_written_is_whole(
-    open_bank: Any, apply: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bank_that_is_being_written_is_whole(open_bank: Any, apply: Any, hold: Hold) -> None:
     """New entries are in the store before they are in memory: between the two they are no difference."""
     bank = await open_bank()
     await apply(bank, Add(title="a", content="x"))
-    store, stored_one, go_on = bank._ledger.store, asyncio.Event(), asyncio.Event()
-    upsert = store.upsert
-
-    async def slow(*args: Any) -> None:
-        await upsert(*args)
-        stored_one.set()
-        await go_on.wait()
-
-    monkeypatch.setattr(store, "upsert", slow)
+    stored_one, go_on = hold(bank._ledger.store, "upsert", after=True)
     writing = asyncio.create_task(apply(bank, Add(title="b", content="y"), call_id="second"))
     await stored_one.wait()
     verifying = asyncio.create_task(bank.verify())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fake_embedder import FakeEmbedder
+from waiting import Hold
 
 from verl_comprl.experience import Add, Discard, Update
 from verl_comprl.experience.store.embedded import EmbeddedStore
@@ -128,18 +129,11 @@ async def test_counts_while_every_vector_is_replaced(open_bank: Any, apply: Any)
 
 
 async def test_queries_go_on_while_a_snapshot_is_read_and_a_writer_waits(
-    open_bank: Any, apply: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_bank: Any, apply: Any, tmp_path: Path, hold: Hold
 ) -> None:
     bank = await open_bank()
     await apply(bank, Add(title="lamp", content="light it"))
-    vectors, begun, may_end = EmbeddedStore.vectors, asyncio.Event(), asyncio.Event()
-
-    async def slow(*arguments: Any) -> Any:
-        begun.set()
-        await may_end.wait()
-        return await vectors(*arguments)
-
-    monkeypatch.setattr(EmbeddedStore, "vectors", slow)
+    begun, may_end = hold(EmbeddedStore, "vectors")
     saving = asyncio.create_task(bank.save(tmp_path / "snapshot"))
     await begun.wait()
     writing = asyncio.create_task(apply(bank, Add(title="door", content="open it"), call_id="second"))
@@ -157,20 +151,13 @@ async def test_queries_go_on_while_a_snapshot_is_read_and_a_writer_waits(
 
 @pytest.mark.parametrize("change", ["restore", "reembed"])
 async def test_queries_go_on_while_everything_is_replaced(
-    open_bank: Any, apply: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    open_bank: Any, apply: Any, tmp_path: Path, hold: Hold, change: str
 ) -> None:
     bank = await open_bank()
     (lamp,) = (await apply(bank, Add(title="lamp", content="light it"))).new_ids
     await bank.save(tmp_path / "snapshot")
     (door,) = (await apply(bank, Add(title="door", content="open it"), call_id="second")).new_ids
-    upsert, begun, may_end = EmbeddedStore._upsert, asyncio.Event(), asyncio.Event()
-
-    async def slow(*arguments: Any) -> None:
-        begun.set()
-        await may_end.wait()
-        await upsert(*arguments)
-
-    monkeypatch.setattr(EmbeddedStore, "_upsert", slow)
+    begun, may_end = hold(EmbeddedStore, "_upsert")
     work = bank.restore(tmp_path / "snapshot") if change == "restore" else bank.reembed(FakeEmbedder("other"))
     replacement = asyncio.create_task(work)
     await begun.wait()

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+Hold = Callable[..., tuple[asyncio.Event, asyncio.Event]]
+"""Type of the fixture ``hold``."""
+
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):

@@ -1,10 +1,14 @@
 """Entries of which each has a text of its own, and as many vectors, for tests of stores."""
 
+from typing import Any
+
 import numpy as np
 
 from verl_comprl.experience import Experience, derive_id
 
 IDENTITY = {"model": "fake", "dimension": 8}
+CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
+"""What ``ExperienceBank.apply`` needs besides operations and the id of a call."""
 
 
 def entries(count: int) -> list[Experience]:

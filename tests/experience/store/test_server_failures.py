@@ -13,7 +13,7 @@ import pytest_asyncio
 from fake_embedder import FakeEmbedder
 from qdrant_client import AsyncQdrantClient
 from qdrant_double import QdrantDouble
-from samples import IDENTITY, entries, vectors
+from samples import CALL, IDENTITY, entries, vectors
 
 from verl_comprl.experience import Add, BankConfig, ExperienceBank, StoreError
 from verl_comprl.experience.store import check_server
@@ -21,8 +21,6 @@ from verl_comprl.experience.store.base import SearchRequest
 from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_client import ServerClient
 from verl_comprl.experience.store.server_collection import ServerCollection
-
-CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
 
 
 @pytest_asyncio.fixture

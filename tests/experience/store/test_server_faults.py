@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from fake_embedder import FakeEmbedder
 from qdrant_double import QdrantDouble
-from samples import IDENTITY, entries, vectors
+from samples import CALL, IDENTITY, entries, vectors
+from waiting import Hold
 
 from verl_comprl.experience import Add, BankConfig, ExperienceBank, StoreError, derive_id
 from verl_comprl.experience.store.base import SearchRequest
@@ -14,7 +15,6 @@ from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_collection import ServerCollection
 from verl_comprl.experience.store.server_lease import Lease
 
-CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
 LEASE = "verl_comprl.experience.store.server_lease"
 
 
@@ -36,20 +36,10 @@ async def test_of_openers_at_the_same_moment_one_becomes_the_writer(
     await writers[0].close()
 
 
-async def test_an_opener_that_comes_too_late_with_its_claim_is_refused(
-    config: BankConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_opener_that_comes_too_late_with_its_claim_is_refused(config: BankConfig, hold: Hold) -> None:
     """It has read that the bank is free, and claims it when another process has become the writer."""
     await (await opened(config)).close()
-    write, claiming, may_claim = Lease._write, asyncio.Event(), asyncio.Event()
-
-    async def slow(self: Lease, owner: str) -> None:
-        if not claiming.is_set():
-            claiming.set()
-            await may_claim.wait()
-        await write(self, owner)
-
-    monkeypatch.setattr(Lease, "_write", slow)
+    claiming, may_claim = hold(Lease, "_write")
     late = asyncio.create_task(opened(config))
     await claiming.wait()
     writer = await opened(config)
@@ -123,18 +113,11 @@ async def test_an_alias_that_moved_unseen_is_moved_back(double: QdrantDouble, co
 
 
 async def test_queries_go_on_while_a_server_copies_the_bank(
-    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+    double: QdrantDouble, config: BankConfig, hold: Hold
 ) -> None:
     bank = await ExperienceBank.open(config, FakeEmbedder())
     await bank.apply([Add(title="lamp", content="light it")], call_id="1", **CALL)
-    copying, may_end, point_to = asyncio.Event(), asyncio.Event(), ServerCollection.point_to
-
-    async def slow(self: ServerCollection, name: str) -> None:
-        copying.set()
-        await may_end.wait()
-        await point_to(self, name)
-
-    monkeypatch.setattr(ServerCollection, "point_to", slow)
+    copying, may_end = hold(ServerCollection, "point_to")
     replacement = asyncio.create_task(bank.reembed(FakeEmbedder()))
     await copying.wait()
     async with asyncio.timeout(30):

@@ -8,13 +8,13 @@ import pytest
 from fake_embedder import FakeEmbedder
 from package_log import ours
 from qdrant_double import QdrantDouble
+from samples import CALL
+from waiting import Hold
 
 from verl_comprl.experience import Add, BankConfig, Experience, ExperienceBank, StoreError
 from verl_comprl.experience.store.errors import StoreVanished
 from verl_comprl.experience.store.server import ServerStore
 from verl_comprl.experience.store.server_lease import Lease
-
-CALL: dict[str, Any] = {"listed": (), "task": "t", "environment": "e", "step": 0, "weight_version": 0}
 
 
 async def filled(config: BankConfig, embedder: FakeEmbedder | None = None) -> ExperienceBank:
@@ -85,18 +85,11 @@ async def test_closing_leaves_the_bank_on_the_server(double: QdrantDouble, confi
 
 
 async def test_searches_find_nothing_in_a_bank_that_is_being_filled(
-    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+    double: QdrantDouble, config: BankConfig, hold: Hold
 ) -> None:
     """A part of its entries would be an answer, unlike a failure."""
     bank = await filled(config)
-    filling, may_end, upsert = asyncio.Event(), asyncio.Event(), ServerStore._upsert
-
-    async def slow(self: ServerStore, *args: Any) -> None:
-        filling.set()
-        await may_end.wait()
-        await upsert(self, *args)
-
-    monkeypatch.setattr(ServerStore, "_upsert", slow)
+    filling, may_end = hold(ServerStore, "_upsert")
     double.empty()
     flush = asyncio.create_task(bank.flush())
     async with asyncio.timeout(60):
@@ -138,19 +131,12 @@ async def test_an_embedder_that_is_away_delays_it(double: QdrantDouble, config: 
 
 
 async def test_a_renewal_meanwhile_does_not_lose_the_new_lease(
-    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+    double: QdrantDouble, config: BankConfig, hold: Hold
 ) -> None:
     """It would find one that nobody holds, as if another process were taking it."""
     bank = await filled(config)
     lease: Lease = bank._ledger.store._lease  # type: ignore[attr-defined]
-    created, may_go_on, create = asyncio.Event(), asyncio.Event(), Lease._create
-
-    async def slow(self: Lease) -> None:
-        await create(self)
-        created.set()
-        await may_go_on.wait()
-
-    monkeypatch.setattr(Lease, "_create", slow)
+    created, may_go_on = hold(Lease, "_create", after=True)
     double.empty()
     flush = asyncio.create_task(bank.flush())
     async with asyncio.timeout(60):
