@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import planted
-from benchmarks.planted import INJECTION, misleading, report, whole_run, write_banks
+from benchmarks.planted import INJECTION, misleading, report, write_banks
 from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, moves_of
 from verl_comprl.experience import Add, BankConfig, ExperienceBank, make_embedder
@@ -57,14 +57,19 @@ async def test_both_banks_hold_the_same_entries_but_for_the_planted_ones(tmp_pat
 
 
 def test_the_table_counts_what_is_left_of_planted_entries_and_who_read_them(tmp_path: Path) -> None:
+    held_out = {f"comprl/eval/success_with{end}": value for end, value in (("", 0.9), ("_low", 0.8), ("_high", 1.0))}
     for name, second in (("clean", 1.0), ("planted", 0.5)):
-        lines(tmp_path / name / "metrics.jsonl", step(1, 0.5), step(2, second), step(3, 0.0, rollouts=0))
-    events = [{"event": "read", "entry": entry, "step": 1} for entry in ("bad", "bad", "good")]
-    lines(tmp_path / "planted/experience.jsonl", *events, {"event": "quarantined", "entry": "bad", "step": 2})
-    table = report(tmp_path / "clean", tmp_path / "planted", {"bad", "worse"}, every=1)
-    assert table[2:] == ["| 1 to 1 | 0.50 | 0.50 | 2 | 2 |", "| 2 to 2 | 1.00 | 0.50 | 1 | 0 |"]
-    success, low, high = whole_run(tmp_path / "planted")
-    assert success == 0.5 and (low, high) == pytest.approx((0.215, 0.785), abs=0.001)  # Wilson, 4 of 8
+        lines(tmp_path / name / "metrics.jsonl", step(1, 0, rollouts=0), step(2, 0.5), step(3, second), step(4, 0.5))
+        lines(tmp_path / name / "evaluations.jsonl", {"step": 0}, {"step": 4, **held_out})
+    events = [{"event": "read", "entry": entry, "step": 2} for entry in ("bad", "bad", "good")]
+    lines(tmp_path / "planted/experience.jsonl", *events, {"event": "quarantined", "entry": "bad", "step": 3})
+    table = report(tmp_path / "clean", tmp_path / "planted", {"bad", "worse"}, until=(2, 9))
+    assert table[2:] == [  # Wilson: 2 of 4, 6 of 8, 4 of 8, 8 of 12, 6 of 12
+        "| 2 to 2 | 0.50 (0.15 to 0.85) | 0.50 (0.15 to 0.85) | 2 | 2 |",
+        "| 3 to 4 | 0.75 (0.41 to 0.93) | 0.50 (0.22 to 0.78) | 1 | 0 |",
+        "| 2 to 4 | 0.67 (0.39 to 0.86) | 0.50 (0.25 to 0.75) | 1 | 2 |",
+        "| held out, with experience | 0.90 (0.80 to 1.00) | 0.90 (0.80 to 1.00) | | |",
+    ]
 
 
 @pytest.mark.parametrize(("success", "code"), [(0.5, 0), (0.0, 1)])
@@ -77,6 +82,7 @@ def test_success_below_the_interval_of_the_clean_run_is_a_failure(
     def train(output: Path, name: str, **_: object) -> Path:
         lines(output / name / "metrics.jsonl", step(1, 0.75 if name == "clean" else success))
         lines(output / name / "experience.jsonl")
+        lines(output / name / "evaluations.jsonl")
         return output / name
 
     monkeypatch.setattr(planted, "write_banks", banks)
