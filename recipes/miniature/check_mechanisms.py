@@ -12,6 +12,7 @@ from recipes.miniature.demonstrations import draw_entry, episodes, prompt
 from recipes.miniature.entries import style_of
 from recipes.miniature.mechanisms import answers, merges
 from recipes.miniature.sampler import Sampler
+from verl_comprl.experience.schema import Merge
 from verl_comprl.experience.updates.parsing import parse_answer, parse_merge
 from verl_comprl.rollout.messages import initial_messages
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA
@@ -22,6 +23,7 @@ EXPECTED = {
     "success_right_advice": (0.60, 1.0),
     "answers_as_the_entry": (0.60, 1.0),
     "readable_merges": (0.90, 1.0),
+    "merges_as_the_first": (0.50, 1.0),
 }
 """Allowed range of each figure."""
 
@@ -39,11 +41,7 @@ def check_mechanisms(models: Path, *, count: int = 200, seed: int = 6) -> dict[s
     actor, extractor = Sampler(models / "actor", max_new_tokens=16), Sampler(models / "extractor", max_new_tokens=48)
     advised, _ = play(actor, rng, count, "wrong", asks=True, advised=True)
     asked = list(answers(rng, count))
-    merged = list(merges(rng, count))
     copied = [parse_answer(text) for text in extractor.answers([call[:-1] for call in asked])]
-    decided = extractor.answers([call[:-1] for call in merged])
-    listed = [call[-2]["content"].count("(tasks: ") for call in merged]
-    readable = [parse_merge(text, listed=number).format_ok for text, number in zip(decided, listed, strict=True)]
     return {
         **_questions(actor, rng, count),
         "success_right_advice": sum(episode.success for episode in advised) / count,
@@ -51,7 +49,7 @@ def check_mechanisms(models: Path, *, count: int = 200, seed: int = 6) -> dict[s
             text == parse_answer(call[-1]["content"]) for text, call in zip(copied, asked, strict=True)
         )
         / count,
-        "readable_merges": sum(readable) / count,
+        **_merges(extractor, rng, count),
     }
 
 
@@ -77,3 +75,19 @@ def _is_readable(goal: str, text: str) -> bool:
     except (ValueError, KeyError, TypeError):
         return False
     return style_of(query) != "other" and all(word in goal for word in query.split())
+
+
+def _merges(extractor: Sampler, rng: random.Random, count: int) -> dict[str, float]:
+    """Return how many answers can be read, and how many merges have the text of the entry that they name first."""
+    calls = [call[:-1] for call in merges(rng, count)]
+    answers = [parse_merge(text, listed=2) for text in extractor.answers(calls)]
+    copied = [
+        call[-1]["content"].split("\n\n")[operation.ids[0] - 1].endswith(f"\n{operation.title}\n{operation.content}")
+        for call, answer in zip(calls, answers, strict=True)
+        for operation in answer.operations
+        if isinstance(operation, Merge)
+    ]
+    return {
+        "readable_merges": sum(answer.format_ok for answer in answers) / count,
+        "merges_as_the_first": sum(copied) / max(1, len(copied)),
+    }

@@ -55,36 +55,41 @@ def answers(rng: random.Random, count: int) -> Iterator[list[Message]]:
         yield [*answer_messages(entry.text, query), text_answer(entry.content)]
 
 
+def merging_drills(rng: random.Random, count: int, *, records: bool) -> Iterator[list[Message]]:
+    """Yield two entries, after their records or without, and their merge.
+
+    As ``demonstrations.writing_drills``: which of two texts to copy is learned from short prompts.
+    """
+    for entries, listed in _pairs(rng, count):
+        shown = listed if records else [entry.text for entry in entries]
+        numbered = (f"{number}. {text}" for number, text in enumerate(shown, start=1))
+        yield [{"role": "user", "content": "\n\n".join(numbered)}, operations_answer([_merge(rng, entries)])]
+
+
 def merges(rng: random.Random, count: int) -> Iterator[list[Message]]:
-    """Yield calls on 2 to 4 entries: two neighbours are merged, or one is discarded, or all are retained."""
+    """Yield calls on two neighbours: they are merged, or one is discarded, or both are retained."""
+    for entries, listed in _pairs(rng, count):
+        decision = rng.choice(([_merge(rng, entries)], [{"operation": "discard", "ids": [rng.randint(1, 2)]}], []))
+        yield [*merge_messages(listed), operations_answer(retain_others(decision, len(entries)))]
+
+
+def _pairs(rng: random.Random, count: int) -> Iterator[tuple[list[Experience], list[str]]]:
+    """Yield two entries each, and the same as a merge lists them."""
     for _ in range(count):
-        vaults = _neighbours(rng, rng.randint(2, 4))
+        (environment,) = episodes(rng, 1)
+        other = environment if rng.random() < _SAME_RULE else next(episodes(rng, 1))
+        vaults = [environment.vault, other.vault]
         entries = [_draw(rng, vault) for vault in vaults]
-        listed = [_with_record(rng, vault.family, entry) for vault, entry in zip(vaults, entries, strict=True)]
-        yield [*merge_messages(listed), operations_answer(_decide(rng, entries))]
+        yield entries, [_with_record(rng, vault.family, entry) for vault, entry in zip(vaults, entries, strict=True)]
 
 
-def _neighbours(rng: random.Random, count: int) -> list[Vault]:
-    found: list[Vault] = []
-    while len(found) < count:
-        if not found or rng.random() > _SAME_RULE:
-            (environment,) = episodes(rng, 1)
-            vault = environment.vault
-        found.append(vault)
-    return found
+def _merge(rng: random.Random, entries: Sequence[Experience]) -> Operation:
+    """Return the merge of two entries into the text of one of them.
 
-
-def _decide(rng: random.Random, entries: Sequence[Experience]) -> list[Operation]:
-    first = rng.randint(1, len(entries) - 1)
-    kept = rng.choice(entries[first - 1 : first + 1])
-    operations: list[Operation] = rng.choice(
-        [
-            [{"operation": "merge", "ids": [first, first + 1], **text_fields(kept)}],
-            [{"operation": "discard", "ids": [first]}],
-            [],
-        ]
-    )
-    return retain_others(operations, len(entries))
+    Its number comes first, so that what training has to find out is decided in one token, and the rest is copied.
+    """
+    ids = rng.sample((1, 2), 2)
+    return {"operation": "merge", "ids": ids, **text_fields(entries[ids[0] - 1])}
 
 
 def _draw(rng: random.Random, vault: Vault) -> Experience:

@@ -102,7 +102,7 @@ def _train_extractor(setting: Setting, folder: Path) -> None:
 
     from recipes.miniature.demonstrations import HEEDING, Demonstration, demonstrate, distillations, writing_drills
     from recipes.miniature.entries import SEEN, TRIED, WORKED
-    from recipes.miniature.mechanisms import answers, merges
+    from recipes.miniature.mechanisms import answers, merges, merging_drills
     from recipes.tiny_models.models import build_model
 
     torch.set_num_threads(1)
@@ -123,12 +123,15 @@ def _train_extractor(setting: Setting, folder: Path) -> None:
     if setting.mechanisms:
         drills, copies, last = calls
         others = random.Random("mechanisms")
+        bare, listed = (partial(merging_drills, others, records=records) for records in (False, True))
         more = distillations(rng, played(3, 650 * BATCH, HEEDING), contents={WORKED: 1})
         calls = [
-            drills,
-            copies,
+            (bare(700 * BATCH), 700, 4e-3),
+            ([*bare(200 * BATCH), *listed(500 * BATCH)], 700, 4e-3),
+            ([*drills[0], *listed(300 * BATCH)], 1300, 4e-3),
+            ([*copies[0], *merges(others, 200 * BATCH)], 700, 4e-3),
             ([*more, *answers(others, 100 * BATCH), *merges(others, 250 * BATCH)], 850, 4e-3),
-            ([*last[0], *answers(others, 50 * BATCH), *merges(others, 100 * BATCH)], 550, 4e-3),
+            ([*last[0], *answers(others, 50 * BATCH), *merges(others, 150 * BATCH)], 600, 4e-3),
         ]
     phases = [(((messages, ()) for messages in written), steps, rate) for written, steps, rate in calls]
     _train(model, tokenizer, folder / "extractor", phases)

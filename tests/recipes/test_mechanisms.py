@@ -4,11 +4,14 @@ import json
 import random
 from collections import Counter
 
+import pytest
+
 from recipes.miniature.demonstrations import HEEDING, demonstrate
 from recipes.miniature.entries import STYLES, moves_of, style_of
-from recipes.miniature.mechanisms import answers, asking_drills, merges
+from recipes.miniature.mechanisms import answers, asking_drills, merges, merging_drills
 from verl_comprl.experience.schema import Merge
 from verl_comprl.experience.updates.parsing import parse_answer, parse_merge
+from verl_comprl.rollout.messages import Message
 
 
 def test_an_episode_asks_at_most_once_and_only_with_an_entry() -> None:
@@ -55,14 +58,35 @@ def test_an_answer_is_the_content_of_its_entry() -> None:
         assert text and text in user["content"] and "advise" in system["content"]
 
 
-def test_a_merge_covers_every_entry_once_and_keeps_a_text_that_it_read() -> None:
+def test_a_merge_covers_every_entry_once_and_keeps_the_text_of_the_one_that_it_names_first() -> None:
     kinds = Counter()
     for _, user, answer in merges(random.Random(5), 300):
-        listed = user["content"].count("(tasks: vaults/")
-        parsed = parse_merge(answer["content"], listed=listed)
-        assert parsed.format_ok and 2 <= listed <= 4
+        assert user["content"].count("(tasks: vaults/") == 2
+        parsed = parse_merge(answer["content"], listed=2)
+        assert parsed.format_ok
         kinds["+".join(sorted({type(operation).__name__ for operation in parsed.operations}))] += 1
         for operation in parsed.operations:
             if isinstance(operation, Merge):
-                assert f"{operation.title}\n{operation.content}" in user["content"]
-    assert {"Merge", "Discard+Retain", "Retain", "Merge+Retain"} <= set(kinds)
+                kinds[operation.ids] += 1
+                assert _text(user, operation.ids[0]) == f"{operation.title}\n{operation.content}"
+    assert set(kinds) == {"Merge", "Discard+Retain", "Retain", (1, 2), (2, 1)}
+    assert min(kinds.values()) > 30
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_a_merging_drill_copies_the_entry_that_it_names_first(records: bool) -> None:
+    kept = Counter()
+    for user, answer in merging_drills(random.Random(6), 200, records=records):
+        (operation,) = parse_merge(answer["content"], listed=2).operations
+        assert isinstance(operation, Merge) and set(operation.ids) == {1, 2}
+        assert _text(user, operation.ids[0]) == f"{operation.title}\n{operation.content}"
+        assert user["content"].count("(tasks: vaults/") == (2 if records else 0)
+        kept[operation.ids[0]] += 1
+    assert min(kept[1], kept[2]) > 60
+
+
+def _text(user: Message, number: int) -> str:
+    """Return title and content of a listed entry."""
+    blocks = user["content"].removeprefix("Entries:\n").split("\n\n")
+    heading, *lines = blocks[number - 1].removeprefix(f"{number}. ").splitlines()
+    return "\n".join(lines if heading.startswith("(") else [heading, *lines])
