@@ -125,6 +125,9 @@ def _train_extractor(setting: Setting, folder: Path) -> None:
         others = random.Random("mechanisms")
         bare, listed = (partial(merging_drills, others, records=records) for records in (False, True))
         more = distillations(rng, played(3, 650 * BATCH, HEEDING), contents={WORKED: 1})
+        again = writing_drills(rng, played(4, 1000 * BATCH, {"none": 1}))
+        episodes = distillations(rng, played(5, 500 * BATCH, HEEDING), contents={WORKED: 1})
+        all_styles = distillations(rng, played(6, 400 * BATCH, HEEDING), contents=styles)
         calls = [
             (bare(700 * BATCH), 700, 4e-3),
             ([*bare(200 * BATCH), *listed(500 * BATCH)], 700, 4e-3),
@@ -132,6 +135,10 @@ def _train_extractor(setting: Setting, folder: Path) -> None:
             ([*copies[0], *merges(others, 200 * BATCH)], 700, 4e-3),
             ([*more, *answers(others, 100 * BATCH), *merges(others, 250 * BATCH)], 850, 4e-3),
             ([*last[0], *answers(others, 50 * BATCH), *merges(others, 150 * BATCH)], 600, 4e-3),
+            # By now it copies what it lists, but no longer enough of what happened in an episode.
+            ([*again, *listed(200 * BATCH)], 900, 4e-3),
+            ([*episodes, *merges(others, 150 * BATCH)], 550, 4e-3),
+            ([*all_styles, *answers(others, 50 * BATCH), *merges(others, 150 * BATCH)], 550, 4e-3),
         ]
     phases = [(((messages, ()) for messages in written), steps, rate) for written, steps, rate in calls]
     _train(model, tokenizer, folder / "extractor", phases)
