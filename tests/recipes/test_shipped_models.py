@@ -33,7 +33,7 @@ def loss(folder: Path, conversations: Iterable[list[Message]]) -> float:
     return total / count
 
 
-EXAMPLES: dict[Name, str] = {"plain": "b58ecaef0cc5cac0", "full": "12afe3dbc2edee49"}
+EXAMPLES: dict[Name, str] = {"plain": "b58ecaef0cc5cac0", "full": "1d9f346e8e7159de"}
 
 
 @pytest.mark.parametrize("setting", EXAMPLES)
