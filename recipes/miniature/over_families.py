@@ -14,11 +14,9 @@ from matplotlib.figure import Figure
 
 from recipes.miniature.figures import lines
 from recipes.miniature.rows import Row, stored_rows
+from recipes.miniature.settings import PROMPTS_PER_FAMILY
 from verl_comprl.plot.panel import draw_lines
 from verl_comprl.plot.style import save, styled
-
-PROMPTS_PER_FAMILY = 4
-"""Of a step, where the batch does not say otherwise."""
 
 Successes = defaultdict[str, defaultdict[int, list[float]]]
 """Successes of all seeds by arm and number of families."""
@@ -26,12 +24,12 @@ Successes = defaultdict[str, defaultdict[int, list[float]]]
 
 def number_of_families(row: Row) -> int:
     """Return how many families share the bank in a run."""
-    return int(row["batch"].partition("u")[0].partition("x")[0])
+    return int(row["batch"].partition("x")[0])
 
 
 def visits(row: Row) -> dict[int, str]:
     """Return the evaluated steps of a run by the prompts that each family had until then."""
-    number, _, prompts = row["batch"].partition("u")[0].partition("x")
+    number, _, prompts = row["batch"].partition("x")
     per_step = int(prompts) / int(number) if prompts else PROMPTS_PER_FAMILY
     return {round(int(step) * per_step): step for step in row["evaluations"]}
 
@@ -39,16 +37,14 @@ def visits(row: Row) -> dict[int, str]:
 def comparable(rows: Sequence[Row]) -> tuple[int, Successes]:
     """Return the most prompts per family that all batches had in an evaluation, and success there.
 
-    With experience in arms that read some, otherwise without. Runs with several updates of the actor per batch, and
-    those that did not get as far, are left out.
+    With experience in arms that read some, otherwise without. Runs that did not get as far are left out.
     """
-    shown = [row for row in rows if "u" not in row["batch"]]
     reached: defaultdict[int, set[int]] = defaultdict(set)
-    for row in shown:
+    for row in rows:
         reached[number_of_families(row)] |= set(visits(row))
     most = max(set.intersection(*reached.values()))
     found: Successes = defaultdict(lambda: defaultdict(list))
-    for row in shown:
+    for row in rows:
         if step := visits(row).get(most):
             measured = row["evaluations"][step]
             found[row["arm"]][number_of_families(row)].append(measured.get("with", measured.get("without")))
@@ -56,7 +52,11 @@ def comparable(rows: Sequence[Row]) -> tuple[int, Successes]:
 
 
 def draw_over_families(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Draw means and 95 % intervals over worlds as PNG and SVG, if there are several numbers of families."""
+    """Draw means and 95 % intervals over worlds as PNG and SVG, if there are several numbers of families.
+
+    Runs with several optimizer steps per batch are left out.
+    """
+    rows = [row for row in rows if "u" not in row["batch"]]
     if len({number_of_families(row) for row in rows}) < 2:
         return []
     with styled():

@@ -15,13 +15,12 @@ from typing import Any
 
 from recipes.miniature.arms import ARMS, MECHANISM_ARMS, filling, initial_bank
 from recipes.miniature.data import make_data
-from recipes.miniature.settings import FIRST_WORLD, NAMES, SETTINGS, Name, Setting
+from recipes.miniature.settings import FIRST_WORLD, NAMES, PROMPTS_PER_FAMILY, SETTINGS, Name, Setting
 from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "recipes/miniature/models"
 """For each setting actor and extractor as ``prepare`` made them, with which the published numbers were measured."""
-PROMPTS_PER_FAMILY = 4
 ROLLOUTS = 8
 """Rollouts of a prompt: verl_comprl's default."""
 ENTRIES_PER_RULE = 24

@@ -6,6 +6,9 @@ from typing import Literal, get_args
 FIRST_WORLD = 2**32
 """Worlds from this number on are for warm starts and checks; runs have smaller numbers."""
 
+PROMPTS_PER_FAMILY = 4
+"""Of a step, unless ``--prompts`` says otherwise."""
+
 Name = Literal["plain", "wide", "full"]
 
 

@@ -192,13 +192,15 @@ def test_figures_end_where_most_seeds_are_missing(tmp_path: Path) -> None:
 def test_numbers_of_families_are_compared_at_equal_prompts_per_family(tmp_path: Path) -> None:
     # 12 prompts of one family a step, so step 20 of it is step 60 of those with 4 of each.
     steps = {"0": {"with": 0.1}, "20": {"with": 0.5}, "60": {"with": 0.9}}
-    rows = [{**row("complementary", 1), "batch": batch, "evaluations": steps} for batch in ("1x12", "2", "3", "3u4")]
+    rows = [{**row("complementary", 1), "batch": batch, "evaluations": steps} for batch in ("1x12", "2", "3")]
     rows.append({**row("baseline", 1), "evaluations": {"60": {"without": 0.3}}})
     most, values = comparable(rows)
     assert most == 240
     assert values == {"complementary": {1: [0.5], 2: [0.9], 3: [0.9]}, "baseline": {3: [0.3]}}
     assert {file.name for file in draw_over_families(rows, tmp_path)} == {"families.png", "families.svg"}
     assert draw_over_families(rows[2:], tmp_path) == []
+    several_updates = [{**row("baseline", 1, without=0.2), "batch": batch} for batch in ("2u4", "3u4")]
+    assert draw_over_families([*rows[2:], *several_updates], tmp_path) == []
 
 
 def test_an_output_without_runs_is_said_and_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
