@@ -70,8 +70,10 @@ class World:
         self._run, self._steps, self._mood = run, steps, mood
         self._store, self._embedder = store, embedder
         self.kinds: dict[str, Fault] = {
-            "environment killed": self._killed,
-            "environment hung": lambda: self._hung(playing, STEP_TIMEOUT + 3),
+            "environment killed": lambda: self._until_failed("environment killed", lambda: self._dead(playing)),
+            "environment hung": lambda: self._until_failed(
+                "environment hung", lambda: self._hung(playing, STEP_TIMEOUT + 3)
+            ),
             **{f"environment {mood}": partial(self._moody, mood) for mood in MOODS},
             "manager killed": lambda: self._dead(manager),
             "manager hung": lambda: self._hung(manager, FIRST_SECONDS + 5),
@@ -115,13 +117,13 @@ class World:
             yield
 
     @contextmanager
-    def _killed(self) -> Iterator[None]:
-        """Again if no rollout has failed: an episode may have ended just before its environment was killed."""
+    def _until_failed(self, kind: str, fault: Fault) -> Iterator[None]:
+        """Again if no rollout has failed: an episode may have ended just before, or the next be at its reset."""
         begun = self._finished()
         for _ in range(5):
-            if not self.was_counted("environment killed", begun):
-                with self._whole_step():
-                    kill(self._one(playing))
+            if not self.was_counted(kind, begun):
+                with self._whole_step(), fault():
+                    pass
         yield
 
     @contextmanager
