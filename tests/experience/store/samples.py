@@ -1,4 +1,4 @@
-"""Entries of which each has a text of its own, and as many vectors, for tests of stores."""
+"""Entries with texts and vectors of their own, and the arguments of a call that writes them, for tests of stores."""
 
 from typing import Any
 
