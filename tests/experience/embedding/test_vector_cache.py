@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from fake_embedder import FakeEmbedder
 
 from verl_comprl.experience.embedding.vector_cache import VectorCache
@@ -80,3 +81,15 @@ async def test_two_calls_share_what_overlaps() -> None:
     first, second = await asyncio.gather(cache.embed(["a", "b"]), cache.embed(["b", "c", "a"]))
     assert embedder.query_calls == [["a", "b"], ["c"]]
     assert np.array_equal(first[0], second[2]) and np.array_equal(first[1], second[0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+async def test_a_vector_that_cannot_be_used_is_asked_for_again(value: float) -> None:
+    """One bad moment of the embedder must not last as long as the cache; what else came in that batch is kept."""
+    embedder = FakeEmbedder()
+    cache, vector = VectorCache(embedder.embed_queries), embedder._vector
+    embedder._vector = lambda text: np.full(64, value, np.float32) if text == "a" else vector(text)
+    await cache.embed(["a", "b"])
+    embedder._vector = vector
+    assert np.array_equal(await cache.embed(["a", "b"]), await FakeEmbedder().embed_queries(["a", "b"]))
+    assert embedder.query_calls == [["a", "b"], ["a"]]

@@ -26,7 +26,8 @@ class VectorCache:
     async def embed(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the vectors of ``texts``, each of shape ``(dimension,)``, embedding only those that are new.
 
-        A failure is raised to every caller that waits for the embedding, and is not cached.
+        A failure is raised to every caller that waits for the embedding, and is not cached. Neither is a vector that
+        cannot be used: the embedder may be well again the next time.
         """
         # Collected here and not read back from the cache: a batch larger than the cache evicts its own vectors.
         found: dict[str, np.ndarray] = {}
@@ -56,8 +57,13 @@ class VectorCache:
         try:
             self.counts["embedded"] += len(texts)
             vectors = dict(zip(texts, await self._compute(texts), strict=True))
-            self._vectors.update(vectors)
+            self._vectors.update((text, vector) for text, vector in vectors.items() if is_usable(vector))
             return vectors
         finally:
             for text in texts:
                 del self._in_progress[text]
+
+
+def is_usable(vector: np.ndarray) -> bool:
+    """Return whether a vector is finite and not zero, so that it has a direction."""
+    return bool(np.isfinite(vector).all() and vector.any())

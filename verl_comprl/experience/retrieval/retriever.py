@@ -17,7 +17,7 @@ import numpy as np
 
 from verl_comprl.experience.config import BankConfig
 from verl_comprl.experience.embedding.base import Embedder
-from verl_comprl.experience.embedding.vector_cache import VectorCache
+from verl_comprl.experience.embedding.vector_cache import VectorCache, is_usable
 from verl_comprl.experience.ledger import Ledger
 from verl_comprl.experience.retrieval.batching import MicroBatcher
 from verl_comprl.experience.retrieval.ranking import (
@@ -161,7 +161,7 @@ class Retriever:
         async with self._embedded([query.text for query in distinct]) as embedded:
             vectors = dict(zip(distinct, embedded, strict=True))
             pools = {query: self._cached_pool(query) for query in distinct}
-            unknown = [query for query, pool in pools.items() if pool is None and _usable(vectors[query])]
+            unknown = [query for query, pool in pools.items() if pool is None and is_usable(vectors[query])]
             requests = [
                 SearchRequest(
                     vectors[query],
@@ -218,10 +218,6 @@ class Retriever:
         if not count:
             return entry
         return self._ledger.table.set_counters(entry.id, retrievals=entry.retrievals + 1, last_retrieved_at=now)
-
-
-def _usable(vector: np.ndarray) -> bool:
-    return bool(np.isfinite(vector).all() and vector.any())
 
 
 def _may_answer(entry: Experience, query: _Query) -> bool:
