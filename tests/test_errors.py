@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from verl_comprl.errors import Boundary, RolloutError, failing_at
+from verl_comprl.errors import Boundary, LibraryPanic, RolloutError, failing_at, panics_as_errors
 
 
 @pytest.mark.parametrize("boundary", Boundary)
@@ -29,3 +29,21 @@ async def test_a_time_limit_around_a_boundary_is_no_failure_of_it() -> None:
         async with asyncio.timeout(0.01):
             with failing_at(Boundary.SERVER):
                 await asyncio.sleep(5)
+
+
+class Panic(BaseException):
+    """As pyo3's ``PanicException``, which cannot be made in Python."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit, KeyError])
+def test_orders_to_stop_and_exceptions_pass_as_they_are(error: type[BaseException]) -> None:
+    with pytest.raises(error), panics_as_errors():
+        raise error
+
+
+def test_a_panic_becomes_an_error_that_says_what_it_was() -> None:
+    with pytest.raises(RolloutError) as caught, failing_at(Boundary.SERVER):
+        raise Panic("Onig: retry-limit-in-match over")
+    cause = caught.value.__cause__
+    assert isinstance(cause, LibraryPanic) and str(cause) == "Panic: Onig: retry-limit-in-match over"
+    assert isinstance(cause.__cause__, Panic)

@@ -11,7 +11,8 @@ environment  It cannot be made (``ImportError``, ``ValueError``, ``TypeError``),
 server       The actor's server did not generate; whatever verl's client raises, often a ``RayError``. Or it gave
              log-probs that are not finite (``ValueError``).
 manager      No experience manager runs in this Ray job (``ValueError``).
-rollout      Anything else: a dataset row that cannot be read, or a fault in the agent loop.
+rollout      Anything else: a dataset row that cannot be read, a fault in the agent loop, or a tokenizer that
+             panics (``LibraryPanic``).
 ===========  ==========================================================================================
 
 * Raised: :class:`RolloutError`, caught in ``rollout/agent_loop.py: run``.
@@ -39,7 +40,8 @@ rollout      Anything else: a dataset row that cannot be read, or a fault in the
   that is given up is neither distilled nor credited: ``comprl/unreported_dropped``.
 
 **The manager fails** at work that no rollout waits for. It counts what raised in ``comprl/failures/<what>:<type>``.
-``StoreError`` is the store, other types are the embedder's or those of the extractor's server.
+``StoreError`` is the store, ``LibraryPanic`` a tokenizer, other types are the embedder's or those of the extractor's
+server.
 
 * ``distill``: the episode is tried again, then moved to ``dead_letters.jsonl`` (``comprl/queue/retried``, ``dead``).
   A store or an embedder that cannot be reached (``StoreUnavailable``, ``EmbedderUnavailable``) is waited for instead,
@@ -98,10 +100,11 @@ watchdog (``trainer/watchdog/watching.py``) tells of everything that takes too l
 After the agent loop, outputs are verl's (reward functions, TransferQueue): it writes an error there to Ray's log of the
 worker and treats the prompt as failed.
 
-Owns the boundaries of a rollout, the exception that names them and the exit code of a stopped run; imports nothing of
-the package.
+Owns the boundaries of a rollout, the exception that names them, what is a failure and what an order to stop, and the
+exit code of a stopped run; imports nothing of the package.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -147,6 +150,31 @@ class RolloutError(Exception):
         return f"{self.boundary}: {self.__cause__!r}"
 
 
+class LibraryPanic(RuntimeError):
+    """A library gave up with something that is no ``Exception``, which nobody who handles failures would catch."""
+
+
+_ORDERS_TO_STOP = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""The only ``BaseException`` types that are no failures."""
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Turn what the block raises into an ``Exception``, unless it is an order to stop.
+
+    Libraries in Rust raise ``PanicException`` where they panic: tokenizers do so on some long texts.
+
+    Raises:
+        LibraryPanic: From what the block raised.
+    """
+    try:
+        yield
+    except (Exception, *_ORDERS_TO_STOP):
+        raise
+    except BaseException as error:
+        raise LibraryPanic(f"{type(error).__name__}: {error}") from error
+
+
 @contextmanager
 def failing_at(boundary: Boundary) -> Iterator[None]:
     """Attribute what the block raises to ``boundary``; an error that has a boundary already keeps it.
@@ -157,7 +185,8 @@ def failing_at(boundary: Boundary) -> Iterator[None]:
         RolloutError: From the exception that the block raised.
     """
     try:
-        yield
+        with panics_as_errors():
+            yield
     except RolloutError:
         raise
     except Exception as error:

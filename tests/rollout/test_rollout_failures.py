@@ -208,3 +208,24 @@ def test_a_record_is_bounded_and_can_be_encoded() -> None:
     assert failure.text.startswith("first") and failure.text.endswith("last\\ud800")
     assert "in test_a_record_is_bounded" in failure.traceback
     json.dumps(failure.text).encode("utf-8")
+
+
+@pytest.mark.parametrize("where", ["observation_message", "_output"])
+async def test_a_tokenizer_that_panics(
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It raises a ``BaseException``, here while the episode is played and after it."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic(*_: Any, **__: Any) -> None:
+        raise Panic("retry-limit-in-match over")
+
+    monkeypatch.setattr(agent_loop, where, panic)
+    loop = make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 9), ScriptedManager(GUIDE))
+    assert await play(loop, **row(2)) == []
+    tag, record = queue.sent["u_2"], queue.episodes["u_2"]
+    assert (tag["boundary"], tag["type"]) == ("rollout", "LibraryPanic")
+    assert tag["text"] == "Panic: retry-limit-in-match over" and "in panic" in tag["traceback"]
+    assert record["error"] == {key: tag[key] for key in ("boundary", "type", "text")}

@@ -225,3 +225,17 @@ async def test_a_record_gives_the_request_that_the_manager_got(
     request = RecordedEpisode.model_validate(record).request()
     assert request == report.request.model_copy(update={"experience_ids": (), "experience_texts": ()})
     assert request.instructions and request.turns[0].questions
+
+
+async def test_a_tokenizer_that_panics_costs_the_record_only(
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panic(*_: Any) -> None:
+        raise Panic
+
+    monkeypatch.setattr("verl_comprl.rollout.recorder.episode_record", panic)
+    output = await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN] * 9), ScriptedManager(GUIDE)), **row(0))
+    assert output.response_ids and queue.episodes == {} and queue.sent == {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.errors import panics_as_errors
 from verl_comprl.experience import ExperienceBank, ParsedAnswer
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import DistillationRequest, Experience
@@ -59,7 +60,7 @@ class Distilling:
         while True:
             request = await self.queue.get()
             try:
-                with doing("distillation"):
+                with doing("distillation"), panics_as_errors():
                     await self._distil(request)
             except Exception as error:
                 self.fail("distill", error)

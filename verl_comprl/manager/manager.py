@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.errors import panics_as_errors
 from verl_comprl.experience import ExperienceBank, ParsedAnswer, StoreError, sanitize
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.updates.planning import ApplyReport
@@ -164,10 +165,10 @@ class ExperienceManager:
 
     async def _answer(self, query: str, task: str, environment: str, read_only: bool) -> Answer:
         retrieval = await self._bank.retrieve(query, task=task, environment=environment, read_only=read_only)
-        if retrieval.entry is None:
+        if (entry := retrieval.entry) is None:
             return Answer(retrieval.status, NOTHING_FOUND if retrieval.status == "nothing" else UNAVAILABLE)
-        entry = retrieval.entry
-        written, record = await self._extractor.answer(entry.text, query, self._step)
+        with panics_as_errors():
+            written, record = await self._extractor.answer(entry.text, query, self._step)
         text = sanitize(written or "", MAX_CHARS)
         if not read_only:
             self._keep(record, format_ok=bool(text))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.errors import panics_as_errors
 from verl_comprl.experience import ExperienceBank, ParsedAnswer
 from verl_comprl.experience.locks import ReadWriteLock
 from verl_comprl.experience.schema import Experience
@@ -66,7 +67,8 @@ class MergePass:
                 carried = [entry.id for entry in listed]
                 continue
             try:
-                carried = await self._merge_chunk(listed)
+                with panics_as_errors():
+                    carried = await self._merge_chunk(listed)
             except Exception as error:
                 self.fail("merge", error)
                 carried = []

@@ -128,7 +128,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         try:
             # Guided or free is fixed before anything is retrieved or played, so that the halves differ in nothing else.
             episode = Episode(row, slot_guided=self._is_guided_slot(row))
-            with traces().episode(row):
+            with traces().episode(row), failing_at(Boundary.ROLLOUT):
                 outputs = await self._play_episode(episode, sampling_params)
         except Exception as error:
             # Before the return: verl may count the prompt as finished after it, and the trainer ends the step.

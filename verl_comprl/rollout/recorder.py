@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import transfer_queue as tq
 
+from verl_comprl.errors import panics_as_errors
 from verl_comprl.record.lines import encode
 from verl_comprl.rollout.episode import EVALUATION_KEY, TIMERS, TOKENS, Asked, Episode
 from verl_comprl.rollout.failures import FailedRollout
@@ -64,7 +65,8 @@ class EpisodeRecorder:
         """
         try:
             # In a thread: decoding and compressing would hold up the other episodes of this worker.
-            data = await asyncio.to_thread(lambda: pack(episode_record(row, episode, tokenizer, failure)))
+            with panics_as_errors():
+                data = await asyncio.to_thread(lambda: pack(episode_record(row, episode, tokenizer, failure)))
             tag = {FAILED_TAG: failure is not None, EVALUATION_TAG: bool(row.get(EVALUATION_KEY, False))}
             await self._put(
                 key=f"{row.get('uid')}_{row.get('session_id')}", partition_id=PARTITION, fields={FIELD: data}, tag=tag

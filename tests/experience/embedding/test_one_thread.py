@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from verl_comprl.errors import LibraryPanic
 from verl_comprl.experience.embedding.one_thread import OneThread
 
 
@@ -71,3 +72,19 @@ async def test_a_request_beyond_the_limit_is_one_call_of_the_encoder() -> None:
     encoder.go.set()
     vectors = await OneThread(encoder, batch_size=2).vectors("query", list("12345"))
     assert vectors[:, 0].tolist() == [1, 2, 3, 4, 5] and len(encoder.calls) == 1
+
+
+async def test_a_panic_of_a_tokenizer_is_an_error_of_its_request() -> None:
+    class Panic(BaseException):
+        pass
+
+    def encode(kind: str, texts: list[str]) -> np.ndarray:
+        if texts == ["long"]:
+            raise Panic("retry limit")
+        return np.ones((1, 1), np.float32)
+
+    thread = OneThread(encode, batch_size=4)
+    async with asyncio.timeout(30):
+        with pytest.raises(LibraryPanic, match="Panic: retry limit"):
+            await thread.vectors("query", ["long"])
+        assert (await thread.vectors("query", ["short"])).tolist() == [[1]]

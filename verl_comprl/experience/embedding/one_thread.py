@@ -11,6 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from verl_comprl.errors import panics_as_errors
+
 Kind = Literal["query", "document"]
 
 _DOCUMENTS_AT_ONCE = 8
@@ -47,7 +49,8 @@ class OneThread:
             kind, requests = taken
             joined = [text for texts, _ in requests for text in texts]
             try:
-                vectors = await loop.run_in_executor(self._executor, self._encode, kind, joined)
+                with panics_as_errors():  # or the requests would wait for ever: this task would end
+                    vectors = await loop.run_in_executor(self._executor, self._encode, kind, joined)
             except Exception as error:
                 for _, future in requests:
                     if not future.done():
