@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+CHARACTERS_PER_TOKEN = 16
+"""More than honest texts have on average, which is about four: with more characters than this for each token that there
+is room for, a text does not fit. To find that out with a tokenizer takes seconds, and some give up with a panic."""
+
 FAMILIES = "|".join(
     (
         r"<\|[^<>|\n]{1,64}\|>",  # not over lines, as in maps of games: ChatML, Qwen, Llama 3, DeepSeek

@@ -1,8 +1,8 @@
 """Pool of environment workers with time limits and replacement of failed workers.
 
-Owns which worker an episode gets, the time limits, and what happens to the worker afterwards: if the session ends
-without an exception and none of its calls failed, the worker is kept for the next episode with the same options;
-otherwise it is stopped.
+Owns which worker an episode gets, the limits of time and length, and what happens to the worker afterwards: if the
+session ends without an exception and none of its calls failed, the worker is kept for the next episode with the same
+options; otherwise it is stopped.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from env_adapters.base import Step, TextEnvironment
+from env_adapters.cutting import cut
 from env_adapters.host.process import ForkServer, ProcessWorker
 from env_adapters.host.thread import ThreadWorker
 from env_adapters.host.worker import EnvironmentFailure, Worker
@@ -29,23 +30,25 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of a host, in seconds.
+    """Limits of a host: times in seconds, and the length of a text.
 
     Attributes:
         reset: For creating an environment, for resetting it, and for importing its family into this process.
         step: For a step, or for truncating an episode.
         episode: For a whole session, including the time that the caller spends between steps.
+        characters: For an observation or a goal; a longer one loses its middle.
     """
 
     reset: float = 300.0
     step: float = 120.0
     episode: float = 3600.0
+    characters: int = 2**20
 
     def __post_init__(self) -> None:
         """Check that the limits are positive."""
-        for name in ("reset", "step", "episode"):
+        for name in ("reset", "step", "episode", "characters"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"time limit {name} must be positive, got {getattr(self, name)!r}")
+                raise ValueError(f"limit {name} must be positive, got {getattr(self, name)!r}")
 
 
 class Session:
@@ -72,7 +75,8 @@ class Session:
             EnvironmentFailure: If the environment raised, died or took too long; the other methods raise it too.
         """
         self._total = 0.0
-        return tuple(await self._call(self._limits.reset, "reset", seed))
+        observation, info = await self._call(self._limits.reset, "reset", seed)
+        return self._short(observation), self._with_short_goal(info)
 
     async def step(self, action_text: str) -> Step:
         """Play one turn with the model's message."""
@@ -98,15 +102,21 @@ class Session:
         The sum as well, since rewards that are finite one by one can add up to infinity.
         """
         try:
-            step = _, reward, _, _, info = tuple(answer)
+            observation, reward, terminated, truncated, info = answer
             _check_number("reward", reward)
             self._total += reward
             _check_number("sum of the episode's rewards", self._total)
             _check_number("score", info.get("score", 0.0))
+            return self._short(observation), reward, terminated, truncated, self._with_short_goal(info)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             self.broken = True
             raise EnvironmentFailure(f"a step cannot be used: {error}", kind=type(error).__name__) from error
-        return step
+
+    def _short(self, text: str) -> str:
+        return cut(text, self._limits.characters)
+
+    def _with_short_goal(self, info: dict[str, Any]) -> dict[str, Any]:
+        return info | {"goal": self._short(info["goal"])} if "goal" in info else info
 
 
 def _check_number(name: str, value: float) -> None:

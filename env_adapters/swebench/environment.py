@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from env_adapters.base import TextEnvironment, Transition
+from env_adapters.cutting import cut
 from env_adapters.dataset import split_of
 from env_adapters.parsing import extract_tool_call
 from env_adapters.swebench.backends import get_backend
@@ -15,7 +16,7 @@ from env_adapters.swebench.editor import run_editor
 from env_adapters.swebench.evaluation import with_tests
 from env_adapters.swebench.grading import grade
 from env_adapters.swebench.instances import HELD_OUT, Instance, tasks_of
-from env_adapters.swebench.observation import cut, plain
+from env_adapters.swebench.observation import plain
 from env_adapters.swebench.sandbox import MIB, WORK_TREE, Limits, Output, Sandbox, SandboxLost
 from env_adapters.swebench.tools import FORMS, REFUSAL, TOOLS, build_instructions, check_call
 from env_adapters.swebench.verdict import Verdict

@@ -1,6 +1,6 @@
-"""Converts the output of programs to short plain text for the model.
+"""Converts the output of programs to plain text for the model.
 
-Owns the removal of terminal escape sequences and the shortening of long texts.
+Owns the removal of terminal escape sequences.
 """
 
 import re
@@ -14,11 +14,3 @@ def plain(data: bytes) -> str:
     """Return text without escape sequences and without control characters other than newline and tab."""
     text = data.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     return _ESCAPES.sub("", text).translate(_CONTROLS)
-
-
-def cut(text: str, limit: int) -> str:
-    """Return the text, or only its beginning and end if it has more than ``limit`` characters."""
-    if len(text) <= limit:
-        return text
-    head = limit // 2
-    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[len(text) - (limit - head) :]}"

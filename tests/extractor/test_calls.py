@@ -22,6 +22,7 @@ from verl_comprl.experience.schema import (
 from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
 from verl_comprl.extractor.generation_record import CallKind
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
+from verl_comprl.untrusted import CHARACTERS_PER_TOKEN
 
 MakeCalls = Callable[..., ExtractorCalls]
 MakeRequest = Callable[..., DistillationRequest]
@@ -277,3 +278,26 @@ async def test_an_exact_fit_is_not_cut(make_calls: MakeCalls, make_request: Make
     await make_calls(script).distill(request)
     await make_calls(script, max_prompt_tokens=len(script.prompts[0])).distill(request)
     assert script.prompts[0] == script.prompts[1]
+
+
+async def test_a_text_that_cannot_fit_is_cut_before_it_is_tokenized(
+    make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokenizers take seconds for long texts, and panic on some."""
+    seen, encode = [], tokenizer.apply_chat_template
+
+    def count(conversation: list[dict[str, Any]], **options: Any) -> list[int]:
+        seen.append(sum(len(message["content"]) for message in conversation))
+        return encode(conversation, **options)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", count)
+    script, limit = Script("?"), CHARACTERS_PER_TOKEN * 4000
+    calls = make_calls(script, max_prompt_tokens=4000)
+    page = Turn(observation="start " + "x" * 1_000_000 + " end", response="click")
+    await calls.distill(make_request("a", turns=(page,)))
+    assert re.search(r"start x+ … \(\d+ characters left out\) … x+ end", script.prompts[0])
+    with pytest.raises(ValueError, match=r"a prompt of 1\d{6} characters exceeds 4000 tokens"):
+        await calls.distill(make_request("b", goal="x" * 1_000_000))
+    with pytest.raises(ValueError, match=r"characters exceeds 4000 tokens"):
+        await calls.answer("the entry", "?" * limit, 1)
+    assert seen and max(seen) <= limit

@@ -95,3 +95,21 @@ class Dug(Unfinished):
         self._dug += 1
         over = self._dug == 2
         return Transition("more earth", terminated=over, success=over)
+
+
+class Talkative(Raising):
+    """Says more than any model can read, of its goal as well."""
+
+    def __init__(self) -> None:
+        super().__init__(method="")
+
+    def _start(self, seed: int, options: dict) -> str:
+        observation = super()._start(seed, options)
+        self.goal = "Wait for the wörld. " * 50_000
+        return observation
+
+    def _play(self, action: str) -> Transition:
+        return Transition("hello wörld " * 75_000)
+
+    def _settle(self) -> Transition:
+        return Transition("good-bye wörld " * 75_000)

@@ -1,5 +1,6 @@
 """Turns, prompts and episodes that reach a limit on their tokens."""
 
+import re
 from dataclasses import replace
 
 from scripted import ANSWER, GUIDE, MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, call, play, row, unfinished
@@ -7,6 +8,7 @@ from scripted import ANSWER, GUIDE, MOVE_TURN, TOOL_TURN, ScriptedManager, Scrip
 import env_adapters
 from verl_comprl.manager.messages import Guide
 from verl_comprl.rollout.episode import UNREAD
+from verl_comprl.untrusted import CHARACTERS_PER_TOKEN
 
 
 async def test_a_turn_that_is_cut_off_is_closed_without_loss(make_loop, tokenizer):
@@ -90,3 +92,21 @@ async def test_what_the_last_action_led_to_is_distilled_although_it_no_longer_fi
     environment.close()
     assert [(turn.observation, turn.response) for turn in request.turns[1:]] == [(seen, "")]
     assert request.turns[0].response == MOVE_TURN and request.final_observation == "The episode is over."
+
+
+async def test_texts_of_an_environment_are_cut_before_they_are_cleaned_recorded_and_reported(
+    make_loop, tokenizer, queue
+):
+    """Tokenizers take seconds for them, in which all episodes of a worker stand still, and panic on some."""
+    manager = ScriptedManager(GUIDE)
+    columns = unfinished(2, "Talkative") | {"raw_prompt": [{"role": "user", "content": "Wait."}]}
+    output = await play(make_loop(ScriptedServer(tokenizer, [MOVE_TURN]), manager), **columns)
+    details = output.extra_fields["reward_extra_info"]
+    assert (details["cut_off"], details["actions"]) == (1.0, 1.0) and queue.sent == {}
+    request = manager.calls[-1][1][0].request
+    record = queue.episodes["u_2"]
+    seen, final = request.turns[1].observation, request.final_observation
+    assert (record["unfinished"]["observation"], record["final_observation"]) == (seen, final)
+    for text, begin in ((seen, "hello wörld"), (final, "The episode is over."), (request.goal, "Wait for the wörld")):
+        kept, limit = re.sub(r"\n\[... \d+ characters left out ...\]\n", "", text), CHARACTERS_PER_TOKEN * 2048
+        assert text.startswith(begin) and len(kept) == limit < len(text)

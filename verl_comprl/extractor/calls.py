@@ -22,7 +22,7 @@ from verl_comprl.extractor.prompts import (
     merge_messages,
     render_trajectory,
 )
-from verl_comprl.untrusted import without_control_tokens
+from verl_comprl.untrusted import CHARACTERS_PER_TOKEN, without_control_tokens
 
 _SHORTEST_TEXT = 200
 """Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
@@ -115,6 +115,7 @@ class ExtractorCalls:
         self._tokenizer = tokenizer
         self._generate = generate
         self._max_prompt_tokens = max_prompt_tokens
+        self._max_characters = CHARACTERS_PER_TOKEN * max_prompt_tokens
         self._max_operations = max_operations
         self._votes = votes
         self._tokens: Counter[str] = Counter() if tokens is None else tokens
@@ -186,6 +187,8 @@ class ExtractorCalls:
         return text, record
 
     def _prompt(self, messages: list[Message]) -> Prompt:
+        if (characters := _characters(messages)) > self._max_characters:
+            raise ValueError(f"a prompt of {characters} characters exceeds {self._max_prompt_tokens} tokens")
         # Here, after texts were cut and put together, either of which can form a token. The system message is ours.
         messages = [
             message
@@ -219,10 +222,12 @@ class ExtractorCalls:
                 similar=similar,
                 votes=self._votes,
             )
-            prompt = self._prompt(messages)
-            if len(prompt.ids) <= self._max_prompt_tokens:
-                return prompt, len(read), len(read) + len(similar)
-            kept = self._max_prompt_tokens / len(prompt.ids)
+            kept = self._max_characters / _characters(messages)
+            if kept >= 1:
+                prompt = self._prompt(messages)
+                if len(prompt.ids) <= self._max_prompt_tokens:
+                    return prompt, len(read), len(read) + len(similar)
+                kept = self._max_prompt_tokens / len(prompt.ids)
             if len(turns) > 2:
                 drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
                 middle = (len(turns) - drop) // 2
@@ -231,12 +236,16 @@ class ExtractorCalls:
             longest = max(map(len, (final, *(text for turn in turns for text in _texts(turn)))))
             if longest <= _SHORTEST_TEXT:
                 if not similar and len(read) <= 1:
-                    return prompt, 0, 0  # rules, task or guide alone are too long: the call is refused
+                    return self._prompt(messages), 0, 0  # rules, task or guide alone are too long: it is refused
                 (similar or read).pop()
                 continue
             limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))
             turns = [_shortened(turn, limit) for turn in turns]
             final = _cut(final, limit)
+
+
+def _characters(messages: Sequence[Message]) -> int:
+    return sum(len(message["content"]) for message in messages)
 
 
 def _texts(turn: Turn) -> Iterator[str]:

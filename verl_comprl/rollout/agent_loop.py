@@ -38,6 +38,7 @@ from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.recorder import EpisodeRecorder
 from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 from verl_comprl.rollout.traces import Traces
+from verl_comprl.untrusted import CHARACTERS_PER_TOKEN
 
 logger = logging.getLogger(__name__)
 
@@ -172,8 +173,10 @@ class ComplementaryAgentLoop(AgentLoopBase):
         return outputs, conversation
 
     def _environments(self) -> EnvironmentHost:
-        settings = self._settings.environments
-        limits = Limits(settings.reset_timeout, settings.step_timeout, settings.episode_timeout)
+        settings, rollout = self._settings.environments, self.rollout_config
+        # Here, before anything cleans, encodes, records or reports it: all of that takes time in this event loop.
+        characters = CHARACTERS_PER_TOKEN * max(rollout.prompt_length, rollout.response_length)
+        limits = Limits(settings.reset_timeout, settings.step_timeout, settings.episode_timeout, characters)
         return environment_host(
             isolation=settings.isolation, limits=limits, max_idle=settings.max_idle, make_limit=episode_clock().timeout
         )

@@ -5,9 +5,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hosted import PROCESS, THREAD, gone, hurried, play
+from hosted import BOTH, PROCESS, THREAD, gone, hurried, play
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
 
@@ -123,8 +124,20 @@ async def test_an_import_that_hangs_affects_only_its_episode(
     assert await play(host, THREAD, "fine") == ["seed 1", "fine"]
 
 
-@pytest.mark.parametrize("changes", [{"step": 0}, {"reset": -1.0}, {"episode": float("nan")}])
-def test_a_bad_limit_is_refused(changes: dict[str, float]) -> None:
+@pytest.mark.parametrize("changes", [{"step": 0}, {"reset": -1.0}, {"episode": float("nan")}, {"characters": 0}])
+def test_a_bad_limit_is_refused(changes: dict[str, Any]) -> None:
     (name,) = changes
-    with pytest.raises(ValueError, match=f"time limit {name} must be positive"):
+    with pytest.raises(ValueError, match=f"limit {name} must be positive"):
         Limits(**changes)
+
+
+@BOTH
+async def test_long_texts_lose_their_middle(make_host: MakeHost, name: str) -> None:
+    host = make_host(limits=Limits(characters=4))
+    async with host.session(name, {}) as session:
+        observation, info = await session.reset(1)
+        assert observation == "se\n[... 2 characters left out ...]\n 1"
+        assert info["goal"] == "Mi\n[... 6 characters left out ...]\ne."
+        assert (await session.step("fine"))[0] == "fine"
+        observation, *_, info = await session.truncate()
+    assert "characters left out" in observation and "characters left out" in info["goal"]

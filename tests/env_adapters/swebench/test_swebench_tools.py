@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_adapters.swebench.observation import cut, plain
+from env_adapters.cutting import cut
+from env_adapters.swebench.observation import plain
 from env_adapters.swebench.tools import FORMS, MAX_LENGTH, REFUSAL, TOOLS, build_instructions, check_call
 
 EDITOR = "str_replace_editor"

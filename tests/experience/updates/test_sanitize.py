@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -97,3 +97,17 @@ def test_a_cut_text_is_short_and_as_clean_as_before(text: str, max_tokens: int) 
     cut = cap_tokens(clean, Pairs(), max_tokens)
     assert len(Pairs().encode(cut)) <= max_tokens
     assert sanitize(cut, 1000) == cut or cut == clean
+
+
+def test_no_more_of_a_text_is_looked_at_than_is_kept() -> None:
+    class Text(str):
+        looked_at = 0
+
+        def __iter__(self) -> Iterator[str]:
+            for char in super().__iter__():
+                self.looked_at += 1
+                yield char
+
+    text = Text("\x00" + "é" * 10_000)
+    assert sanitize(text, 10) == "é" * 10
+    assert text.looked_at == 11

@@ -7,6 +7,7 @@ The lengths are settings of the bank.
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from verl_comprl.experience.config import BankConfig
@@ -43,8 +44,8 @@ def sanitize(text: str, max_chars: int) -> str:
     Returns:
         Text that sanitising again would not change, without white space at its ends.
     """
-    text = "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
-    text = text[:max_chars]
+    allowed = (char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _CONTROLS)
+    text = "".join(islice(allowed, max_chars))
     # Until nothing changes: removing a marker can join the halves of another one.
     for _ in range(_PASSES):
         if (shorter := replace_marked(text, _MARKER, "")) == text and (
