@@ -15,7 +15,7 @@ from hosted import BOTH, PROCESS, THREAD, gone, play
 
 import env_adapters
 from env_adapters import registry
-from env_adapters.host import EnvironmentFailure, EnvironmentHost
+from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
 from env_adapters.host.process import ProcessWorker
 from env_adapters.host.wire import encode
 
@@ -190,7 +190,7 @@ async def test_the_least_recently_used_worker_is_stopped_first(make_host: MakeHo
 
 
 async def test_large_observations_are_transferred(make_host: MakeHost) -> None:
-    assert (await play(make_host(), PROCESS, "huge"))[-1] == "\udc80x" * 2**20
+    assert (await play(make_host(limits=Limits(characters=2**21)), PROCESS, "huge"))[-1] == "\udc80x" * 2**20
 
 
 async def test_families_that_share_a_library_with_circular_imports_can_be_imported_concurrently(
