@@ -302,7 +302,7 @@ class DistillationQueue:
         letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            append_lines(path, json.dumps(letter).encode("ascii") + b"\n")
+            append_lines(path, self._redact(encode(letter)) + b"\n")  # the reason may show a secret, too
         except OSError as error:
             self._count_disk_failure(f"the dead letter of episode {pending.request.id} has to wait: {error}")
             return False
