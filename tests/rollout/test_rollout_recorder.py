@@ -225,3 +225,15 @@ async def test_a_record_gives_the_request_that_the_manager_got(
     request = RecordedEpisode.model_validate(record).request()
     assert request == report.request.model_copy(update={"experience_ids": (), "experience_texts": ()})
     assert request.instructions and request.turns[0].questions
+
+
+async def test_a_secret_that_only_this_node_has_leaves_it_neither_in_the_record_nor_in_the_report(
+    make_loop: Any, tokenizer: Any, queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_API_KEY", "sk-of-this-node")
+    manager = ScriptedManager(GUIDE)
+    await play(make_loop(ScriptedServer(tokenizer, ["I read sk-of-this-node."] * 9), manager), **row(0))
+    ((report,),) = [arguments for name, arguments, _ in manager.calls if name == "report"]
+    record = queue.episodes["u_0"]
+    assert [record["turns"][0]["response"], report.request.turns[0].response] == ["I read ***."] * 2
+    assert "sk-of" not in json.dumps(record) + report.request.model_dump_json()
