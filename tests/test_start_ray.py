@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from omegaconf import OmegaConf
 
 from verl_comprl import training
 from verl_comprl.config.reading import ConfigError
+from verl_comprl.platform import ray_folder
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +102,65 @@ def test_no_other_user_can_read_the_token_that_ray_makes_at_any_time(monkeypatch
     assert token.stat().st_mode & 0o777 == 0o600
 
 
+SECRET = {"env_vars": {"WANDB_API_KEY": "sk-of-the-workers"}}
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """In the place of /tmp, and in it: pytest's own folders are of this user alone."""
+    # Set and removed, so that what the code sets is removed again.
+    monkeypatch.setenv("RAY_TMPDIR", "-")
+    monkeypatch.delenv("RAY_TMPDIR")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(ray_folder, "_SHARED", Path(folder))
+        yield Path(folder)
+
+
+def test_a_ray_that_is_given_secrets_has_its_files_where_no_other_user_reads_them(
+    monkeypatch: pytest.MonkeyPatch, shared: Path
+) -> None:
+    """Ray gives the folder of a session to everyone, again with every worker that starts."""
+    from ray._common.utils import get_default_ray_temp_dir, try_to_create_directory
+    from ray._private import worker
+
+    def init(**_: Any) -> None:
+        session = f"{get_default_ray_temp_dir()}/session_1"
+        for folder in (get_default_ray_temp_dir(), session):
+            try_to_create_directory(folder)
+        monkeypatch.setattr(worker.global_worker, "node", SimpleNamespace(get_session_dir_path=lambda: session))
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    own = shared / f"comprl-{os.getuid()}"
+    own.mkdir(mode=0o755)
+    training.start_ray(config(runtime_env=SECRET))
+    assert (own / "ray/session_1").is_dir() and own.stat().st_mode & 0o777 == 0o700
+    assert ray_folder.session_is_private()
+    own.chmod(0o755)
+    assert not ray_folder.session_is_private()
+
+
+@pytest.mark.parametrize("why", ["no secret", "RAY_TMPDIR", "cluster"])
+def test_otherwise_its_files_are_where_ray_and_the_user_put_them(
+    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, shared: Path, why: str
+) -> None:
+    if why == "RAY_TMPDIR":
+        monkeypatch.setenv("RAY_TMPDIR", "/elsewhere")
+    if why == "cluster":
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    training.start_ray(config(runtime_env={} if why == "no secret" else SECRET))
+    assert started and os.environ.get("RAY_TMPDIR") == ("/elsewhere" if why == "RAY_TMPDIR" else None)
+
+
+def test_a_folder_that_another_user_may_have_made_is_refused(started: dict[str, Any], shared: Path) -> None:
+    (shared / "elsewhere").mkdir()
+    (shared / f"comprl-{os.getuid()}").symlink_to("elsewhere")
+    with pytest.raises(RuntimeError, match="is not a folder of this user; export RAY_TMPDIR"):
+        training.start_ray(config(runtime_env=SECRET))
+    assert not started
+
+
 @pytest.mark.parametrize("by", ["variable", "setting"])
 def test_a_running_cluster_is_given_no_slots(started: dict[str, Any], by: str, monkeypatch: Any) -> None:
     if by == "variable":
@@ -120,11 +182,12 @@ def test_workers_elsewhere_get_what_is_set_here_and_the_user_has_the_last_word(
     for name, value in {"VERL_PLATFORM": "cpu", "VLLM_CPU_KVCACHE_SPACE": "3", "NCCL_DEBUG": "INFO"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("A_SECRET", "x")
+    monkeypatch.setenv("COMPRL_REDACT", "LLM_ACCESS")
     training.start_ray(config(runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "5"}}))
     variables = started["runtime_env"]["env_vars"]
     assert variables["VERL_PLATFORM"] == "cpu" and variables["NCCL_DEBUG"] == "INFO"
     assert variables["VLLM_CPU_KVCACHE_SPACE"] == "5" and variables["TRANSFER_QUEUE_ENABLE"] == "1"
-    assert "A_SECRET" not in variables
+    assert "A_SECRET" not in variables and variables["COMPRL_REDACT"] == "LLM_ACCESS"
 
 
 def test_ray_client_is_refused(started: dict[str, Any], monkeypatch: Any) -> None:

@@ -6,7 +6,6 @@ return immediately, since verl starts its own workers; for several nodes there i
 """
 
 import asyncio
-import copy
 import os
 import signal
 import sys
@@ -94,11 +93,12 @@ def run(config: Any) -> int:
         config: The composed config.
     """
     from verl_comprl.config.paths import use_absolute_paths
+    from verl_comprl.config.secrets import run_redactor
     from verl_comprl.display.redirect import redirect_verl_output
     from verl_comprl.display.terminal import Display
-    from verl_comprl.record.redaction import text_redactor
 
     display = Display(live=not is_verbose())
+    clean = run_redactor(config)
     use_absolute_paths(config)
     folder = config.trainer.get("default_local_dir")
     try:
@@ -111,7 +111,7 @@ def run(config: Any) -> int:
     except OSError as error:
         display.fail(f"trainer.default_local_dir={folder!r}: {error}")
         return 2
-    with nullcontext() if is_verbose() else redirect_verl_output(log, display.note, text_redactor()):
+    with nullcontext() if is_verbose() else redirect_verl_output(log, display.note, clean):
         try:
             if (comprl := _checked(config, display)) is None:
                 _remove(made)  # a start that was refused leaves nothing
@@ -149,10 +149,12 @@ def _checked(config: Any, display: Any) -> Any | None:
 
     from verl_comprl import plugin
     from verl_comprl.config.asynchrony import asynchrony_notes
+    from verl_comprl.config.secrets import worker_secrets
     from verl_comprl.config.validation import check_cluster_slots
     from verl_comprl.config.variants import variant_notes
     from verl_comprl.experience import StoreError
     from verl_comprl.experience.store import check_server
+    from verl_comprl.platform.ray_folder import session_is_private
     from verl_comprl.platform.ray_session import end_ray
 
     try:
@@ -172,6 +174,9 @@ def _checked(config: Any, display: Any) -> Any | None:
             start_ray(config)
             check_transfer_queue()
             resources = ray.cluster_resources()
+            if (exposed := [name for name, _ in worker_secrets(config)]) and not session_is_private():
+                where = "in Ray's logs, which other users can read (docs/security.md#secrets)"
+                display.note(f"ray_kwargs.ray_init.runtime_env.env_vars: {', '.join(exposed)} can be read {where}")
         check_cluster_slots(config, resources)
     except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         if is_verbose():
@@ -184,7 +189,6 @@ def _checked(config: Any, display: Any) -> Any | None:
 
 def _train(config: Any, comprl: Any, display: Any) -> int:
     import transfer_queue as tq
-    from omegaconf import OmegaConf
 
     from verl_comprl.config.saved import save_config
     from verl_comprl.experience import SnapshotError, StoreError
@@ -196,11 +200,9 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
 
     folder = Path(config.trainer.default_local_dir)
     os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
-    given = copy.deepcopy(config)
     fraction = comprl.guided_fraction if comprl.experience else None
     own_queue = False
     try:
-        OmegaConf.resolve(config)
         training = Training(config)
         with training.watched(display):
             with doing("start of TransferQueue"):
@@ -210,7 +212,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
                 check_transfer_queue()  # a run that started at the same moment may have made it
             own_queue = True
             # The folder may belong to a run that is still going, which the trainer notices when it locks the folder.
-            training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(given, folder, steps))
+            training.run(display, guided_fraction=fraction, on_start=lambda steps: save_config(config, folder, steps))
     except RunInterrupted as interrupted:
         display.close()
         display.note(str(interrupted))

@@ -1,5 +1,6 @@
 """One training run, in a Ray that has been started: its trainer, its agent loops, and how a signal stops it."""
 
+import copy
 import logging
 import os
 import signal
@@ -87,8 +88,10 @@ def start_ray(config: Any) -> None:
     from omegaconf import OmegaConf
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
+    from verl_comprl.config.secrets import worker_secrets
     from verl_comprl.platform.detection import on_existing_cluster
     from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler, ray_on_loopback
+    from verl_comprl.platform.ray_folder import use_private_folder
     from verl_comprl.platform.ray_token import protect_token, token_is_disabled
 
     if ray.is_initialized():
@@ -102,6 +105,8 @@ def start_ray(config: Any) -> None:
         # Its slots are those of its nodes; check_cluster_slots compares.
         settings |= {"num_cpus": None, "num_gpus": None}
     else:
+        if any(worker_secrets(config)):  # which Ray writes into its logs
+            use_private_folder()
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
         if not (elsewhere := settings.get("_node_ip_address")):
             interface = ray_on_loopback()
@@ -149,8 +154,9 @@ def _worker_variables() -> dict[str, str]:
 
     from verl_comprl.display import quiet
     from verl_comprl.platform import detection
+    from verl_comprl.record.redaction import REDACT
 
-    names = {*PPO_RAY_RUNTIME_ENV["env_vars"], *quiet.VARIABLES, "COMPRL_VERBOSE", *detection.VARIABLES}
+    names = {*PPO_RAY_RUNTIME_ENV["env_vars"], *quiet.VARIABLES, "COMPRL_VERBOSE", REDACT, *detection.VARIABLES}
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
 
 
@@ -161,13 +167,16 @@ class Training:
         """Make the trainer, which starts nothing yet.
 
         Args:
-            config: The run's config, checked and resolved; TransferQueue runs with its part.
+            config: The run's config, checked; it is not changed.
             engines: The :class:`~verl_comprl.trainer.engines.Engines` that the run shares with others.
         """
+        from omegaconf import OmegaConf
         from verl.trainer.ppo.v1 import get_trainer_cls
 
-        self.config = config
-        self.trainer: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)
+        self._given = config
+        self.config = copy.deepcopy(config)  # which the trainer changes
+        OmegaConf.resolve(self.config)
+        self.trainer: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config=self.config)
         self.agent_loops: Any = None
         if engines is not None:
             self.trainer.engines = engines
@@ -206,6 +215,9 @@ class Training:
             guided_fraction: Share of guided attempts; ``None`` without experience.
             on_start: Called with the number of steps, when the models have started and the run's folder is this run's.
         """
+        from verl_comprl.config.saved import tracked_config
+        from verl_comprl.platform.patches import trackers_get
+
         trainer = self.trainer
         finished = False
         try:
@@ -217,7 +229,7 @@ class Training:
                 on_start(trainer.total_training_steps)
             if not self.config.trainer.val_only:
                 display.note(describe_training(self.config, guided_fraction, after=trainer.global_steps))
-            with _stop_on_signal(trainer, display):
+            with _stop_on_signal(trainer, display), trackers_get(tracked_config(self._given)):
                 trainer.fit(self.agent_loops)
             finished = True
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from verl_comprl.config.saved import FILE, changed_settings, load_config, save_config
+from verl_comprl.config.saved import FILE, changed_settings, load_config, save_config, tracked_config
 
 
 @pytest.fixture
@@ -52,6 +52,20 @@ def test_keys_that_were_set_for_the_workers_become_references(tmp_path: Path, mo
         assert settings.runtime_env.env_vars == variables | {"WANDB_API_KEY": ""}
     monkeypatch.setenv("WANDB_API_KEY", "sk-of-the-next-shell")
     assert load_config(tmp_path).ray_init.runtime_env.env_vars.WANDB_API_KEY == "sk-of-the-next-shell"
+
+
+def test_metrics_backends_get_no_key_but_those_that_they_are_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_ACCESS", "sk-of-the-endpoint")
+    monkeypatch.setenv("COMPRL_REDACT", "LLM_ACCESS")
+    own = {"wandb_proxy": "http://me:pass@proxy:1", "rl_insight": {"url": "http://me:pass@${trainer.host}"}}
+    variables = {"OPENAI_API_KEY": "sk-of-the-workers", "PLACE": "${trainer.host}"}
+    given = {"trainer": {"host": "here", **own}, "ray": {"env_vars": variables}, "key": "${oc.env:LLM_ACCESS}"}
+    tracked = tracked_config(OmegaConf.create(given))
+    assert tracked == {
+        "trainer": {"host": "here", **own, "rl_insight": {"url": "http://me:pass@here"}},
+        "ray": {"env_vars": {"OPENAI_API_KEY": "${oc.env:OPENAI_API_KEY,''}", "PLACE": "here"}},
+        "key": "${oc.env:LLM_ACCESS}",
+    }
 
 
 @pytest.mark.parametrize(

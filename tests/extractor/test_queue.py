@@ -58,7 +58,7 @@ async def test_a_secret_that_an_environment_shows_is_kept_nowhere(
     queue.save(tmp_path / "queue.jsonl")
     request = await queue.get()
     assert request.turns[0].observation == "$ env\nOTHER_TOKEN=***" and request.turns[0].response == "look"
-    queue.fail(request, "no")
+    queue.fail(request, """403 - {'authorization': 'tok"en-0123456789'}""")
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {"queue.jsonl", WAITING, DEAD_LETTERS} <= {file.name for file in files}
     assert [file.name for file in files if b"0123456789" in file.read_bytes()] == []

@@ -126,6 +126,44 @@ def test_a_node_that_cannot_make_its_folder_tells_the_first(port: int, monkeypat
     assert first.add("left", 0) == first.add("here", 0) == 1
 
 
+def test_a_node_without_the_token_that_the_first_was_given_does_not_join_and_tells_it(
+    port: int, monkeypatch, capsys
+) -> None:
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    first.set("head", json.dumps({"address": "127.0.0.1:1", "versions": installed_versions()}))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setattr(Node, "start_ray", lambda *_: pytest.fail("Ray must not start"))
+    assert follow(second) == LOST
+    assert first.get("lost") == "node 1: RAY_AUTH_TOKEN is not set here, but on the first node; set it on all nodes"
+    assert first.get("lost") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["of-the-user", ""])
+def test_a_token_that_the_user_has_set_is_used_on_all_nodes_and_not_in_the_store(
+    port: int, monkeypatch, tmp_path: Path, given: str
+) -> None:
+    """One that is made for the run is published: the other nodes have it from nowhere else."""
+    seen: list[str] = []
+
+    def start_ray(node: Node, *_: str) -> Any:
+        seen.append(node.environment["RAY_AUTH_TOKEN"])
+        if node.rank == 0:
+            (node.folder / "joined").write_text("2")
+        else:
+            first.set("end", "7")
+        return SimpleNamespace(poll=lambda: None)
+
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", given) if given else monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setattr(Node, "start_ray", start_ray)
+    monkeypatch.setattr(Node, "start", lambda *_: None)
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    head._start_head(first, Node(0, 2, "127.0.0.1", os.environ))
+    assert follow(second) == 7
+    assert seen[0] == seen[1] == (given or seen[0]) and len(seen[0]) == (len(given) or 64)
+    assert (seen[0] in first.get("head")) == (not given)
+
+
 def test_a_node_leaves_with_the_first_ones_code_if_that_has_ended_before(port: int) -> None:
     first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
     first.set("end", "7")

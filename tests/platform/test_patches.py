@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from verl_comprl.platform import patches
 
@@ -187,6 +189,27 @@ def test_verl_still_sets_weights_in_host_memory_aside_without_copying_them(tmp_p
     """
     lines = [line for line in run(tmp_path, program).splitlines() if line.startswith("kept")]
     assert lines == ["kept False False", "kept True True"]
+
+
+def test_verl_still_gives_metrics_backends_every_key_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.trainer.ppo.v1 import trainer_base as imported
+
+    def tracking(**settings: Any) -> None:
+        given.append(settings)
+        raise InterruptedError  # the training would follow
+
+    trainer_base: Any = imported
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(trainer_base, "Tracking", tracking)
+    monkeypatch.setattr(trainer_base, "SkipManager", SimpleNamespace(init=lambda config: None))
+    monkeypatch.setenv("SOME_API_KEY", "sk-0123456789")
+    names = {"project_name": "p", "experiment_name": "e", "logger": ["wandb"]}
+    trainer: Any = SimpleNamespace(config=OmegaConf.create({"trainer": names, "key": "${oc.env:SOME_API_KEY}"}))
+    for clean in (nullcontext(), patches.trackers_get({"key": "reference"})):
+        with clean, pytest.raises(InterruptedError):
+            trainer_base.PPOTrainer.fit(trainer, None)
+    assert [settings["config"]["key"] for settings in given] == ["sk-0123456789", "reference"]
+    assert given[1]["default_backend"] == ["wandb"] and trainer_base.Tracking is tracking
 
 
 def test_verl_still_gives_flush_to_a_logger() -> None:

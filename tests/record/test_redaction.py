@@ -1,12 +1,13 @@
 """Secrets of the environment in texts and records."""
 
 import json
+import os
 from typing import Any
 
 import pytest
 
 from verl_comprl.record.lines import encode
-from verl_comprl.record.redaction import redactor, text_redactor
+from verl_comprl.record.redaction import redact_also, redactor, text_redactor
 
 KEY = '-----BEGIN KEY-----\n  "MIIEvQIBADAN"\n-----END KEY-----'
 
@@ -27,6 +28,28 @@ def test_secrets_do_not_reach_plain_text() -> None:
     }
     text = 'sk-"0123456789-more and sk-"0123456789, short, /home/me, hunter2hunter2 id:0123456789 no_proxy_at_all'
     assert text_redactor(environment)(text) == "*** and ***, short, /home/me, *** *** no_proxy_at_all"
+
+
+@pytest.mark.parametrize("name", ["GITHUB_PAT", "BASIC_AUTH", "MYSQL_PWD"])
+def test_names_of_other_habits_are_secret_too(name: str) -> None:
+    assert text_redactor({name: "sk-0123456789"})("sk-0123456789") == "***"
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "RAY_AUTH_MODE", "SSH_AUTH_SOCK", "DATABASE_URL"])
+def test_other_names_are_not(name: str) -> None:
+    assert text_redactor({name: "/home/somebody"})("/home/somebody") == "/home/somebody"
+
+
+def test_a_variable_can_name_others_as_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPRL_REDACT", "DATABASE_URL")
+    redact_also("LLM_ACCESS")
+    redact_also("OPENAI_API_KEY")
+    redact_also("")
+    assert os.environ["COMPRL_REDACT"] == "DATABASE_URL,LLM_ACCESS"
+    monkeypatch.setenv("DATABASE_URL", "db://somewhere")
+    monkeypatch.setenv("LLM_ACCESS", "sk-0123456789")
+    text = "db://somewhere with sk-0123456789, named in DATABASE_URL,LLM_ACCESS"
+    assert text_redactor()(text) == "*** with ***, named in DATABASE_URL,LLM_ACCESS"
 
 
 def test_secrets_of_several_lines_are_found_line_by_line_and_in_json_and_repr() -> None:

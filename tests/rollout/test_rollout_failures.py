@@ -199,6 +199,13 @@ async def test_a_record_that_cannot_be_sent_fails_nothing_and_is_logged(caplog: 
     assert queue.sent["u_1"]["traceback"], "the first one that arrives"
 
 
+def test_a_secret_of_the_worker_s_node_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a text is shortened: a half of it would not be found any more."""
+    monkeypatch.setenv("NODE_API_KEY", "sk-of-this-node" * 10)
+    failure = describe(row(0), ValueError("x" * (MAX_TEXT_CHARS // 2 - 20) + "sk-of-this-node" * 10 + "y" * 1000))
+    assert "sk-of-this-node" not in failure.text + failure.traceback and "x***y" in failure.text
+
+
 def test_a_record_is_bounded_and_can_be_encoded() -> None:
     with pytest.raises(Exception) as caught, failing_at(Boundary.ENVIRONMENT):
         raise ValueError("first" + "x" * 100_000 + "last\ud800")

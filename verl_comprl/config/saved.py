@@ -13,7 +13,7 @@ from verl_comprl.config.reading import leaves
 from verl_comprl.display.first_line import first_line
 from verl_comprl.files import write_atomically
 from verl_comprl.nearest import did_you_mean
-from verl_comprl.record.redaction import REDACTED, SECRET_NAME, is_secret, text_redactor
+from verl_comprl.record.redaction import REDACTED, is_secret, is_secret_name, text_redactor
 from verl_comprl.record.settings_file import SETTINGS as FILE
 from verl_comprl.record.settings_file import read_settings
 
@@ -40,6 +40,20 @@ def save_config(config: DictConfig, folder: Path, steps: int | None = None) -> N
         plain["trainer"]["total_training_steps"] = steps
     # A start that is killed meanwhile must not leave half of it: it says which checkpoints a run may continue.
     write_atomically(folder / FILE, OmegaConf.to_yaml(OmegaConf.create(plain)).encode())
+
+
+def tracked_config(config: DictConfig) -> dict[str, Any]:
+    """Return what a run's metrics backends get: the settings as :func:`save_config` writes them.
+
+    Those with which verl starts a backend are as they were given, or it could not be started.
+    """
+    plain = _plain(config)
+    plain["trainer"] |= {
+        name: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        for name in ("wandb_proxy", "rl_insight")
+        if (value := config.trainer.get(name))
+    }
+    return plain
 
 
 def changed_settings(config: DictConfig, folder: Path) -> dict[str, tuple[Any, Any]]:
@@ -83,7 +97,7 @@ def _without_secrets(resolved: Any, given: Any, clean: Callable[[str], str], *, 
         clean: Removes secrets from a text.
         of_workers: Whether these are environment variables of the workers.
     """
-    if isinstance(given, str) and any(map(SECRET_NAME.search, _VARIABLE.findall(given))):
+    if isinstance(given, str) and any(map(is_secret_name, _VARIABLE.findall(given))):
         return given
     if isinstance(resolved, dict):
         given = given if isinstance(given, dict) else {}  # a reference to settings elsewhere

@@ -4,9 +4,12 @@ Owns the shape of the data. Answers are parsed into operations in ``updates.pars
 """
 
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from verl_comprl.record.lines import encode
 
 SCHEMA_VERSION = 2
 READABLE_VERSIONS = (1, 2)
@@ -294,3 +297,13 @@ class DistillationRequest(_Record):
     experience_texts: tuple[str, ...] = ()
     """Their texts when they were retrieved. By the time of distillation other episodes may have replaced them."""
     step: int = 0
+
+    def redacted(self, redact: Callable[[bytes], bytes]) -> Self:
+        """Return the request as it may be kept: an environment can show the variables of the run.
+
+        Args:
+            redact: Removes secrets from a line of JSON.
+        """
+        line = encode(self.model_dump(mode="json"))
+        kept = redact(line)
+        return self if kept == line else self.model_validate_json(kept)

@@ -102,14 +102,8 @@ class DistillationQueue:
             self._recover()
         if self._has(request.id):
             return False
-        self._admit(_Pending(self._without_secrets(request)))
+        self._admit(_Pending(request.redacted(self._redact)))
         return True
-
-    def _without_secrets(self, request: DistillationRequest) -> DistillationRequest:
-        """Return a request as it may be kept: an environment can show the variables of the run."""
-        line = encode(request.model_dump(mode="json"))
-        kept = self._redact(line)
-        return request if kept == line else DistillationRequest.model_validate_json(kept)
 
     def _has(self, id: str) -> bool:
         return id in self._pending or id in self._log
@@ -302,7 +296,7 @@ class DistillationQueue:
         letter = {"at": time.time(), "reason": reason, "attempts": pending.attempts, "request": request}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            append_lines(path, json.dumps(letter).encode("ascii") + b"\n")
+            append_lines(path, self._redact(encode(letter)) + b"\n")  # the reason may show a secret, too
         except OSError as error:
             self._count_disk_failure(f"the dead letter of episode {pending.request.id} has to wait: {error}")
             return False

@@ -13,7 +13,7 @@ from types import FrameType
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, poll_until
 from verl_comprl.launch.node import Node, Process, free_port
-from verl_comprl.launch.store import RunStore
+from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import installed_versions
 
 
@@ -65,12 +65,14 @@ def _too_few(joined: int, store: RunStore) -> LaunchError:
 def _start_head(store: RunStore, node: Node) -> Process:
     """Start Ray's head and return when all nodes have joined it.
 
-    Other nodes get the address when Ray takes the head for alive: before that, their ``ray start`` fails. The token is
-    known to those who can read the store only, so that no other node can join, nor this run's nodes another cluster.
+    Other nodes get the address when Ray takes the head for alive: before that, their ``ray start`` fails. With the
+    token no other node can join, nor this run's nodes another cluster. Whoever reaches the store can read it there,
+    unless it is one that the user has set on all nodes, which is not published.
     """
-    port, token = free_port(node.ip), secrets.token_hex(32)
+    port, given = free_port(node.ip), node.environment.get(TOKEN)
+    token = given or secrets.token_hex(32)
     address = f"{node.ip}:{port}"
-    node.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ADDRESS": address}
+    node.environment |= {"RAY_AUTH_MODE": "token", TOKEN: token, "RAY_ADDRESS": address}
     client_port = str(free_port(node.ip))  # nobody connects to it, but Ray cannot be started without
     ray = node.start_ray(
         "--head", "--port", str(port), "--ray-client-server-port", client_port, "--include-dashboard=0"
@@ -84,8 +86,8 @@ def _start_head(store: RunStore, node: Node) -> Process:
 
     deadline = time.monotonic() + join_seconds()
     if poll_until(joined, join_seconds()):
-        head = {"address": address, "token": token, "versions": installed_versions()}
-        store.set("head", json.dumps(head))
+        head = {"address": address, "versions": installed_versions()}
+        store.set("head", json.dumps(head if given else head | {"token": token}))
     if not poll_until(lambda: joined() == store.nodes, deadline - time.monotonic()):
         raise _too_few(joined(), store)
     store.set("all", "1")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch.limits import LOST, LaunchError, poll_until
 from verl_comprl.launch.node import Node
-from verl_comprl.launch.store import RunStore
+from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
 
 
@@ -50,7 +50,9 @@ def _stay(store: RunStore, node: Node) -> int:
     head = json.loads(published)
     if difference := first_difference(installed_versions(), head["versions"]):
         raise LaunchError(f"node {store.rank}: {difference}")
-    node.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": head["token"]}
+    if (token := head.get("token", node.environment.get(TOKEN))) is None:
+        raise LaunchError(f"node {store.rank}: {TOKEN} is not set here, but on the first node; set it on all nodes")
+    node.environment |= {"RAY_AUTH_MODE": "token", TOKEN: token}
     ray = node.start_ray("--address", head["address"])
 
     def end() -> str:

@@ -1,7 +1,8 @@
 """This node's place among the others, and the store that they share, which is torchrun's own.
 
-Keys: ``seen`` (first node's address as another node sees it), ``head`` (Ray's address, its token, versions), ``all``
-(every node has joined), ``lost`` (why a node gave up), ``end`` (exit code), and the counts ``here`` and ``left``.
+Keys: ``seen`` (first node's address as another node sees it), ``head`` (Ray's address, versions, and the token if the
+user has set none), ``all`` (every node has joined), ``lost`` (why a node gave up), ``end`` (exit code), and the counts
+``here`` and ``left``.
 """
 
 import socket
@@ -9,6 +10,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from verl_comprl.launch.limits import LaunchError, join_seconds, number
+
+TOKEN = "RAY_AUTH_TOKEN"
+"""Ray's own variable; one that the user has set on all nodes is not put into the store."""
 
 
 class RunStore:

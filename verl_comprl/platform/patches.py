@@ -100,6 +100,24 @@ def random_ray_job() -> Iterator[None]:
         state.next_job_id = next_job_id
 
 
+@contextmanager
+def trackers_get(config: dict[str, Any]) -> Iterator[None]:
+    """For verl 0.9.1: it gives metrics backends, which keep it, the resolved config with every key that is in it.
+
+    Args:
+        config: What they get in its place.
+    """
+    from verl.trainer.ppo.v1 import trainer_base as imported
+
+    trainer_base: Any = imported
+    tracking = trainer_base.Tracking
+    trainer_base.Tracking = lambda *args, **settings: tracking(*args, **{**settings, "config": config})
+    try:
+        yield
+    finally:
+        trainer_base.Tracking = tracking
+
+
 @functools.cache
 def reserve_resource_pools() -> dict[tuple[str, str], list[Any]]:
     """For verl 0.9.1 (``verl.single_controller.ray.base``): its pools reserve their slots themselves, without limit.

@@ -15,13 +15,26 @@ REDACTED = "***"
 SHORTEST_SECRET = 8
 """Characters; shorter values are words that occur in any text."""
 
-SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL", re.IGNORECASE)
-"""Found in the names of variables whose values are secrets."""
+REDACT = "COMPRL_REDACT"
+"""Variable with the names of others whose values are secrets, whatever they are called; separated by commas."""
+
+_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_(AUTH|PAT|PWD)$|CREDENTIAL", re.IGNORECASE)
 
 
-def is_secret(name: str, value: str) -> bool:
+def is_secret_name(name: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a variable is called as one with a secret, or the environment names it as one."""
+    return bool(_SECRET_NAME.search(name)) or name in re.split(r"[\s,]+", environment.get(REDACT, ""))
+
+
+def is_secret(name: str, value: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether the value of a variable is a secret."""
-    return len(value) >= SHORTEST_SECRET and bool(SECRET_NAME.search(name))
+    return len(value) >= SHORTEST_SECRET and is_secret_name(name, environment)
+
+
+def redact_also(name: str) -> None:
+    """Count a variable as one with a secret, here and in processes that are started with this one's variables."""
+    if name and not is_secret_name(name):
+        os.environ[REDACT] = f"{os.environ.get(REDACT, '')},{name}".lstrip(",")
 
 
 def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
@@ -71,7 +84,7 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 def _spellings(environment: Mapping[str, str]) -> list[str]:
     """Return all that stands for a secret of the environment, longest first: one may contain another."""
-    secrets = (value for name, value in environment.items() if is_secret(name, value))
+    secrets = (value for name, value in environment.items() if is_secret(name, value, environment))
     found = {form for value in secrets for form in _forms(value) if len(form) >= SHORTEST_SECRET}
     return sorted(found, key=len, reverse=True)
 

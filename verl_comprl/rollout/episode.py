@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Question, Turn
 from verl_comprl.manager.messages import Answer, EpisodeReport, Guide, Judgement
+from verl_comprl.record.redaction import redactor
 
 if TYPE_CHECKING:  # it imports verl's agent loops, which import ours, which import this
     from verl_comprl.rollout.conversation import Conversation
@@ -188,6 +189,7 @@ class Episode:
             experience_texts=tuple(read.values()),
             step=int(self.row["global_steps"]),
         )
+        request = request.redacted(redactor())  # here, since the manager need not have the variables of this node
         return EpisodeReport(request, self.guided, tuple(self.record_ids), self.judgement)
 
     def details(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ import transfer_queue as tq
 
 from env_adapters.host import EnvironmentFailure
 from verl_comprl.errors import Boundary, RolloutError
+from verl_comprl.record.redaction import text_redactor
 from verl_comprl.rollout.episode import EVALUATION_KEY
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ def describe(row: Mapping[str, Any], error: Exception) -> FailedRollout:
     boundary, cause = Boundary.ROLLOUT, error
     if isinstance(error, RolloutError):
         boundary, cause = error.boundary, error.__cause__ or error
+    redact = text_redactor()  # here, since the trainer need not have the variables of this node
     extra_info = row.get("extra_info")
     return FailedRollout(
         id=f"{row.get('uid')}_{row.get('session_id')}",
@@ -68,9 +70,9 @@ def describe(row: Mapping[str, Any], error: Exception) -> FailedRollout:
         environment=str(extra_info.get("environment", "")) if isinstance(extra_info, Mapping) else "",
         boundary=boundary,
         type=cause.kind if isinstance(cause, EnvironmentFailure) else type(cause).__name__,
-        text=_shortened(str(cause), MAX_TEXT_CHARS),
+        text=_shortened(redact(str(cause)), MAX_TEXT_CHARS),
         evaluation=bool(row.get(EVALUATION_KEY, False)),
-        traceback=_shortened("".join(traceback.format_exception(cause)), MAX_TRACEBACK_CHARS),
+        traceback=_shortened(redact("".join(traceback.format_exception(cause))), MAX_TRACEBACK_CHARS),
     )
 
 

@@ -21,6 +21,7 @@ import transfer_queue as tq
 
 from verl_comprl.errors import panics_as_errors
 from verl_comprl.record.lines import encode
+from verl_comprl.record.redaction import redactor
 from verl_comprl.rollout.episode import EVALUATION_KEY, TIMERS, TOKENS, Asked, Episode
 from verl_comprl.rollout.failures import FailedRollout
 
@@ -35,8 +36,11 @@ FAILED_TAG, EVALUATION_TAG = "failed", "evaluation"
 
 
 def pack(record: Mapping[str, Any]) -> torch.Tensor:
-    """Return a record as a tensor of bytes, the form in which TransferQueue neither pickles nor copies it."""
-    return torch.frombuffer(bytearray(zlib.compress(encode(record), 1)), dtype=torch.uint8)
+    """Return a record as a tensor of bytes, the form in which TransferQueue neither pickles nor copies it.
+
+    Without the secrets of this process's variables, which the trainer's need not have.
+    """
+    return torch.frombuffer(bytearray(zlib.compress(redactor()(encode(record)), 1)), dtype=torch.uint8)
 
 
 def unpack(data: torch.Tensor) -> bytes:

@@ -5,7 +5,6 @@ are free: verl gives servers, reward workers and pools fixed names. So the share
 and its own at its end.
 """
 
-import copy
 import json
 import os
 import time
@@ -15,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from verl_comprl.config.secrets import run_redactor
 from verl_comprl.display.long_waits import said_when_long
 from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.redirect import redirect_verl_output
 from verl_comprl.display.sweep import RunDisplay, SweepDisplay
-from verl_comprl.record.redaction import text_redactor
 from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
@@ -72,6 +71,7 @@ class Sweep:
         """
         self._runs = runs
         self._results = results
+        self._redact = run_redactor(*(run.config for run in runs))
         self._display = SweepDisplay(len(runs), live=not is_verbose())
         self._engines: Any = None
         self._next: Training | None = None
@@ -138,7 +138,7 @@ class Sweep:
         if not run.checkpoint:
             run.forget_unfinished()  # of which nothing remains in a run that begins again
         log = run.folder / "train.log"
-        with redirect_verl_output(log, self._display.note, text_redactor()):
+        with redirect_verl_output(log, self._display.note, self._redact):
             if run.own_engines:
                 print("engines of its own: " + "; ".join(run.own_engines))
                 self.close()
@@ -218,11 +218,7 @@ class Sweep:
 
     def make_training(self, run: CheckedRun) -> Training:
         """Make the trainer of a run."""
-        from omegaconf import OmegaConf
-
-        config = copy.deepcopy(run.config)  # which the trainer changes
-        OmegaConf.resolve(config)
-        return Training(config, self._engines)
+        return Training(run.config, self._engines)
 
     def _start_ray(self, run: CheckedRun) -> None:
         """Start Ray with the slots of the run that needs most, and TransferQueue for ``run``, unless they run."""
