@@ -10,10 +10,12 @@ LOCK = "lock"
 IDENTITY = "bank.json"
 """File that makes a folder a bank: its schema, its embedder, its live shard."""
 ROOM = 256 * 2**20
-"""Bytes that must be free before the engine opens or changes a bank. Its files are sparse and mapped into memory: two of
-its log, and one each of payloads, vectors and quantised vectors, of 32 MiB, and indexes of some 20 MiB. Where the disk
-has nothing left for a hole in them, the kernel ends the process (SIGBUS). Writes fill the holes; on a tmpfs, opening
-does. The rest is for what others write between the look and the change."""
+"""Bytes that must be free before the engine opens or changes a bank.
+
+It maps sparse files into memory: two of its log, and one each of payloads, vectors and quantised vectors, of 32 MiB,
+and indexes of some 20 MiB. Where the disk has nothing left for a hole in one, the kernel ends the process (SIGBUS).
+Writes fill the holes; on a tmpfs, opening does. The rest is for what others write between the look and the change.
+"""
 _OWN = {LOCK, f"{IDENTITY}.tmp", "address.json", "address.json.tmp"}
 
 
