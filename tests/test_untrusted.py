@@ -34,7 +34,8 @@ FOREIGN = (
     "<repo_name> <reponame> <file_sep> <filename> <issue_start> <jupyter_code> <fim_prefix>",  # SmolLM2
     "<|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|]",  # Gemma 4, DeepSeek, EXAONE
     "]~b] [e~[ <seed:bos> <seed:think> <minimax:tool_call>",  # MiniMax, Seed
-    "<reserved_106> <SPECIAL_12> [UNUSED_TOKEN_145]",  # Baichuan, Nemotron, InternLM
+    "<reserved_106> <SPECIAL_12> [UNUSED_TOKEN_145] <TOKENS_UNUSED_1> <eoh> <eoa>",  # Baichuan, Nemotron, InternLM
+    "<_user> <_bot> <_end>",  # TeleChat
     "[CLS] [MASK] [PAD] <function=run> </function> <parameter=x> <function_calls>",
 )
 MARKERS = " ".join(FOREIGN).split()
@@ -265,6 +266,9 @@ def test_nothing_forges_experience_or_the_answer_of_a_tool(tag: str) -> None:
         "<think>",
         "</think>",
         "<longcat_user>",
+        "<_observation>",
+        "<role>",
+        "</role>",
         "<start_function_call>",
         "<END_OF_UTTERANCE>",
         "<\u200btool_call>",

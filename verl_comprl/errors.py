@@ -44,8 +44,8 @@ rollout      Anything else: a dataset row that cannot be read, a fault in the ag
 server.
 
 * ``distill``: the episode is tried again, then moved to ``dead_letters.jsonl`` (``comprl/queue/retried``, ``dead``).
-  A store or an embedder that cannot be reached (``StoreUnavailable``, ``EmbedderUnavailable``) is waited for instead,
-  by a merge, too: ``comprl/bank/away``. A store that has lost the bank gets it back from memory
+  A store or an embedder that cannot be reached, or whose disk is full (``StoreUnavailable``, ``EmbedderUnavailable``),
+  is waited for instead, by a merge, too: ``comprl/bank/away``. A store that has lost the bank gets it back from memory
   (``experience/ledger.py``): ``comprl/bank/rebuilds``.
 * ``merge``: the entries of one chunk stay as they are. ``retire``: entries are retired a step later.
 * Episodes, calls of the extractor, events of the bank or ids of counted episodes cannot be recorded:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _held: dict[tuple[int, int, str], int] = {}
@@ -54,8 +55,9 @@ class FolderLock:
         except OSError as error:  # ENOLCK, for example, on a network's disk without locks
             os.close(descriptor)
             raise FolderLockError(f"{what} {folder} cannot be used: {error}") from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # a full disk: the number is for messages only
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._descriptor = descriptor
         _held[self._key] = os.getpid()
 

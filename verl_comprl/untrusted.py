@@ -34,14 +34,16 @@ FAMILIES = "|".join(
         r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
         r"\]~!?b[\[\]]|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
         r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
+        r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
     )
 )
 """Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
 _DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
-_NAME = re.compile(r"<(?=/?(?:think|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)>)", re.IGNORECASE)
-"""Begin of a tag that may be a token of some model; no element of HTML has an underscore in its name."""
+_NAME = re.compile(r"<(?=/?(?:think|role|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE)
+"""Begin of a tag that may be a token of some model: an element of HTML has no underscore in its name. ``role`` is how
+Ling, Ring and LLaDA2 begin a turn; it is no family's marker above, since documents have such elements."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
 """Characters of which every control token has one."""
 _LOOKALIKES = str.maketrans(

@@ -1,7 +1,7 @@
 """Composition of a batch: outcomes of entries and answers, and format failures."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
+from verl_comprl.extractor.buffer import Sample, TrainingBatch, TrainingBuffer
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 MakeRecord = Callable[..., GenerationRecord]
@@ -112,6 +112,28 @@ def test_failures_survive_a_restart_also_with_a_smaller_batch(tmp_path: Path) ->
         batch = restored.next_batch(1)
         assert restored.dropped_failures == 1 and names(batch) == expected
     assert batch and batch.records[-1].format_failure and batch.advantages[-1] == -2.0
+
+
+def test_a_failure_that_replaces_another_during_a_save_does_not_break_it(tmp_path: Path) -> None:
+    class Failures(list):
+        """One more comes as soon as they have been read for the first time, as from the event loop's thread."""
+
+        coming: str | None = "x3"
+
+        def __iter__(self) -> Iterator[Sample]:
+            yield from super().__iter__()
+            name, self.coming = self.coming, None
+            if name:
+                fill(buffer, name)
+
+    buffer = buffer_of(8)
+    fill(buffer, "x1", "x2", *(f"e{n}" for n in range(8)))
+    buffer._failures = Failures(buffer._failures)
+    buffer.save(tmp_path)
+    assert buffer.dropped_failures == 1
+    restored = buffer_of(8)
+    restored.restore(tmp_path)
+    assert names(restored.next_batch(1)) == [*(f"e{n}" for n in range(7)), "x2"] and restored.dropped_failures == 1
 
 
 def test_a_checkpoint_of_a_release_without_format_failures_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from qdrant_double import QdrantDouble  # pyright: ignore[reportMissingImports] 
 from waiting import until
 
 from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
+from verl_comprl.experience.store import folder
 from verl_comprl.manager import availability
 from verl_comprl.manager.messages import EpisodeReport
 
@@ -119,6 +120,35 @@ async def test_a_server_that_forgot_everything_costs_nothing(
     metrics = await setup.finished()
     assert (metrics["bank/size"], metrics["bank/rebuilds"], failures(metrics)) == (2, 2, {})
     assert await setup.bank.verify() == []
+
+
+async def test_a_full_disk_costs_no_attempt_and_no_second_answer(
+    open_manager: Open,
+    extractor: Extractor,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """With a bank in files; that a full one would end the process is tested in ``experience/store``."""
+    setup, room = await open_manager(bank={"flush_seconds": 3600.0}), folder.ROOM
+    setup.start()
+    extractor.replies["distill"] = LESSON
+    extractor.after = {1: lambda: monkeypatch.setattr(folder, "ROOM", 2**60)}
+    with caplog.at_level(logging.WARNING, "verl_comprl.manager"):
+        for id in "abcd":
+            await setup.manager.report(EpisodeReport(make_request(id), guided=False))
+        await away_for(setup, 0.5)  # ten pauses: an episode has three attempts
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            await setup.manager.save(str(tmp_path / "checkpoint"))
+        metrics = await setup.manager.metrics()
+        assert (metrics["queue/depth"], metrics["bank/away"], failures(metrics)) == (4, 1, {})
+        monkeypatch.setattr(folder, "ROOM", room)
+        metrics = await setup.finished()
+    assert (metrics["distillations/written"], metrics["bank/size"], failures(metrics)) == (4, 4, {})
+    assert len(extractor.prompts) == 4
+    (warning,) = ours(caplog)
+    assert "the disk is full: " in warning.getMessage() and "make room on it" in warning.getMessage()
 
 
 async def test_the_next_outage_begins_with_a_short_pause_and_is_logged_whatever_the_last_one_ended_with(

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from verl_comprl.config.generate import YAML_FILE
 from verl_comprl.config.tree import ComprlConfig, RecordConfig
-from verl_comprl.experience import Add, BankConfig
+from verl_comprl.experience import Add, BankConfig, StoreUnavailable
+from verl_comprl.experience.store import folder as bank_folder
 from verl_comprl.experience.transfer.snapshot import read_snapshot
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP, Settling, Use
@@ -87,6 +88,18 @@ async def test_a_bank_is_opened_again_if_what_came_after_it_has_failed(
             await again()
     await again()
     assert titles(manager) == ["kept"]
+
+
+async def test_a_bank_on_a_full_disk_is_away_for_a_manager_that_begins_again(
+    open_manager: OpenManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error for which the guard waits, and counts no failure: ``trainer/test_manager_guard.py``."""
+    await write(await open_manager(KEPT), "kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(bank_folder, "ROOM", 2**60)
+        with pytest.raises(StoreUnavailable, match=f"the disk is full: .* {2**40} are needed"):
+            await open_manager(Opening(True, killed_in=1))
+    assert titles(await open_manager(Opening(True, killed_in=1))) == ["kept"]
 
 
 async def test_a_bank_whose_store_was_emptied_before_a_kill_is_that_of_the_checkpoint(

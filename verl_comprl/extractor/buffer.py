@@ -234,15 +234,19 @@ class TrainingBuffer:
         folder.mkdir(parents=True, exist_ok=True)
         # Copy uses and samples before the records. A record that is added meanwhile is harmless; a use or sample whose
         # record is missing from the file would fail after a restore.
+        uses, samples, failures = list(self._uses), list(self._samples), list(self._failures)
+        records = dict(self._records)
+        # A failure that came meanwhile may have replaced the oldest, and removed its record.
+        failures = [sample for sample in failures if sample.record_id in records]
         state = {
-            "uses": list(self._uses),
-            "samples": [asdict(sample) for sample in self._samples],
-            "failures": [asdict(sample) for sample in list(self._failures)],  # the oldest may be removed meanwhile
+            "uses": uses,
+            "samples": [asdict(sample) for sample in samples],
+            "failures": [asdict(sample) for sample in failures],
             "stale": self.stale,
             "dropped_failures": self.dropped_failures,
             "unreferenced": dict(self._unreferenced),
         }
-        write_records(folder / "records.parquet", list(self._records.values()))
+        write_records(folder / "records.parquet", list(records.values()))
         (folder / "samples.json").write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, folder: Path, *, rewards: bool = True) -> None:

@@ -22,7 +22,7 @@ import qdrant_edge as edge
 from verl_comprl.experience.schema import SCHEMA_VERSION, Experience
 from verl_comprl.experience.store.base import ExperienceStore, Hit, SearchRequest, check_vectors, stack_rows
 from verl_comprl.experience.store.errors import StoreError
-from verl_comprl.experience.store.folder import IDENTITY, check_adoptable, check_bank_folder, lock_bank
+from verl_comprl.experience.store.folder import IDENTITY, check_adoptable, check_bank_folder, check_room, lock_bank
 from verl_comprl.experience.store.payload import (
     KEYWORD_FIELDS,
     QUARANTINED,
@@ -84,13 +84,14 @@ class EmbeddedStore(ExperienceStore):
         Raises:
             StoreError: If the folder is in use, was built with another embedder or schema, cannot be read, does not
                 exist and must not be created, or holds other files than a bank's.
+            StoreUnavailable: If the disk is full. Every later change raises it, too; what is read needs no room.
         """
         folder = Path(path)
         if not (create and embedding):
             check_bank_folder(folder)
         store = cls(folder, embedding)
         try:
-            await store._call(store._writer, store._open_shard)
+            await store._write(store._open_shard)
         except BaseException:
             store._release()
             raise
@@ -179,13 +180,13 @@ class EmbeddedStore(ExperienceStore):
             await self._write(fresh.flush)
             await self._write(lambda: self._write_identity(number, identity))
         except BaseException:
-            await self._write(lambda: self._abandon(number, fresh))
+            await self._call(self._writer, lambda: self._abandon(number, fresh))
             raise
         async with switching or nullcontext():
             old, old_number = self._shard, self._shard_number
             self._shard, self._shard_number, self._params = fresh, number, None
             self.embedding, self.dimension = identity, identity["dimension"]
-        await self._write(lambda: self._discard(old_number, old))
+        await self._call(self._writer, lambda: self._discard(old_number, old))
 
     async def flush(self) -> None:
         await self._write(self._shard.flush)
@@ -194,7 +195,7 @@ class EmbeddedStore(ExperienceStore):
         if self._closed:
             return
         try:
-            await self._write(self._close_shard)
+            await self._call(self._writer, self._close_shard)
         finally:
             self._release()
 
@@ -208,8 +209,14 @@ class EmbeddedStore(ExperienceStore):
         return await self._call(self._reader, work)
 
     async def _write(self, work: Callable[[], T]) -> T:
+        """Do what may make the files larger, unless the disk is full."""
+
+        def with_room() -> T:
+            check_room(self._folder)
+            return work()
+
         try:
-            return await self._call(self._writer, work)
+            return await self._call(self._writer, with_room)
         finally:
             self._params = None
 
@@ -331,8 +338,11 @@ class EmbeddedStore(ExperienceStore):
         shutil.rmtree(self._shard_path(number), ignore_errors=True)
 
     def _close_shard(self) -> None:
-        self._shard.flush()
-        self._shard.close()
+        try:
+            check_room(self._folder)
+            self._shard.flush()
+        finally:  # needs no room: what was not flushed is in the engine's log
+            self._shard.close()
 
 
 def _ensure_indexes(shard: edge.EdgeShard) -> None:

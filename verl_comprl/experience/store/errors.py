@@ -6,7 +6,7 @@ class StoreError(RuntimeError):
 
 
 class StoreUnavailable(StoreError):
-    """The store's server cannot be reached, or takes no requests now: whatever was asked of it is not at fault."""
+    """The store cannot be reached, or takes no requests now, as with a full disk: what was asked is not at fault."""
 
 
 class StoreVanished(StoreUnavailable):

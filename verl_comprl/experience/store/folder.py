@@ -1,13 +1,21 @@
-"""Folders of banks in files: the lock of one, and which can become one."""
+"""Folders of banks in files: the lock of one, the room on its disk, and which can become one."""
 
+import shutil
 from pathlib import Path
 
-from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.errors import StoreError, StoreUnavailable
 from verl_comprl.folder_lock import FolderInUse, FolderLock, FolderLockError
 
 LOCK = "lock"
 IDENTITY = "bank.json"
 """File that makes a folder a bank: its schema, its embedder, its live shard."""
+ROOM = 256 * 2**20
+"""Bytes that must be free before the engine opens or changes a bank.
+
+It maps sparse files into memory: two of its log, and one each of payloads, vectors and quantised vectors, of 32 MiB,
+and indexes of some 20 MiB. Where the disk has nothing left for a hole in one, the kernel ends the process (SIGBUS).
+Writes fill the holes; on a tmpfs, opening does. The rest is for what others write between the look and the change.
+"""
 _OWN = {LOCK, f"{IDENTITY}.tmp", "address.json", "address.json.tmp"}
 
 
@@ -22,6 +30,17 @@ def lock_bank(folder: Path) -> FolderLock:
     except FolderLockError as error:
         hint = "" if isinstance(error, FolderInUse) else "; set comprl.bank.path to a folder on a local disk"
         raise StoreError(f"{error}{hint}") from error
+
+
+def check_room(folder: Path) -> None:
+    """Check that the engine can change the bank in ``folder``.
+
+    Raises:
+        StoreUnavailable: If its disk is full, or nearly so.
+    """
+    if (free := shutil.disk_usage(folder).free) < ROOM:
+        room = f"{free / 2**20:.0f} MiB are free, and {ROOM / 2**20:.0f} are needed"
+        raise StoreUnavailable(f"experience bank {folder}: the disk is full: {room}; make room on it")
 
 
 def check_bank_folder(folder: Path) -> None:
