@@ -217,7 +217,7 @@ def _equalities(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         pair = node.args[0], node.args[1]
     if pair and not any(isinstance(side, ast.Starred) for side in pair):
         calls = [any(isinstance(inner, ast.Call) for inner in ast.walk(side)) for side in pair]
-        yield pair[::-1] if calls == [False, True] else pair
+        yield (pair[1], pair[0]) if calls == [False, True] else pair
 
 
 def _name(node: ast.AST) -> str:

@@ -63,6 +63,18 @@ def test_a_twin_that_passes_counts_against_a_test_that_passes_only(
         assert grade_by(answers, order, task, monkeypatch) == Verdict(1, 3, 0)
 
 
+def test_a_twin_that_the_gold_patch_passes_too_counts_against_nothing(
+    instances: dict[str, Instance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changed assertion is in a branch that is not reached, for example."""
+    task = instances["chronos-2"]
+    everything, (first, *_) = set(task.FAIL_TO_PASS), task.FAIL_TO_PASS
+    for order in ORDERS:
+        passing = [everything if run is None or run.turn == 1 else set() for run in order]
+        assert grade_by([*passing, everything], order, task, monkeypatch).resolved
+        assert not grade_by([*passing, {first}], order, task, monkeypatch).resolved
+
+
 class Recording:
     """Passes on what a sandbox is asked, and keeps it."""
 
