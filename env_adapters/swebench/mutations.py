@@ -49,9 +49,17 @@ class Mutations:
         self._lines = [0]
         for line in self.data.splitlines(keepends=True):
             self._lines.append(self._lines[-1] + len(line))
-        self._literals = list(_constants(self.tree))
-        self._words = sorted({part for part in _PARTS.findall(source) if part[0].isalpha() and len(part) > 1})
-        self._counts = Counter(map(_value, self._literals))
+        literals = list(_constants(self.tree))
+        self._counts = Counter(map(_value, literals))
+        # By type; for None, which is alone of its type, those of all types.
+        self._literals: dict[type, list[ast.Constant]] = {type(None): literals}
+        for node in literals:
+            if node.value is not None:
+                self._literals.setdefault(type(node.value), []).append(node)
+        self._words: dict[tuple[bool, bool], list[str]] = {}
+        for part in sorted(set(_PARTS.findall(source))):
+            if part[0].isalpha() and len(part) > 1:
+                self._words.setdefault(_case(part), []).append(part)
         self._exceptions = set(_EXCEPTIONS)
         # By the text of a function: calls that return something, and what they are said to return.
         self._calls: dict[str, set[str]] = {}
@@ -72,7 +80,8 @@ class Mutations:
     def line(self, position: int) -> str:
         """Return the line of a position, without the spaces around it."""
         start = self.data.rfind(b"\n", 0, position) + 1
-        return self.data[start:].partition(b"\n")[0].decode().strip()
+        end = self.data.find(b"\n", position)
+        return self.data[start : end if end >= 0 else None].decode().strip()
 
     def text(self, node: Any) -> str:
         """Return a node's text."""
@@ -150,8 +159,7 @@ class Mutations:
             return self._edit(literal, self._other_literal(literal, random))
         said = self.text(wanted)
         others = self._results.get(self.text(given.func), set()) - {said} if isinstance(given, ast.Call) else set()
-        others = others or self._lines_of(*self._literals) or {"1"}
-        other = random.choice(sorted(others))
+        other = random.choice(sorted(others)) if others else self._another(None, random) or "1"
         if isinstance(wanted, _DISPLAYS) and other[:1] not in "[({":  # an empty list remains a list
             other = f"{said[0]}{other},{said[-1]}" if isinstance(wanted, ast.Tuple) else f"[{other}]"
         return self._edit(wanted, other)
@@ -163,11 +171,18 @@ class Mutations:
         """
         if isinstance(node.value, bool):
             return str(not node.value)
-        same = [other for other in self._literals if _value(other)[0] is type(node.value) or node.value is None]
-        others = sorted(self._lines_of(*(other for other in same if _value(other) != _value(node))))
-        if others and (self._counts[_value(node)] > 1 or node.value is None):
-            return random.choice(others)
-        return self._altered(node, random) or random.choice(others or ["1"])
+        if node.value is not None and self._counts[_value(node)] == 1:
+            return self._altered(node, random) or self._another(node.value, random) or "1"
+        return self._another(node.value, random) or self._altered(node, random) or "1"
+
+    def _another(self, value: object, random: Random) -> str:
+        """Return another literal of the file, or an empty text if there is none."""
+        known = self._literals.get(type(value), [])
+        for _ in range(20 if known else 0):
+            other = random.choice(known)
+            if other.value != value and self._lines_of(other):
+                return self.text(other)
+        return ""
 
     def _altered(self, node: ast.Constant, random: Random) -> str:
         """Return a literal that is not in the file: one word or digit is another. Empty if that cannot be had."""
@@ -190,7 +205,7 @@ class Mutations:
         """Return another word from the file, or the number with another first digit, which is far from it."""
         if part[0].isdigit():
             return random.choice("123456789") + part[1:]
-        others = [word for word in self._words if _case(word) == _case(part) and word != part]
+        others = self._words.get(_case(part))
         if words and others and len(part) > 1:
             return random.choice(others)
         letter = random.choice("abcdefghijklmnopqrstuvwxyz")

@@ -89,7 +89,9 @@ def _twin(mutations: Mutations, owner: str, function: _Function, draw: Draw, new
         Random(name).shuffle(edits)
         return edits[draw.turn % len(edits)]
     # A test without an assertion passes if nothing is raised.
-    start = mutations.start(function.body[0])
+    first = function.body[0]
+    decorators = getattr(first, "decorator_list", [])
+    start = mutations.start(decorators[0]) - len("@") if decorators else mutations.start(first)
     before = mutations.data[mutations.data.rfind(b"\n", 0, start) + 1 : start].decode()
     return Edit(start, start, f"{_RAISE}{';' if before.strip() else chr(10) + before}")
 

@@ -38,6 +38,7 @@ BODIES = (
     "self.assertEqual(3, len('abc'))",
     "if True: return\n        self.assertEqual(1, 1)",
     "'''Docstring.'''",
+    "@str\n        def inner():\n            return 1",
     "try:\n            int('x')\n        except ValueError:\n            return\n        self.fail()",
     "with pytest.raises(ValueError):\n            int('x')",
     "for n in (1, 2):\n            with self.subTest(n):\n                self.assertEqual(n, n)",
