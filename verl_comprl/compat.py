@@ -88,7 +88,6 @@ REQUIRED_SYMBOLS = {
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update": "evaluation with and without experience",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate": "a phase that the watchdog names",
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer.prepare_step": "a phase that the watchdog names",
-    "verl.trainer.ppo.v1:trainer_base": "its metrics backends",
     "verl.trainer.ppo.v1.trainer_base:Tracking": "given a config without secrets",
     "verl.trainer.ppo.v1.trainer_base:TRAINER_REGISTRY": "checked to have ours",
     "verl.trainer.ppo.v1.trainer_base:register_trainer": "makes our trainers selectable",

@@ -32,6 +32,7 @@ def completions(line: str, tmp_path: Path) -> list[str]:
     [
         ("comprl d", {"data", "doctor"}),
         ("comprl bank se", {"search", "serve"}),
+        ("comprl bank list --sort succ", {"success_rate", "successes"}),
         ("comprl data mini", {"minihack"}),
         ("comprl env play so", {"sokoban"}),
         ("comprl train arm=no", {"no_merge", "no_search_and_ask"}),

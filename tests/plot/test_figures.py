@@ -102,7 +102,7 @@ def test_captions_explain_what_is_faint(name: str, tmp_path: Path) -> None:
 def test_captions_of_evaluations_name_their_intervals_and_the_dashed_lines(tmp_path: Path) -> None:
     assert caption(tmp_path, {"complementary": 1, "baseline": 2}, 4, "evaluation") == (
         "Dashed: without experience, all episodes free. "
-        "Shaded, of a single run: 95 % Wilson interval over its episodes. Faint: each run."
+        "Shaded, of a single run: 95 % Wilson interval; episodes of one task that end alike are one. Faint: each run."
     )
 
 

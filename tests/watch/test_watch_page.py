@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,9 @@ STEPS = {
 }
 
 
-def shown(folder: Path, width: int) -> str:
+def shown(folder: Path, width: int, silent: float = 0) -> str:
     os.utime(folder / "metrics.jsonl")
-    run = WatchedRun(folder)
+    run = WatchedRun(folder, clock=lambda: time.time() + silent)
     run.refresh()
     output = io.StringIO()
     Console(file=output, width=width, markup=False).print(Page(run, hint="q quits"))
@@ -43,6 +44,12 @@ def shown(folder: Path, width: int) -> str:
 
 def row(page: str, name: str) -> list[str]:
     return next(line for line in page.splitlines() if line.strip().startswith(name)).split()
+
+
+def test_of_a_silent_run_no_time_is_told_that_it_will_take(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", STEPS)
+    assert " left" in shown(folder, 120)
+    assert " left" not in shown(folder, 120, silent=3600)
 
 
 def test_a_wide_page_has_it_all(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ class Drawing:
         if True in shaded:
             parts.append("Shaded: 95 % t-interval of the mean over runs.")
         if False in shaded:
-            parts.append("Shaded, of a single run: 95 % Wilson interval over its episodes.")
+            parts.append("Shaded, of a single run: 95 % Wilson interval; episodes of one task that end alike are one.")
         behind = {len(line.behind) for _, line in drawn}
         faint = ["each run"] * any(count > 1 for count in behind) + ["single steps of one run"] * (1 in behind)
         if faint:

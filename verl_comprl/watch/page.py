@@ -74,7 +74,7 @@ class Page:
         watched = self._watched
         step, total = watched.state.step, watched.total
         texts = [f"{_seconds(watched.seconds_per_step())} per step"] if step else []
-        if 0 < step < total:
+        if 0 < step < total and watched.is_running:
             texts.append(f"about {duration(watched.seconds_left())} left")
         if not total:
             return Text(" · ".join([f"step {step}", *texts]))

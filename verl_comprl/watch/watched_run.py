@@ -93,6 +93,11 @@ class WatchedRun:
             return f"silent for {duration(silence)}"
         return "running" if self.state.step else "starting"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is: a run that is silent or has ended has no time left that could be told."""
+        return self.status() == "running"
+
     def silence(self) -> float:
         """Return the seconds since the run has written a line."""
         files = (METRICS, EVENTS, TRAIN_LOG)

@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verl_comprl.cli.bank.read import Command
@@ -22,6 +22,13 @@ _WHERE = (
     "'tasks!=minihack' 'title~door'; operators: = != < <= > >= and ~ (text contains, ignoring case); put this last"
 )
 _BUILT_WITH = "the one the bank was built with"
+
+
+def _field_names(prefix: str, **_: Any) -> list[str]:
+    """Return the fields of entries, for the shell's completion."""
+    from verl_comprl.experience.transfer.query_language import FIELDS
+
+    return [name for name in FIELDS if name.startswith(prefix)]
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -51,11 +58,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
     listing = add("list", "list entries, oldest first")
     _add_where(listing)
-    listing.add_argument(
+    sort: Any = listing.add_argument(
         "--sort",
         metavar="FIELD",
         help="sort by a field, such as uses, success_rate or created_step: ascending, entries without a value last",
     )
+    sort.completer = _field_names
     listing.add_argument("--reverse", action="store_true", help="reverse the order")
     _add_limit(listing)
 

@@ -34,6 +34,8 @@ CHECKS: dict[str, Check] = {
     "plugin": _imported_when_run("installation", "check_plugin"),
     "verl": _imported_when_run("installation", "check_verl"),
     "inference": _imported_when_run("installation", "check_inference"),
+    # Before a Ray is started and models are looked for: a mistyped key is found at once.
+    "settings": _imported_when_run("run_settings", "check_settings"),
     "device": _imported_when_run("machine", "check_device"),
     "flash-attn": _imported_when_run("installation", "check_flash_attn"),
     "disk": _imported_when_run("machine", "check_disk"),
@@ -48,7 +50,6 @@ CHECKS: dict[str, Check] = {
     "data": _imported_when_run("environments", "check_data"),
     "environments": _imported_when_run("environments", "check_environments"),
     "sandbox": _imported_when_run("environments", "check_sandbox"),
-    "settings": _imported_when_run("run_settings", "check_settings"),
     "folder": _imported_when_run("run_settings", "check_run_folder"),
     "slots": _imported_when_run("run_settings", "check_slots"),
 }
