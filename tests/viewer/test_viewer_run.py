@@ -111,6 +111,24 @@ def test_the_heading_has_models_and_size(made: Path) -> None:
     assert facts["actor"] == "Qwen2.5-1.5B-Instruct" and facts["prompts per step"] == 3 and facts["steps"] == 6
 
 
+@pytest.mark.parametrize(
+    ("comprl", "extractor"),
+    [
+        ("{arm: complementary}", "Qwen3-0.6B"),
+        ("{arm: baseline, experience: false}", None),
+        ("{extractor: {backend: endpoint, endpoint: {model: org/large}}}", "large"),
+        ("{extractor: {backend: actor}}", "Qwen2.5-1.5B-Instruct"),
+    ],
+)
+def test_the_heading_names_the_extractor_that_the_run_has(
+    made: Path, tmp_path: Path, comprl: str, extractor: str | None
+) -> None:
+    shutil.copy(made / "metrics.jsonl", tmp_path)
+    config = (made / "config.yaml").read_text().replace("{arm: complementary}", comprl)
+    (tmp_path / "config.yaml").write_text(config)
+    assert dict(collect(tmp_path)["r"]["facts"]).get("extractor") == extractor
+
+
 def test_intervals_of_training_are_those_of_its_prompts(made: Path) -> None:
     curve = collect(made)["r"]["curves"][0]
     assert curve["title"] == "Success in training" and curve["note"] == "each step, 95 % intervals"

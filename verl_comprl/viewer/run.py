@@ -25,6 +25,9 @@ FACTS = {
 }
 """Settings in a run's heading, by their labels."""
 
+FROZEN = {"endpoint": "comprl.extractor.endpoint.model", "actor": "actor_rollout_ref.model.path"}
+"""Settings that name the extractor's model where it is none of the run's own, by back end."""
+
 _PATHS = ("actor", "extractor")
 
 LARGE = 32 * 2**20
@@ -111,11 +114,18 @@ def _facts(folder: Path) -> list[tuple[str, Any]]:
         config = read_settings(folder / SETTINGS)
     except (OSError, ValueError):
         return []
+    paths = FACTS | {"extractor": FROZEN.get(_setting(config, "comprl.extractor.backend"), FACTS["extractor"])}
+    if _setting(config, "comprl.experience") is False:  # its model is in the file all the same, and never started
+        del paths["extractor"]
     found = []
-    for label, path in FACTS.items():
-        value: Any = config
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+    for label, path in paths.items():
+        value = _setting(config, path)
         if value is not None and value != "":
             found.append((label, Path(str(value)).name if label in _PATHS else value))
     return found
+
+
+def _setting(config: Any, path: str) -> Any:
+    for key in path.split("."):
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
