@@ -232,6 +232,33 @@ def test_the_list_of_an_entry_holds_the_episodes_that_it_guided(browser: Tab, ma
     counts(browser, f"{count} episodes")
 
 
+def test_a_question_carries_loss_though_no_room_was_left_for_its_answer(
+    browser: Tab, made: Path, tmp_path: Path
+) -> None:
+    """The output ends with it, in the second turn; of another episode it is not among the spans that carry loss."""
+    asked, masked = [
+        item for item in RunRecord(made).episodes() if item["tool_calls"] and item["turns"][1]["questions"]
+    ][:2]
+
+    def cut(item: Record) -> Record:
+        if item["id"] not in (asked["id"], masked["id"]):
+            return item
+        first, second, *_ = item["turns"]
+        spans = item["loss_spans"][:2]
+        unfinished = {key: second[key] for key in ("observation", "questions")}
+        item |= {"turns": [first], "unfinished": unfinished, "output": item["output"][: spans[1][1]]}
+        return item | {"loss_spans": spans[: 2 if item["id"] == asked["id"] else 1]}
+
+    folder = tmp_path / "run"
+    copy_changed(made, folder, "*.jsonl", dict)
+    copy_changed(made, folder, "episodes/*", cut)
+    page = view(folder)
+    for episode, marked in ((asked, [asked["turns"][1]["questions"][0]["query"]]), (masked, [])):
+        show(browser, page, f"#0/episodes/{episode['id']}", ".detail .question")
+        assert texts(browser, ".question .loss") == marked
+        assert [text.split("\n")[0] for text in texts(browser, ".turn .gutter")][:2] == ["1", "…"]
+
+
 def test_a_call_that_was_trained_on_still_says_that_it_could_not_be_parsed(
     browser: Tab, made: Path, tmp_path: Path
 ) -> None:

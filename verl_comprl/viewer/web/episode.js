@@ -36,35 +36,40 @@ function within(text, inner, name) {
   return at < 0 ? [] : [[at, at + inner.length, name]];
 }
 
-// The part of each response that carries loss, found in the output one after the other.
-function carried(record) {
+// What of each turn carries loss, its response being found in the output one after the other: the parts of the response,
+// and whether the questions before it do, which the actor wrote in another form.
+function carried(turns, record) {
   const spans = lossOf(record);
   const output = record.output ?? "";
   let from = 0;
-  return (record.turns ?? []).map(({ response }) => {
-    const at = output.indexOf(response, from);
-    if (at < 0 || !response) return null;
-    from = at + response.length;
-    return spans.map(([start, end]) => [Math.max(start, at) - at, Math.min(end, from) - at, "loss"]).filter(([start, end]) => end > start);
+  return turns.map(({ response }) => {
+    const after = from;
+    const at = response == null ? output.length : output.indexOf(response, from);
+    if (at < 0 || response === "") return {};
+    from = at + (response?.length ?? 0);
+    return {
+      asked: spans.some(([start, end]) => start >= after && end <= at),
+      parts: spans.map(([start, end]) => [Math.max(start, at) - at, Math.min(end, from) - at, "loss"]).filter(([start, end]) => end > start),
+    };
   });
 }
 
-function Question({ question }) {
-  return html`<div class="question"><p><span class="label">asked</span><span class="text">${question.query}</span></p>
+function Question({ question, loss }) {
+  return html`<div class="question"><p><span class="label">asked</span><span class="text"><span class=${loss ? "loss" : ""}>${question.query}</span></span></p>
     <p><span class="label">${question.status === "answered" ? "answer" : question.status}</span><span class="text">${question.answer}</span></p>
     <p class="small">${question.entry && html`from <${EntryLink} id=${question.entry} />`}${question.call && html` · <${CallLink} id=${question.call}>the extractor's call<//>`}</p>
   </div>`;
 }
 
 function Turn({ turn, number, loss }) {
-  const parts = loss ? split(turn.response, loss) : [{ text: turn.response ?? "", name: "" }];
+  const parts = loss.parts ? split(turn.response ?? "", loss.parts) : [{ text: turn.response ?? "", name: "" }];
   return html`<li class="turn"><div class="gutter">${number}</div><div class="content">
     ${turn.observation && html`<pre class="observation">${turn.observation}</pre>`}
-    ${(turn.questions ?? []).map((question) => html`<${Question} question=${question} />`)}
+    ${(turn.questions ?? []).map((question) => html`<${Question} question=${question} loss=${loss.asked} />`)}
     ${turn.response != null && html`<pre class="response">${parts.map(({ text, name }) => html`<span class=${name}>${text}</span>`)}</pre>
     <div class="marks">${turn.valid === false && html`<span class="badge bad">action refused</span>`}${
       turn.reward ? html`<span class="badge">reward ${turn.reward}</span>` : ""}${
-      loss?.length === 0 ? html`<span class="badge">no loss</span>` : ""}</div>`}
+      loss.parts?.length === 0 ? html`<span class="badge">no loss</span>` : ""}</div>`}
   </div></li>`;
 }
 
@@ -95,8 +100,7 @@ export function Episode({ row }) {
     ${record.guide && html`<${Guide} guide=${record.guide} />`}
     <p class="how small"><span class="loss">Underlined</span> is what the actor wrote and what carries loss.</p>
     <ol class="turns">
-      ${withLoss(record).map(([turn, loss], index) => html`<${Turn} turn=${turn} number=${index + 1} loss=${loss} />`)}
-      ${record.unfinished && html`<${Turn} turn=${record.unfinished} number="…" />`}
+      ${withLoss(record).map(([turn, loss], index) => html`<${Turn} turn=${turn} number=${turn === record.unfinished ? "…" : index + 1} loss=${loss} />`)}
       ${record.final_observation && html`<li class="turn"><div class="gutter"><${Outcome} success=${value("success")} /></div>
         <div class="content"><pre class="observation">${record.final_observation}</pre></div></li>`}
     </ol>
@@ -114,8 +118,9 @@ export function Episode({ row }) {
 }
 
 const withLoss = (record) => {
-  const loss = record.output == null ? [] : carried(record);
-  return (record.turns ?? []).map((turn, index) => [turn, loss[index]]);
+  const turns = [...(record.turns ?? []), record.unfinished].filter(Boolean);
+  const loss = carried(turns, record);
+  return turns.map((turn, index) => [turn, loss[index]]);
 };
 
 function Guide({ guide }) {
