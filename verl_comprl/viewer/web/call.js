@@ -3,6 +3,16 @@
 import { EntryLink, EpisodeLink, Facts, Many, Problem, Section, html, number, signed, useAsync } from "viewer/parts";
 import { usePane } from "viewer/route";
 
+// Columns of the updates that trained a call.
+const TRAINING = {
+  update: "Number of the extractor's update, from 1",
+  step: "Step of the actor in which the update took place",
+  reward: "Mean reward of the episodes that used it and ended in the same step, or that of an answer that could not be parsed",
+  weight: "w of the paper's Eq. 7: (1 + times it was trained on before) to the power of −comprl.extractor.alpha; "
+    + "0 if the last time was too recent, or if the update had no other call of its purpose to compare it with",
+  advantage: "Weight times (reward − mean reward of the update's calls of the same purpose); above 0, the like of it becomes more probable",
+};
+
 export function Rewards({ row }) {
   const { run } = usePane();
   const { value: call, error } = useAsync(() => run.calls.detail(row), [run, row]);
@@ -11,9 +21,10 @@ export function Rewards({ row }) {
   const unused = call.reward != null ? `It could not be parsed: reward ${signed(call.reward, 1)}.`
     : !trainings.length && "What it wrote was not used by a training episode that counts.";
   return html`${uses.length === 0 && unused && html`<p class="faint">${unused}</p>`}
-    ${uses.length > 0 && html`<${Many} items=${uses} first=${6} render=${(use) => html`<span class="line"><span class=${`reward ${use.reward > 0 ? "good" : "bad"}`}>${signed(use.reward, 1)}</span>
+    ${uses.length > 0 && html`<p class="small">+1: an episode that used it succeeded, −1: it failed; with comprl.extractor.utility=relative, less the mean of the prompt's free half.</p>
+      <${Many} items=${uses} first=${6} render=${(use) => html`<span class="line"><span class=${`reward ${use.reward > 0 ? "good" : "bad"}`}>${signed(use.reward, 1)}</span>
       <${EpisodeLink} id=${use.episode} />${use.judged ? html`<small>critic ${use.judged}</small>` : ""}</span>`} />`}
-    ${trainings.length > 0 && html`<table class="trainings"><thead><tr><th>update</th><th>step</th><th>reward</th><th>weight</th><th>advantage</th></tr></thead>
+    ${trainings.length > 0 && html`<table class="trainings"><thead><tr>${Object.entries(TRAINING).map(([name, hint]) => html`<th title=${hint}>${name}</th>`)}</tr></thead>
       <tbody>${trainings.map((item) => html`<tr><td>${item.update}</td><td>${item.step}</td><td>${signed(item.reward)}</td><td>${item.weight?.toFixed(2)}</td><td>${signed(item.advantage)}</td></tr>`)}</tbody></table>`}`;
 }
 
