@@ -40,7 +40,7 @@ export function Browser({ table, noun, missing = noun, note, columns, filters, m
           ${options.map(([value, text]) => html`<option value=${value} selected=${query[key] === String(value)}>${text}</option>`)}
         </select>` : query[key] && html`<button class="chip" key=${key} onClick=${() => change({ [key]: "" })}
           title="Remove this filter">${label} ${query[key]} ×</button>`)}
-        <select class="sorting" aria-label="Sort" value=${sort} onChange=${(event) => change({ sort: event.target.value })}>
+        <select class=${`sorting ${sort === order ? "" : "active"}`} aria-label="Sort" value=${sort} onChange=${(event) => change({ sort: event.target.value })}>
           ${columns.flatMap(({ key, label }) => [["down", "↓"], ["up", "↑"]].map(([way, arrow]) =>
             html`<option value=${`${key} ${way}`} selected=${sort === `${key} ${way}`}>${label} ${arrow}</option>`))}
         </select>
