@@ -109,6 +109,7 @@ def test_an_episode_shows_experience_questions_and_what_carries_loss(browser: Ta
     facts = [text.split("\n") for text in texts(browser, ".detail .facts div")]
     assert ["weights", str(guided["weight_versions"][0])] in facts and len({*guided["weight_versions"]}) == 1
     assert texts(browser, ".response .loss") == [turn["response"] for turn in guided["turns"]]
+    assert texts(browser, ".question .loss") == [question["query"] for question in asked]
     browser.evaluate("document.querySelectorAll('.detail details').forEach(item => { item.open = true; })")
     marked = browser.evaluate("[...document.querySelectorAll('.raw .loss')].map(item => item.textContent)")
     assert marked == [guided["output"][start:end] for start, end in guided["loss_spans"]]
@@ -200,7 +201,7 @@ def test_rankings_tell_entries_of_one_title_apart(browser: Tab, page: Path, made
 def test_a_narrow_list_cuts_the_tasks_and_not_how_often_an_entry_was_used(browser: Tab, page: Path) -> None:
     show(browser, page, "#0/bank", ".list .row small")
     used = [text for text in texts(browser, ".list .row .main small") if "%" in text]
-    form = re.compile(r"(added|updated|merged)( in step \d+)?( · \w+)? · \d+ % of \d+ · \S+(, \S+)*")
+    form = re.compile(r"\d+ % of \d+ · (added|updated|made by a merge)( in step \d+)?( · [\w ]+)? · \S+(, \S+)*")
     assert used and all(map(form.fullmatch, used)), used[:3]
 
 
@@ -242,6 +243,18 @@ def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:
     assert browser.evaluate("document.querySelectorAll('.pane')[0].querySelector('.detail')") is None
     click(browser, "[aria-label='Close this side']")
     browser.wait("document.querySelectorAll('.pane').length === 1")
+
+
+def test_two_sides_in_a_narrow_window_show_what_is_filtered_and_how_to_undo_it(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank?kind=updated&sort=uses+down|1/bank", ".pane:nth-child(2) .list .row")
+    browser.size(390, 800)
+    shown = "[...document.querySelectorAll('.bar select')].filter(item => item.checkVisibility())"
+    browser.wait(f"{shown}.length === 2")
+    assert browser.evaluate(f"{shown}.map(item => item.ariaLabel)") == ["Origin", "Sort"]
+    assert browser.evaluate(f"{shown}.every(item => item.getBoundingClientRect().right <= 390)")
+    choose(browser, "Origin", "")
+    choose(browser, "Sort", "gain down")
+    browser.wait(f"{shown}.length === 0")
 
 
 def test_a_second_side_keeps_the_colours(browser: Tab, page: Path) -> None:

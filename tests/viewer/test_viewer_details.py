@@ -94,13 +94,36 @@ def test_the_entries_can_be_filtered(browser: Tab, page: Path, made: Path, entri
     chosen: dict[tuple[str, str], Callable[[Record], bool]] = {
         ("Origin", "added"): lambda item: item["entry"] not in kinds,
         ("Origin", "updated"): lambda item: kinds.get(item["entry"]) == "updated",
-        ("State", "present"): lambda item: item["entry"] not in fates,
-        ("State", "merged"): lambda item: fates.get(item["entry"]) == "merged",
+        ("At the end", "present"): lambda item: item["entry"] not in fates,
+        ("At the end", "merged"): lambda item: fates.get(item["entry"]) == "merged",
         ("Use", "0"): lambda item: uses[item["entry"]] == 0,
         ("Use", "5"): lambda item: uses[item["entry"]] >= 5,
         ("Task", task): lambda item: task in item["tasks"],
     }
     filters_keep(browser, page, "bank", "entries", entries, chosen)
+
+
+def test_an_entry_that_a_merge_made_and_another_replaced_says_which_is_which(
+    browser: Tab, page: Path, entries: list[Record]
+) -> None:
+    parents = {parent: item for item in entries if item["event"] == "merged" for parent in item["parents"]}
+    entry, away = next((item, parents[item["entry"]]) for item in entries if item["entry"] in parents)
+    show(browser, page, f"#0/bank/{entry['entry']}", ".list .row.chosen")
+    gone = f"added in step {entry['step']} · merged into another"
+    assert gone in texts(browser, ".list .row.chosen small")[0]
+    assert texts(browser, ".detail header p")[0].startswith(f"{gone} in step {away['step']} · ")
+    show(browser, page, f"#0/bank/{away['entry']}", ".list .row.chosen")
+    made = f"made by a merge in step {away['step']} · "
+    assert made in texts(browser, ".list .row.chosen small")[0]
+    assert texts(browser, ".detail header p")[0].startswith(f"{made}still in the bank · ")
+
+
+def test_what_was_trained_on_says_what_its_numbers_mean(browser: Tab, page: Path, calls: list[Record]) -> None:
+    call = next(call for call in calls if call["uses"] and call["trainings"])
+    show(browser, page, f"#0/extractor/{call['call']}", ".detail .trainings")
+    assert "+1: an episode that used it succeeded, −1: it failed" in texts(browser, ".detail .section")[0]
+    hints = browser.evaluate("[...document.querySelectorAll('.trainings th')].map(item => item.title)")
+    assert len(hints) == 5 and all(hints) and "Eq. 7" in hints[3]
 
 
 def test_the_calls_can_be_filtered(browser: Tab, page: Path, calls: list[Record]) -> None:

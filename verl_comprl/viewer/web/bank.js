@@ -4,11 +4,8 @@ import { useMemo } from "preact/hooks";
 import { Browser } from "viewer/browser";
 import { Chart } from "viewer/charts";
 import { Entry } from "viewer/entry";
-import { Compared, Gain, html, number, percent, points } from "viewer/parts";
+import { Compared, FATES, Gain, ORIGINS, html, number, origin, percent, points } from "viewer/parts";
 import { usePane } from "viewer/route";
-
-const FATES = { present: "in the bank", quarantined: "quarantined", replaced: "replaced by an update", merged: "merged",
-  discarded: "discarded", evicted: "evicted" };
 
 const alive = ({ step, gone }, row, at) => (step[row] ?? 0) <= at && (gone[row] == null || gone[row] > at);
 
@@ -53,8 +50,8 @@ export function Bank() {
     { key: "title", label: "title", value: of("title") },
   ];
   const filters = [
-    { key: "kind", label: "Origin", options: ["added", "updated", "merged", "given"].map((kind) => [kind, kind]), test: (row, kind) => columns.kind[row] === kind },
-    { key: "fate", label: "State", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
+    { key: "kind", label: "Origin", options: Object.entries(ORIGINS), test: (row, kind) => columns.kind[row] === kind },
+    { key: "fate", label: "At the end", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
     { key: "uses", label: "Use", options: [["0", "never used"], ["1", "used"], ["5", "used 5 times or more"], ["20", "used 20 times or more"]],
       test: (row, least) => (least === "0" ? columns.uses[row] === 0 : columns.uses[row] >= Number(least)) },
     { key: "at", label: "at step", test: (row, at) => alive(columns, row, Number(at)) },
@@ -63,9 +60,8 @@ export function Bank() {
   return html`<${Browser} table=${entries} noun="entries" columns=${show} filters=${filters} order="gain down"
     names=${(row) => `${columns.title[row]} ${columns.id[row]}`}
     main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${columns.title[row] || "(no title)"}</span>
-      <small>${columns.kind[row]}${columns.step[row] == null ? "" : ` in step ${columns.step[row]}`}${
-        columns.fate[row] === "present" ? "" : ` · ${columns.fate[row]}`}${
-        columns.rate[row] == null ? "" : ` · ${percent(columns.rate[row])} of ${number(columns.uses[row])}`} · ${
+      <small>${columns.rate[row] == null ? "" : `${percent(columns.rate[row])} of ${number(columns.uses[row])} · `}${origin(columns, row)}${
+        columns.fate[row] === "present" ? "" : ` · ${FATES[columns.fate[row]] ?? columns.fate[row]}`} · ${
         columns.tasks[row].join(", ")}</small>`}
     top=${curve && html`<div class="timeline"><${Chart} curve=${curve} steps=${steps} height=${96}
       pick=${(step) => replace((now) => ({ ...now, query: { ...now.query, at: String(step) } }))} /></div>`}

@@ -1,6 +1,6 @@
 // One entry: its text, where it comes from and what became of it, what it was worth, and the episodes that read it.
 
-import { CallLink, Compared, EntryLink, EpisodeLink, Facts, Gain, Link, Many, Outcome, Problem, Section, html, number, percent, points, useAsync } from "viewer/parts";
+import { CallLink, Compared, EntryLink, EpisodeLink, FATES, Facts, Gain, Link, Many, Outcome, Problem, Section, html, number, origin, percent, points, useAsync } from "viewer/parts";
 import { Rewards } from "viewer/call";
 import { usePane } from "viewer/route";
 
@@ -11,13 +11,13 @@ const FREE = "For each episode that it guided, the success of the free half of i
 // Ancestors (or descendants) as an indented list, each entry once.
 function Kin({ row, next, seen = new Set([row]), depth = 0 }) {
   const { run } = usePane();
-  const { id, kind, step } = run.entries.columns;
+  const { id } = run.entries.columns;
   const rows = (next(row) ?? []).filter((other) => !seen.has(other));
   rows.forEach((other) => seen.add(other));
   if (!rows.length) return null;
   if (depth === DEPTH) return html`<ul class="kin"><li class="faint">and further</li></ul>`;
   return html`<ul class="kin">${rows.slice(0, 30).map((other) => html`<li key=${other}>
-    <div class="line"><${EntryLink} id=${id[other]} /><small>${kind[other]} in step ${step[other] ?? "–"}</small><${Gain} of=${run.entries} row=${other} /></div>
+    <div class="line"><${EntryLink} id=${id[other]} /><small>${origin(run.entries.columns, other)}</small><${Gain} of=${run.entries} row=${other} /></div>
     <${Kin} row=${other} next=${next} seen=${seen} depth=${depth + 1} /></li>`)}
     ${rows.length > 30 && html`<li class="faint">and ${rows.length - 30} more</li>`}</ul>`;
 }
@@ -39,8 +39,7 @@ export function Entry({ row }) {
   const uses = value("uses");
   const call = run.calls.rowOf.get(detail?.call);
   return html`<header><h2>${value("title") || "(no title)"}</h2>
-      <p class="faint">${value("kind")}${value("step") == null ? "" : ` in step ${value("step")}`} · ${
-        fate === "present" ? "in the bank" : `${fate}${value("gone") == null ? "" : ` in step ${value("gone")}`}`} · ${value("tasks").join(", ")}</p></header>
+      <p class="faint">${origin(columns, row)} · ${FATES[fate] ?? fate}${value("gone") == null ? "" : ` in step ${value("gone")}`} · ${value("tasks").join(", ")}</p></header>
     ${error ? html`<${Problem} error=${error} />` : html`<div class="text lesson">${detail?.content ?? "…"}</div>`}
     ${detail && html`
     <section class="worth">

@@ -19,6 +19,14 @@ export const points = (value) => {
   return whole == null ? "–" : (whole < 0 ? "−" : whole > 0 ? "+" : "") + Math.abs(whole);
 };
 
+// What became of an entry by the end of the run, or until now, by its name in the table.
+export const FATES = { present: "still in the bank", quarantined: "quarantined", replaced: "replaced by an update",
+  merged: "merged into another", discarded: "discarded", evicted: "evicted" };
+export const ORIGINS = { added: "added", updated: "updated", merged: "made by a merge", given: "given" };
+
+// How an entry came to be.
+export const origin = ({ kind, step }, row) => `${ORIGINS[kind[row]]}${step[row] == null ? "" : ` in step ${step[row]}`}`;
+
 export function Link({ to, children, ...rest }) {
   const { link } = usePane();
   return html`<a href=${link(to)} ...${rest}>${children}</a>`;
