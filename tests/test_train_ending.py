@@ -31,7 +31,7 @@ def test_bank_and_metrics_are_both_ended_though_one_of_them_fails(monkeypatch, b
     trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=lambda: end("close"), logger=logger)
     trainer.total_training_steps = 40
     run = object.__new__(training.Training)
-    run.config = OmegaConf.create({"trainer": {"val_only": True}})
+    run._given = run.config = OmegaConf.create({"trainer": {"val_only": True}})
     run.trainer, run.agent_loops = trainer, object()
     with pytest.raises(OSError, match=broken):
         run.run(SimpleNamespace(phase=phase, announce=print), guided_fraction=None, on_start=begun.append)
@@ -43,7 +43,7 @@ def ending_run(finish):
     logger = SimpleNamespace(finish=finish)
     trainer = SimpleNamespace(init=dict, fit=lambda _: None, close=dict, logger=logger, total_training_steps=1)
     run = object.__new__(training.Training)
-    run.config = OmegaConf.create({"trainer": {"val_only": True, "logger": ["console", "wandb"]}})
+    run._given = run.config = OmegaConf.create({"trainer": {"val_only": True, "logger": ["console", "wandb"]}})
     run.trainer, run.agent_loops = trainer, object()
     said = []
     display = SimpleNamespace(phase=lambda *_: nullcontext(), announce=said.append)
