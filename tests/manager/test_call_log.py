@@ -117,16 +117,21 @@ async def test_a_merge(running: Setup, extractor: Extractor, tmp_path: Path) -> 
     ids = await running.seed("one", "two", "three")
     merge = {"operation": "merge", "ids": [1, 2], "title": "both", "content": "together"}
     extractor.replies["merge"] = answered(merge, {"operation": "discard", "ids": [3]})
+    await running.manager.collect(4)
     await running.manager.merge()
     await merged(running)
-    ((call,),) = (await recorded(running, tmp_path)).values()
+    ((step, (call,)),) = (await recorded(running, tmp_path)).items()
     (left,) = running.bank.entries()
+    assert (step, call["step"]) == (99, 4), (
+        "in the file of the step that is closed after it, with the step of its entry"
+    )
     assert (call["kind"], call["entries"], sorted(call["removed"])) == ("merge", [left.id], sorted(ids))
     assert sorted(call["listed"]) == sorted(ids) and call["episode"] is None
     events = bank_events(tmp_path)
     assert {event["event"] for event in events} >= {"merged", "removed"}
     assert all(event.keys() == run_folder_page.bank_event(event["event"]) for event in events)
     assert {tuple(event["tasks"]) for event in events if event["event"] in ("written", "merged")} == {left.tasks}
+    assert {event["step"] for event in events if event["event"] in ("merged", "removed")} == {left.created_step} == {4}
     reasons = {event["entry"]: event["reason"] for event in events if event["event"] == "removed"}
     parents = set(left.parents)
     assert reasons == {id: "replaced" if id in parents else "discarded" for id in ids} and len(parents) == 2

@@ -16,7 +16,7 @@ from verl_comprl.experience.updates.planning import ApplyReport
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.calls import Transcript
 from verl_comprl.extractor.credit import Use
-from verl_comprl.extractor.generation_record import GenerationRecord
+from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 from verl_comprl.record.writer import RecordWriter
 
 CLOSE_SECONDS = 60.0
@@ -69,6 +69,8 @@ class CallLog:
         if transcript is None:
             return
         sent, sampled = transcript.tokens
+        # The step of what it wrote, whatever step is open by now. An answer belongs to an episode of the open one.
+        own = {} if record.kind is CallKind.ANSWER else {"step": record.created_step}
         self._note(
             "call",
             record.id,
@@ -87,6 +89,7 @@ class CallLog:
             tokens={"prompt": sent, "response": sampled},
             at=time.time(),
             **{name: details.get(name) for name in ("episode", "query", "entry", "text")},
+            **own,
         )
 
     def used(self, use: Use, reward: float) -> None:
@@ -103,10 +106,13 @@ class CallLog:
                 self._note("trained", record.id, update=update, reward=reward, weight=weight, advantage=advantage)
 
     def flush(self, step: int) -> None:
-        """Write the events since the last time into the file of ``step``, without waiting for it."""
+        """Write the events since the last time into the file of ``step``, without waiting for it.
+
+        It is also the step of those that have none of their own.
+        """
         events, self._events = self._events, []
         if self.writer and events:
-            self.writer.write(step, [event | {"step": step} for event in events], len(events))
+            self.writer.write(step, [{"step": step} | event for event in events], len(events))
 
     def close(self, step: int) -> None:
         """Write the rest and wait for it."""

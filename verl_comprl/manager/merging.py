@@ -34,7 +34,7 @@ class MergePass:
     commit: ReadWriteLock
     """Its read side is held while an answer changes bank and buffer together."""
     step: Callable[[], int]
-    """Returns the current actor step."""
+    """Returns the last actor step that was closed: a pass runs between two, and is counted to the first."""
     note: Note
     journal: Journal
     fail: Callable[[str, Exception], None]
@@ -96,11 +96,11 @@ class MergePass:
                 listed=ids,
                 task="",
                 environment="",
-                step=self.step(),
+                step=record.created_step,
                 weight_version=record.weight_version,
             )
             written = [entry for id in report.new_ids if (entry := self.bank.get(id))]
             self.journal.merged(written)
-            self.journal.removed(report, written, step=self.step(), call=record.id)
+            self.journal.removed(report, written, step=record.created_step, call=record.id)
             self.note(answer, record, report, listed=ids)
         return list(report.surviving_ids[-self.config.merge.chunk :])
