@@ -106,3 +106,29 @@ def test_an_entry_that_was_given_to_the_run_has_the_text_that_was_read() -> None
     entries.read_events([read("z", "p_0", True)])
     row = rows(entries)["z"]
     assert (row["kind"], row["title"], row["content"], row["step"]) == ("given", "title z", "text z", None)
+
+
+def test_copies_of_a_text_are_compared_together() -> None:
+    entries = Entries()
+    entries.read_events(
+        [
+            *(written(id, 1, title="one", content="text") for id in "abc"),
+            written("other", 1, title="one"),
+            written("d", 2, ("a",)),
+            read("a", "p_0", True),
+            read("a", "q_0", True),
+            read("b", "p_1", False),
+            read("c", "q_1", True, asked=True),
+            read("unread", "p_2", True, text=""),
+            read("neither", "p_3", True, text=""),
+        ]
+    )
+    found = rows(entries, {"p": Tally(4, 1), "q": Tally(4, 3)})
+    assert [found[id]["gain_low"] for id in "abc"] == [None] * 3, "too few uses of each"
+    (copies,) = entries.copies()
+    order = [*found]
+    assert [order[row] for row in copies["rows"]] == ["b", "c", "a"], "those in the bank first"
+    together = copies["columns"] | copies["details"]
+    assert (together["uses"], together["matched"], together["rate"]) == (3, 3, 2 / 3)
+    assert (together["free"], together["free_count"]) == ((0.25 + 0.75 + 0.25) / 3, 8)
+    assert together["gain_low"] < together["gain"] == 2 / 3 - 1.25 / 3 < together["gain_high"]

@@ -32,7 +32,10 @@ def episodes() -> dict[str, Record]:
 
 @pytest.fixture(scope="module")
 def entries(episodes: dict[str, Record]) -> list[Record]:
-    """The events that wrote the entries which guided three episodes or more, with what the entries were worth."""
+    """For each text that guided three episodes or more, an event that wrote it, with what its copies were worth.
+
+    The event is that of the first copy that is still in the bank, or of the first of all.
+    """
     free: dict[str, list[bool]] = defaultdict(list)
     guided: dict[str, list[Record]] = defaultdict(list)
     for episode in episodes.values():
@@ -40,8 +43,20 @@ def entries(episodes: dict[str, Record]) -> list[Record]:
             guided[episode["guide"]["entry"]].append(episode)
         elif episode["kind"] == "training":
             free[episode["prompt"]].append(episode["outcome"]["success"])
-    written = written_entries(RUN)
-    return [event | worth(guided[id], free) for id, event in written.items() if len(guided[id]) >= 3]
+    texts: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for event in written_entries(RUN).values():
+        texts[event["title"], event["content"]].append(event)
+    gone = {event["entry"] for event in RunRecord(RUN).events() if event["event"] in ("removed", "quarantined")}
+    found = []
+    for copies in texts.values():
+        shown = min(copies, key=lambda event: event["entry"] in gone)
+        reads = [episode for event in copies for episode in guided[event["entry"]]]
+        if len(reads) >= 3:
+            own = guided[shown["entry"]]
+            alone = worth(own, free) if own else None
+            found.append(shown | worth(reads, free) | {"copies": len(copies), "alone": alone})
+    order = [*written_entries(RUN)]
+    return sorted(found, key=lambda event: order.index(event["entry"]))
 
 
 def worth(guided: list[Record], free: dict[str, list[bool]]) -> Record:
@@ -94,15 +109,18 @@ def ranking_shows(browser: Tab, title: str, ranking: list[Record]) -> None:
     assert texts(browser, f"{card} .ranking a") == [entry["title"] for entry in ranking]
     assert texts(browser, f"{card} .content") == [entry["content"] for entry in ranking]
     origins = [f"{'updated' if entry['parents'] else 'added'} in step {entry['step']}" for entry in ranking]
-    uses = [f"{entry['uses']} uses" for entry in ranking]
-    assert texts(browser, f"{card} small") == [" · ".join(pair) for pair in zip(origins, uses, strict=True)]
+    copies = [f" of {entry['copies']} copies" if entry["copies"] > 1 else "" for entry in ranking]
+    uses = [f"{entry['uses']} uses{of}" for entry, of in zip(ranking, copies, strict=True)]
+    assert texts(browser, f"{card} small") == [" · ".join(pair) for pair in zip(uses, origins, strict=True)]
 
 
 def entry_shows(browser: Tab, entry: Record) -> None:
     browser.wait("document.querySelector('.detail .lineage')")
     assert texts(browser, ".detail .lesson") == [entry["content"]]
+    worths = [entry["alone"], entry] if entry["copies"] > 1 else [entry]
+    browser.wait(f"document.querySelectorAll('.detail .worth').length === {len(worths)}")
     shown = [number(text) for text in texts(browser, ".detail .worth > div > b")]
-    expected = (entry["rate"], entry["free"], entry["rate"] - entry["free"])
+    expected = [share for worth in worths for share in (worth["rate"], worth["free"], worth["rate"] - worth["free"])]
     assert shown == pytest.approx([100 * share for share in expected], abs=0.51)
     links = [f"#0/episodes/{entry['episode']}", f"#0/extractor/{entry['call']}"]
     assert hashes(browser, ".detail .lineage > li > a")[:2] == links
@@ -135,6 +153,21 @@ def rewards_show(browser: Tab, call: Record) -> None:
     columns = ("update", "step", "reward", "weight", "advantage")
     trainings = [training[column] for training in call["trainings"] for column in columns]
     assert cells == pytest.approx(trainings, abs=0.0051) and trainings
+
+
+def test_a_ranking_goes_on_in_the_bank_where_each_text_stands_once(
+    browser: Tab, real_page: Path, entries: list[Record]
+) -> None:
+    first, *_ = ranked(entries, "Helped most")
+    show(browser, real_page, "#0/overview", ".ranking")
+    click(browser, f"{RANKINGS['Helped most']} header a")
+    written = written_entries(RUN).values()
+    counts(browser, f"{len({(event['title'], event['content']) for event in written})} texts")
+    browser.wait(f"document.querySelector('.list .row').hash.includes('{first['entry']}')")
+    uses = f"{first['uses']}\n{first['copies']} copies"
+    assert texts(browser, ".list .row:first-child .column")[2] == uses
+    choose(browser, "Copies", "")
+    counts(browser, f"{len(written):,} entries")
 
 
 def number(text: str) -> float:

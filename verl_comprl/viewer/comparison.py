@@ -1,9 +1,10 @@
 """Success of an entry's episodes against the free half of the same prompts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import hypot
+from typing import Any, Self
 
 from verl_comprl.algorithm.interval import pooled_interval
 
@@ -38,6 +39,15 @@ class Comparison:
     guided: list[Outcome] = field(default_factory=list)
     free: dict[str, Tally] = field(default_factory=dict)
     """Free episodes of those of their prompts that have some."""
+
+    @classmethod
+    def pooled(cls, parts: Iterable[Self]) -> Self:
+        """Return the comparison of the episodes of several."""
+        pooled = cls()
+        for part in parts:
+            pooled.guided += part.guided
+            pooled.free |= part.free
+        return pooled
 
     def add(self, success: bool, prompt: str, free: Tally | None) -> None:
         """Count a guided episode; ``free`` are the free ones of its prompt."""
@@ -105,6 +115,28 @@ class Comparison:
         below = hypot(rate - with_interval[0], free_interval[1] - free)
         above = hypot(with_interval[1] - rate, free - free_interval[0])
         return max(-1.0, rate - free - below), min(1.0, rate - free + above)
+
+    def columns(self) -> dict[str, Any]:
+        """Return what a list shows of it, by column."""
+        low, high = self.gain_interval or (None, None)
+        return {
+            "uses": len(self.guided),
+            "rate": self.rate,
+            "compared": self.compared_rate,
+            "free": self.free_rate,
+            "gain": self.gain,
+            "gain_low": low,
+            "gain_high": high,
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Return what else there is to show of it."""
+        return {
+            "interval": self.compared_interval,
+            "matched": len(self.matched),
+            "free_count": self.free_count,
+            "free_interval": self.free_interval,
+        }
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float | None:

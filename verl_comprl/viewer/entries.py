@@ -1,5 +1,6 @@
 """Table of a run's entries: text, lineage, fate, and what they were worth."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,8 +96,6 @@ class Entries:
         number = {id: row for row, id in enumerate(self._entries)}
         columns: dict[str, list[Any]] = {}
         for entry in self._entries.values():
-            compared = entry.comparison
-            low, high = compared.gain_interval or (None, None)
             row = {
                 "id": entry.id,
                 "title": entry.title,
@@ -106,13 +105,7 @@ class Entries:
                 "fate": entry.fate,
                 "tasks": entry.tasks,
                 "parents": [number[id] for id in entry.parents if id in number],
-                "uses": len(compared.guided),
-                "rate": compared.rate,
-                "compared": compared.compared_rate,
-                "free": compared.free_rate,
-                "gain": compared.gain,
-                "gain_low": low,
-                "gain_high": high,
+                **entry.comparison.columns(),
             }
             for column, value in row.items():
                 columns.setdefault(column, []).append(value)
@@ -125,14 +118,29 @@ class Entries:
                     "version": entry.version,
                     "reason": entry.reason,
                     "lost_parents": [id for id in entry.parents if id not in number],
-                    "interval": compared.compared_interval,
-                    "matched": len(compared.matched),
-                    "free_count": compared.free_count,
-                    "free_interval": compared.free_interval,
+                    **entry.comparison.details(),
                     "asked": [entry.asked.successes, entry.asked.count],
                 }
             )
         return table_blocks(name, columns, details)
+
+    def copies(self) -> list[dict[str, Any]]:
+        """Return the texts that several entries have: their rows, and what they were worth together.
+
+        The extractor often writes down again what the bank has, and each copy guides few episodes: only together do
+        they tell what the lesson was worth. Rows of entries in the bank are first. Call :meth:`compare` before.
+        """
+        rows: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        entries = [*self._entries.values()]
+        for row, entry in sorted(enumerate(entries), key=lambda pair: pair[1].fate != "present"):
+            if entry.title or entry.content:
+                rows[entry.title, entry.content].append(row)
+        found = []
+        for equal in rows.values():
+            if len(equal) > 1:
+                pooled = Comparison.pooled(entries[row].comparison for row in equal)
+                found.append({"rows": equal, "columns": pooled.columns(), "details": pooled.details()})
+        return found
 
     @property
     def present(self) -> int:

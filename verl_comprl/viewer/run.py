@@ -78,6 +78,7 @@ class CollectedRun:
             "step": self.last_step,
             "curves": curves(metrics, record.evaluations(), self._episodes.trained),
             "entries": len(self._entries),
+            "copies": self._entries.copies(),
             "kept": self._episodes.kept,
             "present": sizes[-1] if sizes else self._entries.present,
             "failures": dict(self._episodes.failures),

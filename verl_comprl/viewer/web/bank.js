@@ -32,8 +32,9 @@ function overTime(columns, { step: last, curves }) {
 }
 
 export function Bank() {
-  const { run, steps, replace } = usePane();
-  const { entries } = run;
+  const { run, steps, replace, route } = usePane();
+  const once = route.query.copies === "once";
+  const entries = once ? run.texts : run.entries;
   const { columns } = entries;
   const curve = useMemo(() => entries.length > 0 && overTime(columns, run.summary), [entries]);
   const tasks = useMemo(() => [...new Set((columns.tasks ?? []).flat())].filter(Boolean).sort(), [entries]);
@@ -45,7 +46,8 @@ export function Bank() {
         && html`<small>${points(columns.gain_low[row])} to ${points(columns.gain_high[row])}</small>`}</div>` },
     { key: "rate", label: "with / free", hint: "Success with it (accent) and of the free half of the same prompts (grey)", value: of("compared"), wide: true,
       cell: (row) => html`<${Compared} rate=${columns.compared[row]} free=${columns.free[row]} />` },
-    { key: "uses", label: "uses", value: of("uses"), cell: (row) => number(columns.uses[row]) },
+    { key: "uses", label: "uses", value: of("uses"), cell: (row) => html`<div class="bounded">${number(columns.uses[row])}${columns.copies?.[row]
+        && html`<small>${number(columns.copies[row].length)} copies</small>`}</div>` },
     { key: "step", label: "step", value: of("step"), cell: (row) => columns.step[row] ?? "–" },
     { key: "title", label: "title", value: of("title") },
   ];
@@ -57,7 +59,8 @@ export function Bank() {
     { key: "at", label: "at step", test: (row, at) => alive(columns, row, Number(at)) },
   ];
   if (tasks.length > 1) filters.unshift({ key: "task", label: "Task", options: tasks.map((task) => [task, task]), test: (row, task) => columns.tasks[row].includes(task) });
-  return html`<${Browser} table=${entries} noun="entries" columns=${show} filters=${filters} order="gain down"
+  if (once || run.summary.copies.length) filters.push({ key: "copies", label: "Copies", options: [["once", "each text once"]], test: () => true });
+  return html`<${Browser} table=${entries} noun=${once ? "texts" : "entries"} group=${columns.text} columns=${show} filters=${filters} order="gain down"
     names=${(row) => `${columns.title[row]} ${columns.id[row]}`}
     main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${columns.title[row] || "(no title)"}</span>
       <small>${columns.rate[row] == null ? "" : `${percent(columns.rate[row])} of ${number(columns.uses[row])} · `}${origin(columns, row)}${

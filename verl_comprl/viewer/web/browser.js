@@ -10,8 +10,9 @@ const ROW = 58;
 // `missing` is what the run has none of if the table is empty, `note` stands behind the number of rows.
 // `columns`: {key, label, hint, value(row), sort(direction), cell(row), narrow, wide}; one without `cell` only sorts, `sort`
 // returns another `value` for a direction, `narrow` stays in a narrow list.
+// `group`: for each row the one that stands for it in the list, or, if that is not found, the first of those that are.
 // `filters`: {key, label, options: [[value, label]], test(row, value)}; one without `options` is set by a link alone.
-export function Browser({ table, noun, missing = noun, note, columns, filters, main, names, detail, top, order }) {
+export function Browser({ table, noun, missing = noun, note, columns, group, filters, main, names, detail, top, order }) {
   const { route, go, replace } = usePane();
   const { query } = route;
   const searched = useSearch(table, names, query.q ?? "");
@@ -20,9 +21,10 @@ export function Browser({ table, noun, missing = noun, note, columns, filters, m
     const keep = (row) => (!searched.rows || searched.rows.has(row)) && active.every(({ key, test }) => test(row, query[key]));
     const found = [];
     for (let row = 0; row < table.length; row++) if (keep(row)) found.push(row);
+    const listed = group ? oneOfEach(found, group) : found;
     const [key, direction] = (query.sort || order).split(" ");
     const column = columns.find((item) => item.key === key) ?? columns[0];
-    return sorted(found, column.sort?.(direction) ?? column.value, direction === "up" ? 1 : -1);
+    return sorted(listed, column.sort?.(direction) ?? column.value, direction === "up" ? 1 : -1);
   }, [table, searched, JSON.stringify(query)]);
   const change = (given) => replace((now) => ({ ...now, query: { ...now.query, ...given } }));
   const chosen = route.id ? table.rowOf.get(route.id) : undefined;
@@ -77,6 +79,12 @@ function Detail({ close, children }) {
     <button class="close quiet" onClick=${close} aria-label="Close"><span class="arrow">←</span><span class="cross">×</span></button>
     ${children}
   </article>`;
+}
+
+function oneOfEach(rows, group) {
+  const of = new Map();
+  for (const row of rows) if (group[row] === row || !of.has(group[row])) of.set(group[row], row);
+  return [...of.values()];
 }
 
 function sorted(rows, value, sign) {

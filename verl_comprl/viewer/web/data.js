@@ -78,9 +78,28 @@ function collect(value, parts) {
   else if (value && typeof value === "object") for (const item of Object.values(value)) collect(item, parts);
 }
 
+// The entries, of which copies of a text have in their rows what all of them were worth together. `copies` are the rows of
+// all, null if there is one only; `text` is the first of them, which stands for all.
+function pooled(entries, copies) {
+  const { length } = entries;
+  const columns = { ...entries.columns, copies: new Array(length).fill(null), text: Array.from({ length }, (_, row) => row) };
+  const details = new Map();
+  for (const name of Object.keys(copies[0]?.columns ?? {})) columns[name] = [...columns[name]];
+  for (const { rows, columns: shared, details: more } of copies) {
+    for (const row of rows) {
+      columns.copies[row] = rows;
+      columns.text[row] = rows[0];
+      details.set(row, more);
+      for (const [name, value] of Object.entries(shared)) columns[name][row] = value;
+    }
+  }
+  const detail = async (row) => ({ ...await entries.detail(row), ...details.get(row) });
+  return Object.assign(Object.create(entries), { columns, detail });
+}
+
 export class Run {
   constructor(number, summary, entries, episodes, calls) {
-    Object.assign(this, { number, summary, entries, episodes, calls });
+    Object.assign(this, { number, summary, entries, episodes, calls, texts: pooled(entries, summary.copies) });
     this.children = lists(entries.length, (add) =>
       entries.columns.parents?.forEach((parents, row) => parents.forEach((parent) => add(parent, row))));
     const { entry = [], asked = [], prompt = [] } = episodes.columns;

@@ -22,6 +22,34 @@ function Kin({ row, next, seen = new Set([row]), depth = 0 }) {
     ${rows.length > 30 && html`<li class="faint">and ${rows.length - 30} more</li>`}</ul>`;
 }
 
+// Success with it, of the free half, and the gain: of an entry, or of all copies of its text.
+function Worth({ of, row, detail }) {
+  const value = (name) => of.columns[name][row];
+  const uses = value("uses");
+  return html`<section class="worth">
+      <div><span class="label">with it</span><b class="accent">${percent(value("compared"))}</b><small>${episodesOf(detail.matched || uses)}</small></div>
+      <div title=${FREE}><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${episodesOf(detail.free_count)}</small></div>
+      <div><span class="label">gain in points</span><b><${Gain} of=${of} row=${row} /></b><small>${
+        value("gain_low") == null ? "" : `95 %: ${points(value("gain_low"))} to ${points(value("gain_high"))}`}</small></div>
+      <${Compared} rate=${value("compared")} free=${value("free")} interval=${detail.interval} freeInterval=${detail.free_interval} width=${220} />
+      ${detail.matched < uses && html`<p class="small">${number(detail.matched)} of ${number(uses)} uses have a free half on record${
+        detail.matched ? `; of all ${number(uses)} uses ${percent(value("rate"))} succeeded` : ""}.</p>`}
+    </section>`;
+}
+
+// The other entries with the text of this one, and what all of them were worth together.
+function Copies({ row }) {
+  const { texts, entries } = usePane().run;
+  const { id, uses } = entries.columns;
+  const others = texts.columns.copies[row].filter((other) => other !== row);
+  const { value: detail, error } = useAsync(() => texts.detail(row), [texts, row]);
+  return html`<${Section} title="Copies" note=${`${number(others.length)} more ${others.length === 1 ? "entry" : "entries"} with this text; all together:`}>
+      ${detail ? html`<${Worth} of=${texts} row=${row} detail=${detail} />` : html`<${Problem} error=${error} />`}
+      <${Many} items=${others} first=${6} render=${(other) => html`<div class="line"><${Link} to=${{ page: "bank", id: id[other] }} class="entry-link">${
+        origin(entries.columns, other)}<//><small>${number(uses[other])} ${uses[other] === 1 ? "use" : "uses"}</small><${Gain} of=${entries} row=${other} /></div>`} />
+    <//>`;
+}
+
 const episodesOf = (count) => `${number(count)} training ${count === 1 ? "episode" : "episodes"}`;
 
 export function Entry({ row }) {
@@ -36,21 +64,13 @@ export function Entry({ row }) {
   const children = run.children[row] ?? [];
   const fate = value("fate");
   const evaluations = guided.filter((episode) => episodes.columns.kind[episode] === "evaluation").length;
-  const uses = value("uses");
   const call = run.calls.rowOf.get(detail?.call);
   return html`<header><h2>${value("title") || "(no title)"}</h2>
       <p class="faint">${origin(columns, row)} · ${FATES[fate] ?? fate}${value("gone") == null ? "" : ` in step ${value("gone")}`} · ${value("tasks").join(", ")}</p></header>
     ${error ? html`<${Problem} error=${error} />` : html`<div class="text lesson">${detail?.content ?? "…"}</div>`}
     ${detail && html`
-    <section class="worth">
-      <div><span class="label">with it</span><b class="accent">${percent(value("compared"))}</b><small>${episodesOf(detail.matched || uses)}</small></div>
-      <div title=${FREE}><span class="label">free half, same prompts</span><b>${percent(value("free"))}</b><small>${episodesOf(detail.free_count)}</small></div>
-      <div><span class="label">gain in points</span><b><${Gain} of=${entries} row=${row} /></b><small>${
-        value("gain_low") == null ? "" : `95 %: ${points(value("gain_low"))} to ${points(value("gain_high"))}`}</small></div>
-      <${Compared} rate=${value("compared")} free=${value("free")} interval=${detail.interval} freeInterval=${detail.free_interval} width=${220} />
-      ${detail.matched < uses && html`<p class="small">${number(detail.matched)} of ${number(uses)} uses have a free half on record${
-        detail.matched ? `; of all ${number(uses)} uses ${percent(value("rate"))} succeeded` : ""}.</p>`}
-    </section>
+    <${Worth} of=${entries} row=${row} detail=${detail} />
+    ${run.texts.columns.copies[row] && html`<${Copies} row=${row} />`}
     <${Section} title="Lineage">
       <ul class="lineage">
         ${detail.episode && html`<li><span class="label">episode</span><${EpisodeLink} id=${detail.episode} /></li>`}

@@ -1,7 +1,7 @@
 // First page of a run: what it was, what experience was worth, which entries helped and which misled.
 
 import { Chart } from "viewer/charts";
-import { Compared, EntryLink, Facts, Gain, Link, html, number, percent, turnsKept, useAsync } from "viewer/parts";
+import { Compared, EntryLink, Facts, Gain, Link, html, number, origin, percent, turnsKept, useAsync } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 const LISTED = 6;
@@ -22,19 +22,19 @@ function last(curve, label, now) {
   return { text: percent(y), note: [when, interval.replaceAll(" ", "\u00a0")].filter(Boolean).join(" · ") };
 }
 
-// Rows of the entries by the certain end of their gain's interval: the largest first, or the smallest.
-function ranked(entries, helped) {
-  const { gain_low: low = [], gain_high: high = [], gain = [] } = entries.columns;
+// An entry of each text by the certain end of the interval of its gain: the largest first, or the smallest.
+function ranked({ columns }, helped) {
+  const { gain_low: low = [], gain_high: high = [], gain = [], text } = columns;
   const bound = helped ? low : high;
-  const rows = bound.map((_, row) => row).filter((row) => bound[row] != null && (helped ? gain[row] > 0 : gain[row] < 0));
+  const rows = text.filter((of, row) => of === row && bound[row] != null && (helped ? gain[row] > 0 : gain[row] < 0));
   return rows.sort((a, b) => (helped ? bound[b] - bound[a] : bound[a] - bound[b]));
 }
 
 function Ranking({ title, note, rows, sort }) {
-  const { entries } = usePane().run;
-  const empty = entries.columns.gain_low.some((low) => low != null) ? "No entry."
+  const { texts } = usePane().run;
+  const empty = texts.columns.gain_low.some((low) => low != null) ? "No entry."
     : "No entry yet: it takes three guided episodes whose prompts have a free half on record.";
-  return html`<section class="card"><header><h2>${title}</h2><${Link} to=${{ page: "bank", query: { sort } }}>all<//></header>
+  return html`<section class="card"><header><h2>${title}</h2><${Link} to=${{ page: "bank", query: { sort, copies: "once" } }}>all<//></header>
     <p class="faint">${note}</p>
     ${rows.length ? html`<ol class="ranking">${rows.map((row) => html`<${Ranked} row=${row} key=${row} />`)}</ol>`
       : html`<p class="faint">${empty}</p>`}
@@ -42,18 +42,19 @@ function Ranking({ title, note, rows, sort }) {
 }
 
 function Ranked({ row }) {
-  const { entries } = usePane().run;
-  const { id, uses, compared, free, step, kind } = entries.columns;
-  const { value, error } = useAsync(() => entries.detail(row), [entries, row]);
-  return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${kind[row]} in step ${step[row] ?? "–"} · ${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}`}</small></div>
+  const { texts } = usePane().run;
+  const { id, uses, compared, free, copies } = texts.columns;
+  const { value, error } = useAsync(() => texts.detail(row), [texts, row]);
+  const of = copies[row] ? ` of ${number(copies[row].length)} copies` : "";
+  return html`<li><div class="main"><${EntryLink} id=${id[row]} /><small>${`${number(uses[row])} ${uses[row] === 1 ? "use" : "uses"}${of} · ${origin(texts.columns, row)}`}</small></div>
     <${Compared} rate=${compared[row]} free=${free[row]} interval=${value?.interval} freeInterval=${value?.free_interval} />
-    <${Gain} of=${entries} row=${row} />
+    <${Gain} of=${texts} row=${row} />
     <p class="content">${error ? String(error) : value?.content ?? "…"}</p></li>`;
 }
 
 export function Overview() {
   const { run, steps } = usePane();
-  const { summary, entries, episodes, calls } = run;
+  const { summary, entries, texts, episodes, calls } = run;
   const [training, evaluated] = ["Success in training", "Success in evaluations"].map((title) =>
     summary.curves.find((curve) => curve.title === title));
   const figures = [
@@ -75,10 +76,10 @@ export function Overview() {
     <div class="cards">
       ${summary.curves.slice(0, 2).map((curve) => html`<section class="card"><${Chart} curve=${curve} steps=${steps} height=${210} /></section>`)}
       ${entries.length > 0 && html`
-        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval; three uses or more."
-          rows=${ranked(entries, true).slice(0, LISTED)} sort="gain down" />
+        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval; three uses or more, of all copies of a text."
+          rows=${ranked(texts, true).slice(0, LISTED)} sort="gain down" />
         <${Ranking} title="Misled most" note="The same comparison, by the upper end of the interval."
-          rows=${ranked(entries, false).slice(0, LISTED)} sort="gain up" />`}
+          rows=${ranked(texts, false).slice(0, LISTED)} sort="gain up" />`}
       ${summary.curves.slice(2).map((curve) => html`<section class="card third"><${Chart} curve=${curve} steps=${steps} /></section>`)}
     </div>
   </main>`;
