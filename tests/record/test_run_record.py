@@ -55,19 +55,6 @@ def test_calls_have_their_later_events(tmp_path: Path) -> None:
     assert len(list(run.call_events())) == 6
 
 
-def test_calls_have_the_step_of_their_entries(tmp_path: Path) -> None:
-    """Records of earlier releases name the step of the file, here 16: a merge ran before that step began."""
-    kinds = {"a": "merge", "wrote nothing": "merge", "b": "distill", "c": "answer"}
-    calls = [{"event": "call", "call": call, "step": 16, "kind": kind} for call, kind in kinds.items()]
-    add(tmp_path / "extractor_calls", 16, *reversed(calls))
-    add(tmp_path / "extractor_calls", 31, {"event": "call", "call": "d", "step": 30, "kind": "merge"})
-    steps = {"a": ("merged", 15), "b": ("nothing", 14)}
-    events = [{"step": step, "event": event, "call": call} for call, (event, step) in steps.items()]
-    (tmp_path / "experience.jsonl").write_bytes(b"".join(encode(event) + b"\n" for event in events))
-    shown = {call["call"]: call["step"] for call in RunRecord(tmp_path).calls()}
-    assert shown == {"a": 15, "wrote nothing": 15, "b": 14, "c": 16, "d": 30}
-
-
 def test_logs_with_a_torn_last_line(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "data": {"a": 2, "nan": null}}\n{"step": 2, "da')
     (tmp_path / "experience.jsonl").write_text('{"event": "written"}\n')

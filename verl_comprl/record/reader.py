@@ -52,18 +52,10 @@ class RunRecord:
         yield from _of_steps(self._calls, steps)
 
     def calls(self) -> Iterator[Record]:
-        """Yield each call of the extractor with its ``uses`` and ``trainings``; reads the files twice.
-
-        Its ``step`` is that of the entries that it wrote.
-        """
-        # Records of earlier releases have the step of the call's file, which is the next one after that of a merge.
-        written = {event["call"]: event["step"] for event in self.events() if event.get("call") and "step" in event}
-        passes: dict[int, int] = {}
+        """Yield each call of the extractor with its ``uses`` and ``trainings``; reads the files twice."""
         later: dict[str, dict[str, list[Record]]] = {}
         names = {"use": "uses", "trained": "trainings"}
         for event in self.call_events():
-            if event.get("kind") == "merge" and event["call"] in written:
-                passes.setdefault(event["step"], written[event["call"]])
             if event.get("event") in names:
                 of_call = later.setdefault(event["call"], {"uses": [], "trainings": []})
                 of_call[names[event["event"]]].append(event)
@@ -72,9 +64,7 @@ class RunRecord:
             # A distillation that is repeated after a resume has the id of the first one.
             if event.get("event") == "call" and event["call"] not in seen:
                 seen.add(event["call"])
-                step = passes.get(event["step"], event["step"]) if event.get("kind") == "merge" else event["step"]
-                uses = later.get(event["call"], {"uses": [], "trainings": []})
-                yield {**event, "step": written.get(event["call"], step), **uses}
+                yield {**event, **later.get(event["call"], {"uses": [], "trainings": []})}
 
     def events(self) -> Iterator[Record]:
         """Yield the events of the bank."""
