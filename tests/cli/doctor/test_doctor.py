@@ -34,7 +34,7 @@ def test_this_installation_passes_without_any_variable_and_without_a_warning() -
     assert done.stderr == ""
     found = {mark: [line[6:].partition(":")[0] for line in lines if line.startswith(mark)] for mark in ("ok", "-")}
     made = [name for name in checks.CHECKS if name not in checks.DEVICE_CHECKS]
-    assert found["-"] == ["endpoint", "settings", "folder"]
+    assert found["-"] == ["settings", "endpoint", "folder"]
     assert found["ok"] == [name for name in made if name not in found["-"]]
     assert any(line.startswith("ok    environments: ") and "minihack" in line for line in lines)
     assert lines[-1] == "All checks passed; 3 skipped." and len(lines) == len(made) + 1
