@@ -117,8 +117,8 @@ def test_copies_of_a_text_are_compared_together() -> None:
             written("d", 2, ("a",)),
             read("a", "p_0", True),
             read("a", "q_0", True),
-            read("b", "p_1", False),
-            read("c", "q_1", True, asked=True),
+            read("c", "p_1", False),
+            read("b", "q_1", True, asked=True),
             read("unread", "p_2", True, text=""),
             read("neither", "p_3", True, text=""),
         ]
@@ -127,7 +127,7 @@ def test_copies_of_a_text_are_compared_together() -> None:
     assert [found[id]["gain_low"] for id in "abc"] == [None] * 3, "too few uses of each"
     (copies,) = entries.copies()
     order = [*found]
-    assert [order[row] for row in copies["rows"]] == ["b", "c", "a"], "those in the bank first"
+    assert [order[row] for row in copies["rows"]] == ["c", "b", "a"], "those in the bank first, then by uses"
     together = copies["columns"] | copies["details"]
     assert (together["uses"], together["matched"], together["rate"]) == (3, 3, 2 / 3)
     assert (together["free"], together["free_count"]) == ((0.25 + 0.75 + 0.25) / 3, 8)

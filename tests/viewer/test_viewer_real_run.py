@@ -34,7 +34,7 @@ def episodes() -> dict[str, Record]:
 def entries(episodes: dict[str, Record]) -> list[Record]:
     """For each text that guided three episodes or more, an event that wrote it, with what its copies were worth.
 
-    The event is that of the first copy that is still in the bank, or of the first of all.
+    The event is that of the most used of the copies that are still in the bank, or of all.
     """
     free: dict[str, list[bool]] = defaultdict(list)
     guided: dict[str, list[Record]] = defaultdict(list)
@@ -49,7 +49,7 @@ def entries(episodes: dict[str, Record]) -> list[Record]:
     gone = {event["entry"] for event in RunRecord(RUN).events() if event["event"] in ("removed", "quarantined")}
     found = []
     for copies in texts.values():
-        shown = min(copies, key=lambda event: event["entry"] in gone)
+        shown = min(copies, key=lambda event: (event["entry"] in gone, -len(guided[event["entry"]])))
         reads = [episode for event in copies for episode in guided[event["entry"]]]
         if len(reads) >= 3:
             own = guided[shown["entry"]]

@@ -128,11 +128,12 @@ class Entries:
         """Return the texts that several entries have: their rows, and what they were worth together.
 
         The extractor often writes down again what the bank has, and each copy guides few episodes: only together do
-        they tell what the lesson was worth. Rows of entries in the bank are first. Call :meth:`compare` before.
+        they tell what the lesson was worth. Rows of entries in the bank are first, those of the most used ones before
+        others: the page of the first one shows its episodes. Call :meth:`compare` before.
         """
         rows: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         entries = [*self._entries.values()]
-        for row, entry in sorted(enumerate(entries), key=lambda pair: pair[1].fate != "present"):
+        for row, entry in sorted(enumerate(entries), key=_first_shown):
             if entry.title or entry.content:
                 rows[entry.title, entry.content].append(row)
         found = []
@@ -164,3 +165,7 @@ class Entries:
         # The event of the text that replaced it says more than the removal, which both name.
         if entry.fate in ("present", "quarantined"):
             entry.gone, entry.fate = step, reason
+
+
+def _first_shown(row: tuple[int, Entry]) -> tuple[bool, int]:
+    return row[1].fate != "present", -len(row[1].comparison.guided)
