@@ -94,8 +94,8 @@ def test_the_entries_can_be_filtered(browser: Tab, page: Path, made: Path, entri
     chosen: dict[tuple[str, str], Callable[[Record], bool]] = {
         ("Origin", "added"): lambda item: item["entry"] not in kinds,
         ("Origin", "updated"): lambda item: kinds.get(item["entry"]) == "updated",
-        ("At the end", "present"): lambda item: item["entry"] not in fates,
-        ("At the end", "merged"): lambda item: fates.get(item["entry"]) == "merged",
+        ("Fate", "present"): lambda item: item["entry"] not in fates,
+        ("Fate", "merged"): lambda item: fates.get(item["entry"]) == "merged",
         ("Use", "0"): lambda item: uses[item["entry"]] == 0,
         ("Use", "5"): lambda item: uses[item["entry"]] >= 5,
         ("Task", task): lambda item: task in item["tasks"],

@@ -53,7 +53,7 @@ export function Bank() {
   ];
   const filters = [
     { key: "kind", label: "Origin", options: Object.entries(ORIGINS), test: (row, kind) => columns.kind[row] === kind },
-    { key: "fate", label: "At the end", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
+    { key: "fate", label: "Fate", options: Object.entries(FATES), test: (row, fate) => columns.fate[row] === fate },
     { key: "uses", label: "Use", options: [["0", "never used"], ["1", "used"], ["5", "used 5 times or more"], ["20", "used 20 times or more"]],
       test: (row, least) => (least === "0" ? columns.uses[row] === 0 : columns.uses[row] >= Number(least)) },
     { key: "at", label: "at step", test: (row, at) => alive(columns, row, Number(at)) },
