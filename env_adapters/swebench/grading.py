@@ -4,20 +4,20 @@ Owns the order of the steps: install the base commit, apply the patch, take back
 patch, run the tests. The patch is untrusted and is applied by git inside the sandbox, which also rejects paths outside
 of the work tree. Whatever it holds, what runs are the task's tests and their configuration, and the patched product.
 
-The tested code can make any test pass, so a patch is also run with twins of the tests, which correct code fails: where
-it is in doubt, the gold patch decides whether it does. All runs execute the same commands and differ in the text of the
-tests alone: neither times of files nor numbers of processes tell them apart. Their order is random, because the time at
-which a patch was made can be part of the patch.
+The tested code can make any test pass, so a patch is also run with twins of the tests, which correct code fails. The
+kinds of runs execute the same commands and differ in the text of the tests alone: neither times of files nor numbers of
+processes tell them apart. Their order is random, because the time at which a patch was made can be part of the patch.
 """
 
 import secrets
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 
 from env_adapters.swebench.evaluation import UNITTEST, run_tests
 from env_adapters.swebench.instances import Instance
 from env_adapters.swebench.protection import protected, test_files
 from env_adapters.swebench.sandbox import Sandbox, SandboxLost
-from env_adapters.swebench.twins import Draw, spoil
+from env_adapters.swebench.twins import spoil
 from env_adapters.swebench.verdict import Verdict, judge, passes, reject
 from env_adapters.swebench.work_tree import install
 
@@ -32,8 +32,12 @@ git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames {
 """
 
 
-_TURNS = 3
-"""Number of runs with twins: each changes another assertion of a test, as long as there are others."""
+class Run(Enum):
+    """Kinds of runs: the tests themselves, or twins with one or all of their assertions spoiled."""
+
+    TESTS = auto()
+    ONE_SPOILED = auto()
+    ALL_SPOILED = auto()
 
 
 def grade(instance: Instance, patch: bytes | None, start: Callable[[], Sandbox], pack: bytes | None) -> Verdict:
@@ -60,47 +64,41 @@ def grade(instance: Instance, patch: bytes | None, start: Callable[[], Sandbox],
 
 def _judge_all(instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None) -> Verdict:
     """Run the tests and their twins, each in a sandbox of its own, so that no run leaves a trace for another."""
-    seed = secrets.token_hex()
     verdict: Verdict | None = None
     fixed = set(instance.FAIL_TO_PASS)
-    passing_twins: dict[Draw, set[str]] = {}
-    for draw in _order(seed):
-        statuses, spoiled = _run(instance, patch, start, pack, draw)
-        passing = _passing(instance, statuses)
-        if draw is not None:
-            passing_twins[draw] = passing & spoiled
+    passing_twins: set[str] = set()
+    for run in _order():
+        statuses, spoiled = _run(instance, patch, start, pack, run)
+        passing = set() if isinstance(statuses, str) else _passing(instance, statuses)
+        if run is not Run.TESTS:
+            passing_twins |= passing & spoiled
             continue
         fixed &= passing
         verdict = verdict or (reject(instance, statuses) if isinstance(statuses, str) else judge(instance, statuses))
         if verdict.score == 0:  # the other runs can only lower it
             return verdict
     assert verdict is not None
-    for draw, passing in passing_twins.items():
-        forged = passing & fixed  # the twin of a test that fails may pass: it says the opposite
-        # Correct code passes a twin whose changed assertion is not reached, or awaits the same in other words.
-        if forged and forged - _passing(instance, _run(instance, instance.patch.encode(), start, pack, draw)[0]):
-            return reject(instance, "tests pass that cannot pass")
+    # The twin of a test that fails may pass: it says the opposite.
+    if passing_twins & fixed:
+        return reject(instance, "tests pass that cannot pass")
     if len(fixed) < verdict.fixed:
         return reject(instance, "tests pass at one time and fail at another")
     return verdict
 
 
-def _order(seed: str) -> list[Draw | None]:
-    """Return the runs in a random order: by which draw their twins are made, None for the tests themselves."""
-    runs = [None, None, *(Draw(seed, turn) for turn in range(_TURNS))]
+def _order() -> list[Run]:
+    """Return the runs in a random order."""
+    runs = [Run.TESTS, Run.TESTS, Run.ONE_SPOILED, Run.ALL_SPOILED]
     secrets.SystemRandom().shuffle(runs)
     return runs
 
 
-def _passing(instance: Instance, statuses: Mapping[str, str] | str) -> set[str]:
-    """Return the tests of FAIL_TO_PASS that pass; none if there are no statuses but a reason why."""
-    if isinstance(statuses, str):
-        return set()
+def _passing(instance: Instance, statuses: Mapping[str, str]) -> set[str]:
     return {test for test in instance.FAIL_TO_PASS if passes(test, instance, statuses)}
 
 
 def _run(
-    instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None, draw: Draw | None
+    instance: Instance, patch: bytes, start: Callable[[], Sandbox], pack: bytes | None, run: Run
 ) -> tuple[Mapping[str, str] | str, set[str]]:
     """Return the statuses of the tests, or why there are none, and the names of the tests that have twins.
 
@@ -109,7 +107,7 @@ def _run(
         patch: The patch.
         start: Starts a fresh sandbox.
         pack: From ``work_tree.load_pack``.
-        draw: By what twins are made; None for the tests themselves.
+        run: Whether the tests are run, or their twins.
     """
     sandbox = start()
     try:
@@ -120,7 +118,7 @@ def _run(
         test_patch = instance.test_patch.encode()
         if not sandbox.exec(f"{_APPLY} -", stdin=test_patch).ok:
             return "the tests do not fit into the changed work tree", set()
-        texts, spoiled = _texts(sandbox, instance, draw)
+        texts, spoiled = _texts(sandbox, instance, run)
         # Evaluation scripts apply the test patch themselves.
         if instance.log_parser != UNITTEST and not sandbox.exec(f"{_APPLY} -R -", stdin=test_patch).ok:
             return "the tests do not fit into the changed work tree", set()
@@ -148,12 +146,11 @@ def _paths(data: bytes) -> list[str]:
     return data.decode(errors="surrogateescape").removesuffix("\0").split("\0") if data else []
 
 
-def _texts(sandbox: Sandbox, instance: Instance, draw: Draw | None) -> tuple[dict[str, str], set[str]]:
+def _texts(sandbox: Sandbox, instance: Instance, run: Run) -> tuple[dict[str, str], set[str]]:
     """Return the texts of the files whose tests have twins, as the run wants them, and the names of these tests.
 
     Only twins of FAIL_TO_PASS tell something: the agent has never seen these tests, and without them nothing is solved.
     """
-    new = {line[1:].strip() for line in instance.test_patch.split("\n") if line.startswith("+")}
     texts: dict[str, str] = {}
     names: set[str] = set()
     for path in test_files(instance):
@@ -161,8 +158,8 @@ def _texts(sandbox: Sandbox, instance: Instance, draw: Draw | None) -> tuple[dic
         if data is None:
             continue
         text = data.decode(errors="surrogateescape")
-        spoiled, found = spoil(text, instance.FAIL_TO_PASS, draw or Draw("", 0), new)
+        spoiled, found = spoil(text, instance.FAIL_TO_PASS, every=run is Run.ALL_SPOILED)
         if found:
-            texts[path] = text if draw is None else spoiled
+            texts[path] = text if run is Run.TESTS else spoiled
             names |= found
     return texts, names

@@ -9,47 +9,46 @@ import pytest
 
 from env_adapters.swebench import grading
 from env_adapters.swebench.evaluation import UNITTEST
-from env_adapters.swebench.grading import grade
+from env_adapters.swebench.grading import Run, grade
 from env_adapters.swebench.instances import Instance
 from env_adapters.swebench.sandbox import Output, Sandbox
-from env_adapters.swebench.twins import Draw
 from env_adapters.swebench.verdict import Verdict
 from env_adapters.swebench.work_tree import load_pack
 
 Start = Callable[..., Sandbox]
-Order = tuple[Draw | None, ...]
-ORDERS: list[Order] = sorted(set(permutations([None, None, *(Draw("seed", turn) for turn in range(3))])), key=str)
+RUNS = (Run.TESTS, Run.TESTS, Run.ONE_SPOILED, Run.ALL_SPOILED)
+ORDERS = sorted(set(permutations(RUNS)), key=str)
 
 
-def grade_by(answers: Iterable[set[str]], order: Order, task: Instance, patch: pytest.MonkeyPatch) -> Verdict:
+def grade_by(answers: Iterable[set[str]], order: tuple[Run, ...], task: Instance, patch: pytest.MonkeyPatch) -> Verdict:
     """Grade a patch whose runs pass these tests of FAIL_TO_PASS, and all others."""
     left = iter(answers)
 
     def run(*arguments: object) -> tuple[dict[str, str], set[str]]:
-        passing = next(left, set()) | set(task.PASS_TO_PASS)  # at last the gold patch, which fails the twins
+        passing = next(left) | set(task.PASS_TO_PASS)
         names = task.FAIL_TO_PASS + task.PASS_TO_PASS
         return {name: "PASSED" if name in passing else "FAILED" for name in names}, set(task.FAIL_TO_PASS)
 
     patch.setattr(grading, "_run", run)
-    patch.setattr(grading, "_order", lambda seed: list(order))
+    patch.setattr(grading, "_order", lambda: list(order))
     return grade(task, b"x", lambda: pytest.fail("no sandbox is needed"), None)
 
 
-def test_a_patch_that_chooses_runs_is_right_for_one_order_of_ten_at_most(
+def test_a_patch_that_chooses_runs_is_right_for_one_order_of_six_at_most(
     instances: dict[str, Instance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever it goes by: a clock, a guess, the number of a namespace."""
     task = instances["chronos-2"]
-    real = {tuple(run is None for run in order) for order in ORDERS}
-    assert len(real) == 10
-    for choice in product([False, True], repeat=5):
+    real = {tuple(run is Run.TESTS for run in order) for order in ORDERS}
+    assert len(real) == 6
+    for choice in product([False, True], repeat=4):
         answers = [set(task.FAIL_TO_PASS) if passes else set() for passes in choice]
         won = [order for order in ORDERS if grade_by(answers, order, task, monkeypatch).resolved]
-        assert {tuple(run is None for run in order) for order in won} == ({choice} & real)
+        assert {tuple(run is Run.TESTS for run in order) for order in won} == ({choice} & real)
 
 
 def test_orders_are_drawn_at_random() -> None:
-    assert {tuple(grading._order("seed")) for _ in range(2000)} == set(ORDERS)
+    assert {tuple(grading._order()) for _ in range(2000)} == set(ORDERS)
 
 
 def test_a_twin_that_passes_counts_against_a_test_that_passes_only(
@@ -59,20 +58,8 @@ def test_a_twin_that_passes_counts_against_a_test_that_passes_only(
     task = instances["chronos-2"]
     first, *others = task.FAIL_TO_PASS
     for order in ORDERS:
-        answers = [{first} if run is None else set(others) for run in order]
+        answers = [{first} if run is Run.TESTS else set(others) for run in order]
         assert grade_by(answers, order, task, monkeypatch) == Verdict(1, 3, 0)
-
-
-def test_a_twin_that_the_gold_patch_passes_too_counts_against_nothing(
-    instances: dict[str, Instance], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its changed assertion is in a branch that is not reached, for example."""
-    task = instances["chronos-2"]
-    everything, (first, *_) = set(task.FAIL_TO_PASS), task.FAIL_TO_PASS
-    for order in ORDERS:
-        passing = [everything if run is None or run.turn == 1 else set() for run in order]
-        assert grade_by([*passing, everything], order, task, monkeypatch).resolved
-        assert not grade_by([*passing, {first}], order, task, monkeypatch).resolved
 
 
 class Recording:
@@ -103,7 +90,7 @@ def test_all_runs_ask_the_same_of_their_sandboxes(parser: str, start: Start, ins
     if parser != UNITTEST:
         script = ": '>>>>> Start Test Output'\npython3 -m unittest\n: '>>>>> End Test Output'\n"
         task = replace(task, log_parser=parser, eval_type="pass_and_fail", eval_script=script)
-    logs: dict[Draw | None, list[str]] = {None: [], Draw("seed", 0): [], Draw("seed", 1): []}
+    logs: dict[Run, list[str]] = {run: [] for run in Run}
     pack = load_pack(task, needed=True)
     for run, log in logs.items():
         made = grading._run(task, task.patch.encode(), lambda log=log: Recording(start(), log), pack, run)  # type: ignore[arg-type,return-value]
