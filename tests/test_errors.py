@@ -41,6 +41,13 @@ def test_orders_to_stop_and_exceptions_pass_as_they_are(error: type[BaseExceptio
         raise error
 
 
+def test_an_order_to_stop_in_a_group_stops() -> None:
+    group = BaseExceptionGroup("tasks", [KeyboardInterrupt(), ValueError()])
+    with pytest.raises(BaseExceptionGroup) as caught, panics_as_errors():
+        raise group
+    assert caught.value is group
+
+
 def test_a_panic_becomes_an_error_that_says_what_it_was() -> None:
     with pytest.raises(RolloutError) as caught, failing_at(Boundary.SERVER):
         raise Panic("Onig: retry-limit-in-match over")

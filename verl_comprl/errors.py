@@ -172,6 +172,8 @@ def panics_as_errors() -> Iterator[None]:
     except (Exception, *_ORDERS_TO_STOP):
         raise
     except BaseException as error:
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(_ORDERS_TO_STOP):
+            raise
         raise LibraryPanic(f"{type(error).__name__}: {error}") from error
 
 

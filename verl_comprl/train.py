@@ -32,6 +32,7 @@ with missing_is_one_line(__name__):
         check_config,
         check_transfer_queue,
         describe_ray_start,
+        queue_settings,
         start_ray,
         uninterrupted,
     )
@@ -208,7 +209,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
             with doing("start of TransferQueue"):
                 # The experience manager loads its libraries and the embedder while TransferQueue starts.
                 training.trainer.prepare()
-                tq.init(config.transfer_queue)
+                tq.init(queue_settings(config))
                 check_transfer_queue()  # a run that started at the same moment may have made it
             own_queue = True
             # The folder may belong to a run that is still going, which the trainer notices when it locks the folder.

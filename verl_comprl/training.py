@@ -128,6 +128,14 @@ def start_ray(config: Any) -> None:
         raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}") from error
 
 
+def queue_settings(config: Any) -> Any:
+    """Return TransferQueue's part of a config, resolved: it becomes part of another tree."""
+    from omegaconf import OmegaConf
+
+    settings: Any = OmegaConf.to_container(config.transfer_queue, resolve=True)
+    return OmegaConf.create(settings)
+
+
 def check_transfer_queue() -> None:
     """Check that no other run uses this Ray cluster; before TransferQueue starts, and after it.
 

@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-CHARACTERS_PER_TOKEN = 16
-"""More than honest texts have on average, which is about four: with more characters than this for each token that there
-is room for, a text does not fit. To find that out with a tokenizer takes seconds, and some give up with a panic."""
+CHARACTERS_PER_TOKEN = 32
+"""More than honest texts have: about four on average, screens of padded or ruled lines up to 27.
+
+With more characters than this for each token that there is room for, a text hardly fits. To find that out with a
+tokenizer takes seconds, and some give up with a panic.
+"""
 
 FAMILIES = "|".join(
     (

@@ -112,8 +112,8 @@ class Session:
             self.broken = True
             raise EnvironmentFailure(f"a step cannot be used: {error}", kind=type(error).__name__) from error
 
-    def _short(self, text: str) -> str:
-        return cut(text, self._limits.characters)
+    def _short(self, text: Any) -> Any:
+        return cut(text, self._limits.characters) if isinstance(text, str) else text
 
     def _with_short_goal(self, info: dict[str, Any]) -> dict[str, Any]:
         return info | {"goal": self._short(info["goal"])} if "goal" in info else info

@@ -240,6 +240,8 @@ def test_a_run_survives_whatever_breaks_and_its_books_agree(
         "comprl.embedder.model=fake",
         "comprl.queue.capacity=4",  # full again and again: the others wait on disk only
         "comprl.warmup_steps=0",
+        # Faults are its subject: an extractor that has unlearned its form writes nothing that a fault could keep away.
+        "extractor.actor.optim.lr=1e-6",
         script="named_run.py",
     )
     metrics = folder / "run/metrics.jsonl"

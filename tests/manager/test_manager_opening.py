@@ -96,7 +96,7 @@ async def test_a_bank_on_a_full_disk_is_away_for_a_manager_that_begins_again(
     """An error for which the guard waits, and counts no failure: ``trainer/test_manager_guard.py``."""
     await write(await open_manager(KEPT), "kept")
     with monkeypatch.context() as patch:
-        patch.setattr(bank_folder, "ROOM", 2**60)
+        patch.setattr(bank_folder, "ROOM_TO_OPEN", 2**60)
         with pytest.raises(StoreUnavailable, match=f"the disk is full: .* {2**40} are needed"):
             await open_manager(Opening(True, killed_in=1))
     assert titles(await open_manager(Opening(True, killed_in=1))) == ["kept"]

@@ -341,7 +341,10 @@ def test_seconds_of_a_part_that_was_lost_do_not_count_later(
 
 
 def run_on_a_cluster(folder: Path) -> CheckedRun:
-    places = {"trainer": {"default_local_dir": str(folder / "a")}, "transfer_queue": {}}
+    places = {
+        "trainer": {"default_local_dir": str(folder / "a"), "nnodes": 2},
+        "transfer_queue": {"units": "${trainer.nnodes}"},
+    }
     config = OmegaConf.create({**places, "ray_kwargs": {"ray_init": {"address": "10.0.0.1:6379"}}})
     return CheckedRun(Run("a", ()), config, None, ())
 
@@ -356,6 +359,7 @@ def run_on_a_cluster(folder: Path) -> CheckedRun:
 def test_a_start_that_takes_long_is_said(wait: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     told = threading.Event()
+    got: list[Any] = []
 
     def note(text: str) -> None:
         said.append(text)
@@ -363,7 +367,7 @@ def test_a_start_that_takes_long_is_said(wait: str, line: str, tmp_path: Path, m
 
     monkeypatch.setattr("verl_comprl.display.long_waits.FIRST_SECONDS", 1.0)
     for start in ("verl_comprl.sweep.sweep.start_ray", "transfer_queue.init"):
-        monkeypatch.setattr(start, lambda _, waits=start == wait: waits and told.wait(30))
+        monkeypatch.setattr(start, lambda given, waits=start == wait: got.append(given) or (waits and told.wait(30)))
     monkeypatch.setattr("verl_comprl.sweep.sweep.check_transfer_queue", lambda: None)
     monkeypatch.setattr("verl_comprl.config.slots.needed_slots", lambda config: 1)
     monkeypatch.setattr("verl_comprl.config.validation.check_cluster_slots", lambda config, resources: None)
@@ -373,6 +377,7 @@ def test_a_start_that_takes_long_is_said(wait: str, line: str, tmp_path: Path, m
     monkeypatch.setattr(sweep._display, "note", note)
     sweep._start_ray(run)
     assert said and said[0] == line
+    assert got[1].units == 2  # a part of another tree there, in which the reference leads nowhere
 
 
 def test_a_cluster_that_another_run_uses_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

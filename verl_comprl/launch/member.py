@@ -50,7 +50,8 @@ def _stay(store: RunStore, node: Node) -> int:
     head = json.loads(published)
     if difference := first_difference(installed_versions(), head["versions"]):
         raise LaunchError(f"node {store.rank}: {difference}")
-    if (token := head.get("token", node.environment.get(TOKEN))) is None:
+    # One that is set to nothing is not set, as for Ray.
+    if (token := head.get("token", node.environment.get(TOKEN) or None)) is None:
         raise LaunchError(f"node {store.rank}: {TOKEN} is not set here, but on the first node; set it on all nodes")
     node.environment |= {"RAY_AUTH_MODE": "token", TOKEN: token}
     ray = node.start_ray("--address", head["address"])

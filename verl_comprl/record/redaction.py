@@ -18,7 +18,7 @@ SHORTEST_SECRET = 8
 REDACT = "COMPRL_REDACT"
 """Variable with the names of others whose values are secrets, whatever they are called; separated by commas."""
 
-_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_(AUTH|PAT|PWD)$|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_AUTH$|CREDENTIAL", re.IGNORECASE)
 
 
 def is_secret_name(name: str, environment: Mapping[str, str] = os.environ) -> bool:

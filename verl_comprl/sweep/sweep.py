@@ -23,7 +23,14 @@ from verl_comprl.sweep.checked_run import CheckedRun, Record
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
-from verl_comprl.training import Training, check_transfer_queue, describe_ray_start, start_ray, uninterrupted
+from verl_comprl.training import (
+    Training,
+    check_transfer_queue,
+    describe_ray_start,
+    queue_settings,
+    start_ray,
+    uninterrupted,
+)
 
 
 def run(
@@ -238,7 +245,7 @@ class Sweep:
             resources = ray.cluster_resources()
         check_cluster_slots(largest, resources)
         with said_when_long("starting TransferQueue", self._display.note):
-            tq.init(run.config.transfer_queue)
+            tq.init(queue_settings(run.config))
             check_transfer_queue()  # a run that started at the same moment may have made it
         self._engines = Engines()
 

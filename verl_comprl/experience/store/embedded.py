@@ -91,7 +91,7 @@ class EmbeddedStore(ExperienceStore):
             check_bank_folder(folder)
         store = cls(folder, embedding)
         try:
-            await store._write(store._open_shard)
+            await store._write(store._open_shard, to_open=(folder / IDENTITY).exists())
         except BaseException:
             store._release()
             raise
@@ -208,11 +208,11 @@ class EmbeddedStore(ExperienceStore):
     async def _read(self, work: Callable[[], T]) -> T:
         return await self._call(self._reader, work)
 
-    async def _write(self, work: Callable[[], T]) -> T:
+    async def _write(self, work: Callable[[], T], *, to_open: bool = False) -> T:
         """Do what may make the files larger, unless the disk is full."""
 
         def with_room() -> T:
-            check_room(self._folder)
+            check_room(self._folder, to_open=to_open)
             return work()
 
         try:

@@ -10,11 +10,16 @@ LOCK = "lock"
 IDENTITY = "bank.json"
 """File that makes a folder a bank: its schema, its embedder, its live shard."""
 ROOM = 256 * 2**20
-"""Bytes that must be free before the engine opens or changes a bank.
+"""Bytes that must be free before the engine changes a bank.
 
 It maps sparse files into memory: two of its log, and one each of payloads, vectors and quantised vectors, of 32 MiB,
 and indexes of some 20 MiB. Where the disk has nothing left for a hole in one, the kernel ends the process (SIGBUS).
 Writes fill the holes; on a tmpfs, opening does. The rest is for what others write between the look and the change.
+"""
+ROOM_TO_OPEN = 96 * 2**20
+"""Bytes that must be free before it opens a bank, so that one can be read where it cannot be changed.
+
+Of an existing one, opening fills 58 MiB of holes on a tmpfs and nothing elsewhere.
 """
 _OWN = {LOCK, f"{IDENTITY}.tmp", "address.json", "address.json.tmp"}
 
@@ -32,15 +37,20 @@ def lock_bank(folder: Path) -> FolderLock:
         raise StoreError(f"{error}{hint}") from error
 
 
-def check_room(folder: Path) -> None:
-    """Check that the engine can change the bank in ``folder``.
+def check_room(folder: Path, *, to_open: bool = False) -> None:
+    """Check that the engine can open or change the bank in ``folder``.
+
+    Args:
+        folder: That of the bank.
+        to_open: Whether it exists, and is only opened.
 
     Raises:
         StoreUnavailable: If its disk is full, or nearly so.
     """
-    if (free := shutil.disk_usage(folder).free) < ROOM:
-        room = f"{free / 2**20:.0f} MiB are free, and {ROOM / 2**20:.0f} are needed"
-        raise StoreUnavailable(f"experience bank {folder}: the disk is full: {room}; make room on it")
+    room = ROOM_TO_OPEN if to_open else ROOM
+    if (free := shutil.disk_usage(folder).free) < room:
+        said = f"{free / 2**20:.0f} MiB are free, and {room / 2**20:.0f} are needed"
+        raise StoreUnavailable(f"experience bank {folder}: the disk is full: {said}; make room on it")
 
 
 def check_bank_folder(folder: Path) -> None:
