@@ -1,4 +1,4 @@
-"""What metrics backends get of a run's config."""
+"""Metrics backends get the config of a run without its secrets."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Where a Ray that is started here has its files, among them its logs, and who can read them."""
+"""Folder of the files and logs of a Ray that is started here, private to the user where they show secrets."""
 
 import os
 import stat
