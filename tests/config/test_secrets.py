@@ -26,11 +26,11 @@ def config(key_variable: str = "OPENAI_API_KEY", **variables: str) -> Any:
 
 
 def test_keys_that_the_config_gives_to_the_workers_are_secrets_beside_this_process_s_own() -> None:
-    one = config(WANDB_API_KEY="sk-of-the-workers", PYTHONPATH="/work/code", PIN="${oc.env:MISSING,1234}")
+    one = config(WANDB_API_KEY="sk-of-the-workers", PYTHONPATH="/srv/code", PIN="${oc.env:MISSING,1234}")
     other = config(WANDB_API_KEY="sk-of-other-workers")
     assert dict(worker_secrets(one)) == {"WANDB_API_KEY": "sk-of-the-workers"}
-    text = run_redactor(one, other)("sk-of-the-workers, sk-of-other-workers, sk-of-this-shell, /work/code")
-    assert text == "***, ***, ***, /work/code"
+    text = run_redactor(one, other)("sk-of-the-workers, sk-of-other-workers, sk-of-this-shell, /srv/code")
+    assert text == "***, ***, ***, /srv/code"
 
 
 def test_the_variable_with_the_endpoint_s_key_is_secret_whatever_its_name_here_and_in_processes_to_come() -> None:
