@@ -13,6 +13,7 @@ from verl_comprl.experience import DistillationRequest, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries, outcome_of
 from verl_comprl.record.lines import decode
+from verl_comprl.record.redaction import redactor
 
 _UNREADABLE = "unreadable"
 _GIVE_UP = 5
@@ -59,7 +60,8 @@ class OfflineDistillation:
     async def run(self, episodes: Sequence[DistillationRequest]) -> None:
         """Distil those that the journal does not have; a failure costs one episode, too many in a row end the work."""
         done = self._done()
-        waiting = [episode for episode in episodes if episode.id not in done]
+        redact = redactor()  # neither the endpoint nor the bank gets the keys of who starts this
+        waiting = [episode.redacted(redact) for episode in episodes if episode.id not in done]
         self.counts["done"] = len(episodes) - len(waiting)
         waiting.reverse()
         await asyncio.gather(*(self._work(waiting) for _ in range(self._workers)))

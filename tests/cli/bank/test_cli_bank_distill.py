@@ -105,6 +105,30 @@ def test_episodes_become_entries_with_their_provenance(
     assert endpoint.keys == {"Bearer secret"}
 
 
+def test_neither_endpoint_nor_bank_gets_the_keys_that_an_episode_shows(
+    comprl_bank: Run, endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPRL_REDACT", "")  # which the command extends
+    monkeypatch.setenv("HUB_TOKEN", "canary-of-the-hub")
+    monkeypatch.setenv("MY_ENDPOINT", "canary-of-the-endpoint")
+    said = "vault number 1, HUB_TOKEN=canary-of-the-hub MY_ENDPOINT=canary-of-the-endpoint"
+
+    def repeat(messages: Messages) -> str:
+        operation = {"operation": "add", "title": "seen", "content": messages[-1]["content"][-900:]}
+        return f"<answer>{json.dumps([operation])}</answer>"
+
+    endpoint.reply = repeat
+    file = tmp_path / "episodes.jsonl"
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "push"}]
+    file.write_text(json.dumps({"id": "1", "task": "vaults", "goal": said, "success": True, "messages": messages}))
+    done = comprl_bank(*arguments(endpoint, tmp_path / "bank", file), "--key-variable", "MY_ENDPOINT")
+    assert done.code == 0, done.err
+    assert endpoint.keys == {"Bearer canary-of-the-endpoint"}
+    assert "HUB_TOKEN=***" in json.dumps(endpoint.requests) and "canary" not in json.dumps(endpoint.requests)
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "bank").rglob("*") if file.is_file())
+    assert b"HUB_TOKEN=***" in kept and b"canary" not in kept
+
+
 def test_the_same_command_goes_on_where_it_was(
     comprl_bank: Run,
     endpoint: ChatEndpoint,

@@ -10,6 +10,7 @@ from verl_comprl.extractor.calls import ExtractorCalls, Sampling
 from verl_comprl.extractor.config import KEY_REFUSED, EndpointConfig
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
 from verl_comprl.extractor.prompts import Message
+from verl_comprl.record.redaction import redact_also
 from verl_comprl.settings import mistakes
 
 _CHARACTERS_PER_TOKEN = 3
@@ -50,6 +51,7 @@ async def connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls
         raise ValueError("; ".join(mistakes(error, EndpointConfig, "endpoint"))) from error
     sampling = Sampling(temperature=options.temperature, top_p=1.0, top_k=-1, max_tokens=options.max_tokens)
     key = os.environ.get(config.key_variable, "") if config.key_variable else ""
+    redact_also(config.key_variable)
     endpoint = Endpoint(config, key, sampling)
     try:
         await endpoint.check()
