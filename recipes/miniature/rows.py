@@ -160,7 +160,7 @@ def read_training(metrics: Path) -> Windows:
 
 
 def read_health(metrics: Path) -> Windows:
-    """Return measures of the metrics: reward, unreadable answers, uses per entry, and turns that did not end."""
+    """Return measures of the metrics: reward, unreadable answers, uses per entry, turns that did not end, refused actions."""
     answers: dict[str, list[float]] = {}
     before = [0.0, 0.0]
     for step, data in _steps(metrics):
@@ -174,6 +174,7 @@ def read_health(metrics: Path) -> Windows:
         "extractor_reward": "comprl/extractor/reward",
         "uses_per_entry": "comprl/bank/uses_per_entry",
         "endless_turns": "comprl/free/cut_turns",
+        "invalid_actions": "comprl/free/invalid_actions",
     }
     means = _means(metrics, names)
     return merged(means, {last: {"unreadable": bad / total} for last, (bad, total) in answers.items() if total})

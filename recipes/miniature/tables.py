@@ -36,7 +36,7 @@ CAPTIONS = {
     "training": "Guided (with) and free half (without) in windows of 15 steps, by the last; mean ± standard deviation.",
     "paired": "Mean ± half of the 95 % t-interval over seeds; how many seeds are above 0.",
     "journal": "Mean over seeds in each window of 15 steps, by its last step; then first → last window of each seed.",
-    "time": "Means over the steps of a run, then over runs; the range is over runs.",
+    "time": "Means over the steps of a run, then over runs; the range is over runs. A step has other parts, too, such as old log-probs.",
 }
 
 SHARES = {
@@ -50,6 +50,7 @@ SHARES = {
     "uses_per_entry": "guided episodes per entry written, since the start of the run",
     "unreadable": "answers of the extractor that could not be parsed",
     "endless_turns": "turns of a free episode that did not end within their tokens",
+    "invalid_actions": "actions of a free episode that were refused",
 }
 """Figures of the journal, with what they say."""
 
