@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from verl_comprl.launch.node import free_port
+from verl_comprl.platform.child import free_port
 
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"

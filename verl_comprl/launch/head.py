@@ -12,9 +12,10 @@ from types import FrameType
 
 from verl_comprl.errors import INTERRUPTED
 from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, poll_until
-from verl_comprl.launch.node import Node, Process, free_port
+from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import installed_versions
+from verl_comprl.platform.child import Process, free_port
 
 
 class _Interrupted(Exception):

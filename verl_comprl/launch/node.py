@@ -1,13 +1,9 @@
 """This node's processes: its ``ray start``, and on the first node the training."""
 
-import ctypes
 import json
-import os
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,16 +14,12 @@ from typing import IO
 import psutil
 
 from verl_comprl.launch.limits import leave_seconds, poll_until
+from verl_comprl.platform import child
+from verl_comprl.platform.child import Process
 from verl_comprl.platform.launchers import strip_launcher_variables
-
-_PR_SET_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None).prctl
 
 # Ray's fixed ports would keep a second run from this machine; COMPRL_RAY_START can set them again for a firewall.
 _NO_FIXED_PORTS = ("--dashboard-agent-listen-port", "0", "--min-worker-port", "0", "--max-worker-port", "0")
-
-
-Process = subprocess.Popen[bytes]
 
 
 class Node:
@@ -54,29 +46,8 @@ class Node:
         self._started: list[Process] = []
 
     def start(self, *command: str, output: IO[bytes] | None = None) -> Process:
-        """Start Python with ``command``; a terminal's Ctrl-C does not reach it, and SIGTERM does if this process dies.
-
-        Only for the main thread: the kernel sends that signal when the thread ends that has started the process.
-
-        Args:
-            command: Arguments of Python.
-            output: File for what it prints; None leaves that on the terminal.
-        """
-        parent = os.getpid()
-
-        def end_with_parent() -> None:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it has died in the meantime
-                os._exit(1)
-
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            env=self.environment,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-            stdout=output,
-            stderr=output,
-        )
+        """Start Python with ``command``, see ``child.start``; ``stop`` ends it."""
+        process = child.start(*command, environment=self.environment, output=output)
         self._started.append(process)
         return process
 
@@ -105,9 +76,7 @@ class Node:
             process.terminate()
             if poll_until(lambda process=process: process.poll() is not None, leave_seconds()):
                 continue
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            child.kill_group(process)
         session = self.folder / "ray/session_latest"
         if not keep_logs or not session.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -134,10 +103,3 @@ def gloo_interface(ip: str) -> str:
             return ""
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, addresses in interfaces if any(each.address == ip for each in addresses)), "")
-
-
-def free_port(ip: str) -> int:
-    """Return a TCP port that nobody uses at ``ip``."""
-    with socket.socket() as found:
-        found.bind((ip, 0))
-        return found.getsockname()[1]

@@ -106,7 +106,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
     distill = add(
         "distill",
-        "turn finished episodes into entries with an OpenAI-compatible endpoint, without training",
+        "turn finished episodes into entries with an OpenAI-compatible endpoint or a local model, without training",
         "A bank that does not exist is created. If interrupted, run the same command again to resume. "
         "The file's format: docs/distill.md.",
     )
@@ -207,11 +207,19 @@ def _temperature(text: str) -> float:
 
 
 def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group(required=required)
+    where.add_argument(
         "--endpoint",
-        required=required,
         metavar="URL",
         help="OpenAI-compatible endpoint of the extractor, such as http://127.0.0.1:8000/v1",
+    )
+    where.add_argument(
+        "--local",
+        nargs="?",
+        const="",
+        metavar="OPTIONS",
+        help="instead: serve MODEL, a folder or a name on the hub, with vLLM on this machine while the command runs; "
+        "options of vllm serve are given as in --local='--max-model-len 8192'",
     )
     parser.add_argument("--model", required=required, help="the endpoint's name of its model")
     parser.add_argument(

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from verl_comprl.cli.bank.embedder import load_embedder
-from verl_comprl.cli.bank.endpoint import connect
+from verl_comprl.cli.bank.endpoint import connected
 from verl_comprl.cli.bank.source import bank_config, opened, stored_embedding
 from verl_comprl.extractor.offline import OfflineDistillation
 from verl_comprl.extractor.trajectories import read_episodes
@@ -23,24 +23,20 @@ async def distill(options: argparse.Namespace) -> int:
     identity = await stored_embedding(config)
     if identity is None and options.embedder is None:
         options.embedder = "builtin"
-    endpoint, calls = await connect(options)
     total = len(episodes)
 
     def progress(counts: Counter[str]) -> None:
         end = "\r" if sys.stderr.isatty() else "\n"
         print(f"{sum(counts.values())} of {total} episodes: {_shown(counts)}", end=end, file=sys.stderr, flush=True)
 
-    embedder = await load_embedder(options, identity or {})
-    async with opened(config, embedder) as bank:
+    # In this order: before the endpoint has answered, nothing is made.
+    async with connected(options) as calls, opened(config, await load_embedder(options, identity or {})) as bank:
         # After the opening, which makes the folder.
         journal = Path(config.path) / _JOURNAL if not config.url else Path(f"{config.collection}.{_JOURNAL}")
         work = OfflineDistillation(
             bank, calls, journal, workers=options.workers, list_nearest=options.list_nearest, progress=progress
         )
-        try:
-            await work.run(episodes)
-        finally:
-            await endpoint.close()
+        await work.run(episodes)
         counts, size = work.counts, len(bank)
     if sys.stderr.isatty():
         print(file=sys.stderr)

@@ -2,9 +2,11 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from verl_comprl.cli.bank.local_model import serving
 from verl_comprl.display.first_line import first_line
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
 from verl_comprl.extractor.config import KEY_REFUSED, EndpointConfig
@@ -31,12 +33,24 @@ class EstimatedTokenizer:
         raise NotImplementedError("an endpoint returns text, not tokens")
 
 
-async def connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls]:
-    """Return the endpoint, which has answered a short request, and the calls to it.
+@asynccontextmanager
+async def connected(options: argparse.Namespace) -> AsyncIterator[ExtractorCalls]:
+    """Yield the calls to the endpoint, which has answered a short request; with ``--local`` the model is served here.
 
     Raises:
-        ValueError: If an argument is wrong, or the endpoint refuses the request.
+        ImportError: If a local model has to be served, and vLLM is missing.
+        ValueError: If an argument is wrong, the model cannot be served, or the endpoint refuses the request.
     """
+    async with AsyncExitStack() as stack:
+        if options.local is not None:
+            url = await stack.enter_async_context(serving(options.model, options.local))
+            options = argparse.Namespace(**vars(options) | {"endpoint": url, "key_variable": ""})
+        endpoint, calls = await _connect(options)
+        stack.push_async_callback(endpoint.close)
+        yield calls
+
+
+async def _connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls]:
     from pydantic import ValidationError
 
     fields = {
