@@ -2,7 +2,7 @@
 
 A sweep: every arm and seed is a run from the same warm-started models, with the same tasks and the same number of
 episodes, and all runs use the same engines. Evaluations use ``--tasks`` held-out tasks. A run that has finished is not
-repeated.
+repeated. What the table is made of, and some figures of every step, is in ``rows.jsonl`` in the output folder.
 
     python -m benchmarks.arms [--arms complementary baseline] [--seeds 1 2 3] [--steps 60] [--output outputs/arms]
     … [key=value …]
@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl import sweep
-from verl_comprl.record.reader import EVALUATIONS
+from verl_comprl.record.reader import EVALUATIONS, METRICS
 
 ROOT = Path(__file__).parents[1]
 TRAINING_TASKS = 960
+SIDES = ("with", "without")
+"""Of experience."""
+FIGURES = {
+    "gap": "comprl/gap",
+    "extractor_reward": "comprl/extractor/reward",
+    "format_failures": "comprl/extractor/share/format_failure",
+}
+"""Figures of a step that a row has, by the names of their metrics."""
 
 
 def prepare(output: Path, tasks: int) -> None:
@@ -51,6 +59,28 @@ def train(output: Path, arms: list[str], seeds: list[int], steps: int, overrides
     return records
 
 
+def read_row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's seconds, its success in every evaluation, and figures of its steps, in order."""
+    arm, _, seed = record["name"].rpartition("-")
+    folder = Path(record["folder"])
+    evaluations = [json.loads(line) for line in (folder / EVALUATIONS).read_text().splitlines()]
+    steps = [json.loads(line)["data"] for line in (folder / METRICS).read_text().splitlines()]
+    measured = {name: [data[key] for data in steps if key in data] for name, key in FIGURES.items()}
+    return {
+        "arm": arm,
+        "seed": int(seed),
+        "seconds": record["seconds"],
+        "evaluations": [
+            {
+                "step": line["step"],
+                **{side: line[key] for side in SIDES if (key := f"comprl/eval/success_{side}") in line},
+            }
+            for line in evaluations
+        ],
+        **{name: values for name, values in measured.items() if values},
+    }
+
+
 def spread(values: list[float]) -> str:
     """Return mean and standard deviation over seeds."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -59,8 +89,7 @@ def spread(values: list[float]) -> str:
 
 def row(arm: str, side: str, runs: list[dict[str, Any]]) -> list[str]:
     """Return a row of the table: success with or without experience in every evaluation, and each seed's last."""
-    key = f"comprl/eval/success_{side}"
-    evaluated = list(zip(*([line.get(key) for line in run["evaluations"]] for run in runs), strict=True))
+    evaluated = list(zip(*([line.get(side) for line in run["evaluations"]] for run in runs), strict=True))
     cells = [spread(list(values)) if None not in values else "-" for values in evaluated]
     last = ", ".join(f"{value:.2f}" for value in evaluated[-1]) if None not in evaluated[-1] else "-"
     return [arm, side, *cells, last]
@@ -82,15 +111,16 @@ def main() -> None:
     prepare(output, options.tasks)
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
     for record in train(output, options.arms, options.seeds, options.steps, options.overrides):
-        lines = (Path(record["folder"]) / EVALUATIONS).read_text().splitlines()
-        record["evaluations"] = [json.loads(line) for line in lines]
-        results[record["name"].rpartition("-")[0]].append(record)
+        found = read_row(record)
+        results[found["arm"]].append(found)
+    rows = [json.dumps(found) for runs in results.values() for found in runs]
+    (output / "rows.jsonl").write_text("\n".join(rows) + "\n")
     steps = [line["step"] for line in results[options.arms[0]][0]["evaluations"]]
     header = ["arm", "experience", *(f"step {step}" for step in steps), "last, by seed"]
     print("\n| " + " | ".join(header) + " |\n|" + "---|" * len(header))
     for arm, runs in results.items():
-        for side in ("with", "without"):
-            if any(f"comprl/eval/success_{side}" in run["evaluations"][-1] for run in runs):
+        for side in SIDES:
+            if any(side in run["evaluations"][-1] for run in runs):
                 print("| " + " | ".join(row(arm, side, runs)) + " |")
     print("\n| arm | wall clock, s |\n|---|---|")
     for arm, runs in results.items():

@@ -1,5 +1,6 @@
 """Published numbers of the miniature are those of the rows beside them, computed here a second time."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -164,3 +165,19 @@ def test_the_readmes_table_has_the_rows_numbers() -> None:
     ]
     rows = table("README.md", "| after 60 steps, known rules")
     assert [cell for _, cell in rows] == [f"{100 * mean(of(arm, mode, 60).values()):.0f} %" for arm, mode in expected]
+
+
+def test_minihack_on_the_page_is_that_of_its_rows() -> None:
+    runs = [json.loads(line) for line in (ROOT / "docs/results/minihack.jsonl").read_text().splitlines()]
+    page = table("docs/results.md", "| arm | experience | step 0 | step 15 |")
+    assert len(page) == 3
+    for arm, side, *cells in page:
+        found = sorted((run for run in runs if run["arm"] == arm), key=lambda run: run["seed"])
+        steps = list(zip(*([line[side] for line in run["evaluations"]] for run in found), strict=True))
+        spreads = [f"{mean(values):.2f} ± {stdev(values):.2f}" for values in steps]
+        assert cells == [*spreads, ", ".join(f"{value:.2f}" for value in steps[-1])], arm
+    times = table("docs/results.md", "| arm | wall clock, s |")
+    for arm, cell in times:
+        seconds = [run["seconds"] for run in runs if run["arm"] == arm]
+        assert cell.startswith(f"{mean(seconds):.0f} ({min(seconds):.0f} to {max(seconds):.0f}"), arm
+    assert len(times) == 2
