@@ -13,7 +13,7 @@ from benchmarks import environments
 def test_a_row_says_whether_the_target_is_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["environments", "sokoban", "--seconds", "0.05", "--parallel", "2"])
+    monkeypatch.setattr("sys.argv", ["environments", "sokoban", "--seconds", "0.5", "--parallel", "2"])
     environments.main()
     header, _, row = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
     assert len(row) == len(header) and row[0] == "sokoban" and header[4] == "steps/s of 2"
