@@ -107,8 +107,10 @@ def main() -> None:
     record = RunRecord(options.run)
     tokenizer = AutoTokenizer.from_pretrained(MODELS / "plain/actor")
     steps = record.steps()
+    test = [example(each, tokenizer) for step in steps[-1:] for each in successes(record, step, "evaluation")][:128]
+    if not test:
+        parser.error(f"{options.run} has no held-out success with experience in its last step, which the loss is of")
     batches = [[example(each, tokenizer) for each in successes(record, step, "training")] for step in steps]
-    test = [example(each, tokenizer) for each in successes(record, steps[-1], "evaluation")][:128]
     print("updates" + "".join(f"{step:6}" for step in range(WINDOW, len(batches) + 1, WINDOW)))
     for updates in options.updates:
         train([list(batch) for batch in batches], test, updates=updates, lr=options.lr, warmup=options.warmup)

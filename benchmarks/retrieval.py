@@ -29,6 +29,8 @@ GROUP = 8
 DIMENSION = 384
 QUERIES = 8192
 ADDITIONS = 300
+EMBEDDED_ENTRIES = 20_000
+"""In the bank whose queries are embedded."""
 CALL = {"listed": (), "task": "task", "environment": "environment", "step": 0, "weight_version": 0}
 TARGETS = (
     "p99 at most 100 ms for 1024 askers and 20000 entries; at least 2000/s at 20000; an addition at 100000 at most 1.5 "
@@ -137,12 +139,14 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 
         embedder = SentenceTransformerEmbedder("builtin")
         with tempfile.TemporaryDirectory() as folder:
-            bank = await filled_bank(Path(folder), 20_000, embedder)
+            bank = await filled_bank(Path(folder), EMBEDDED_ENTRIES, embedder)
             for askers in options.askers:
                 group = min(GROUP, askers)
                 row = await ask(bank, askers, group, options.seconds, "room {}: find the stairs down, mind the trap")
                 workload = "groups" if group > 1 else "distinct"
-                rows["with_embedding"].append({"entries": 20_000, "askers": askers, "workload": workload, **row})
+                rows["with_embedding"].append(
+                    {"entries": EMBEDDED_ENTRIES, "askers": askers, "workload": workload, **row}
+                )
             await bank.close()
     return rows
 
