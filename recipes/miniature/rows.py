@@ -160,7 +160,7 @@ def read_training(metrics: Path) -> Windows:
 
 
 def read_health(metrics: Path) -> Windows:
-    """Return measures of the metrics: reward, unreadable answers, uses per entry, turns that did not end, refused actions."""
+    """Return measures of the metrics: reward, unreadable answers, uses per entry, endless turns, refused actions."""
     answers: dict[str, list[float]] = {}
     before = [0.0, 0.0]
     for step, data in _steps(metrics):

@@ -36,7 +36,7 @@ CAPTIONS = {
     "training": "Guided (with) and free half (without) in windows of 15 steps, by the last; mean ± standard deviation.",
     "paired": "Mean ± half of the 95 % t-interval over seeds; how many seeds are above 0.",
     "journal": "Mean over seeds in each window of 15 steps, by its last step; then first → last window of each seed.",
-    "time": "Means over the steps of a run, then over runs; the range is over runs. A step has other parts, too, such as old log-probs.",
+    "time": "Means over steps, then runs; the range is over runs. A step has other parts, too, such as old log-probs.",
 }
 
 SHARES = {
