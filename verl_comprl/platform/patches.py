@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -107,10 +108,9 @@ def trackers_get(config: dict[str, Any]) -> Iterator[None]:
     Args:
         config: What they get in its place.
     """
-    import verl.trainer.ppo.v1.trainer_base
+    from verl.trainer.ppo.v1.trainer_base import Tracking as tracking  # pyright: ignore[reportPrivateImportUsage]
 
-    trainer_base: Any = verl.trainer.ppo.v1.trainer_base
-    tracking = trainer_base.Tracking
+    trainer_base: Any = sys.modules["verl.trainer.ppo.v1.trainer_base"]
     trainer_base.Tracking = lambda *args, **settings: tracking(*args, **{**settings, "config": config})
     try:
         yield
