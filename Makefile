@@ -36,9 +36,9 @@ test: lint  ## Run the linters and all tests that CI has time for, including rea
 	$(BIN)/pytest -m "not run" -n 2 --dist worksteal; status=$$?; wait; exit $$status
 	@$(BIN)/pytest -m "run and not long"
 
-long: setup  ## Run the tests that take hours (every recipe, every arm, failures of nodes), and those of mlflow.
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/mlflow.lock
-	@$(BIN)/pytest -m "long or mlflow"
+long: setup  ## Run the tests that take hours (every recipe, every arm, failures of nodes), and those of back-ends.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/backends.lock
+	@$(BIN)/pytest -m "long or backend"
 
 chaos: setup  ## Break a run 50 times, and kill the driver of another 20 times: two hours (docs/reliability.md).
 	@COMPRL_FAULTS=50 $(BIN)/pytest -s tests/chaos/test_random_faults.py

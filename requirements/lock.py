@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 LOCKS = {
     "requirements/cpu.lock": "requirements/cpu.txt",
     "requirements/audit.lock": "requirements/audit.txt",
-    "requirements/mlflow.lock": "requirements/mlflow.txt",
+    "requirements/backends.lock": "requirements/backends.txt",
     "recipes/smollm2/requirements.lock": "recipes/smollm2/requirements.txt",
 }
 """Files of pins, by the lock that is made from each."""

@@ -45,11 +45,20 @@ def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-def mlflow() -> Any:
-    """The library; one that is there but cannot be imported is an error, and no reason to skip a test."""
-    if find_spec("mlflow") is None:
-        pytest.skip("mlflow is not installed; make long installs it")
-    return import_module("mlflow")
+def import_backend() -> Callable[[str], Any]:
+    """Imports a library; one that is there but cannot be imported is an error, and no reason to skip a test."""
+
+    def imported(name: str) -> Any:
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not installed; make long installs it")
+        return import_module(name)
+
+    return imported
+
+
+@pytest.fixture
+def mlflow(import_backend: Callable[[str], Any]) -> Any:
+    return import_backend("mlflow")
 
 
 @pytest.fixture

@@ -55,6 +55,12 @@ def _patch_process_groups(distributed: ModuleType) -> None:
     use_gloo_once(distributed)
 
 
+def _patch_traces(rollout_trace: ModuleType) -> None:
+    from verl_comprl.platform.patches import keep_trackio_run
+
+    keep_trackio_run(rollout_trace)
+
+
 def register() -> None:
     """Hook every registration to the import of the registry it goes into."""
     installed_verl()
@@ -63,6 +69,7 @@ def register() -> None:
     register_post_import_hook(_register_agent_loop, "verl.experimental.agent_loop")
     register_post_import_hook(_register_extractor_adapter, "verl.workers.rollout.base")
     register_post_import_hook(_register_extractor_replica, "verl.workers.rollout.replica")
+    register_post_import_hook(_patch_traces, "verl.utils.rollout_trace")
     if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":  # detection.uses_cpu, which is not to be imported
         # verl's FSDP engine is registered for "cuda" and "npu" but runs on any torch device.
         os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")

@@ -6,9 +6,10 @@ import subprocess
 import sys
 import textwrap
 from contextlib import nullcontext
+from contextvars import Context, ContextVar
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,6 +211,32 @@ def test_verl_still_gives_metrics_backends_every_key_of_the_config(monkeypatch: 
             trainer_base.PPOTrainer.fit(trainer, None)
     assert [settings["config"]["key"] for settings in given] == ["sk-0123456789", "reference"]
     assert given[1]["default_backend"] == ["wandb"] and trainer_base.Tracking is tracking
+
+
+def test_verl_still_looks_for_trackios_run_in_every_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.utils.rollout_trace import RolloutTraceConfig
+
+    logged: list[Any] = []
+    current_run: ContextVar[Any] = ContextVar("current_run")
+    trackio: Any = ModuleType("trackio")
+    trackio.context_vars = SimpleNamespace(current_run=current_run)
+    trackio.log = lambda traces, step: current_run.get().log(traces, step)
+    trackio.Trace = dict
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+
+    def construct(init: Any) -> None:
+        current_run.set(SimpleNamespace(log=lambda traces, step: logged.append((traces, step))))
+        for _ in range(2):  # the second does nothing
+            init("project", "experiment", "trackio")
+
+    patched: Any = RolloutTraceConfig.init
+    for init in (patched.__wrapped__.__get__(RolloutTraceConfig), patched):
+        monkeypatch.setattr(RolloutTraceConfig, "_instance", None)
+        Context().run(construct, init)
+        client: Any = RolloutTraceConfig.get_client()
+        with nullcontext() if init is patched else pytest.raises(LookupError):
+            client.log({"name": client.Trace(messages=[])}, step=1)
+    assert logged == [({"name": {"messages": []}}, 1)]
 
 
 def test_verl_still_gives_flush_to_a_logger() -> None:

@@ -1,11 +1,13 @@
 """Traces of scripted episodes, as verl's own back-ends get them."""
 
 import sys
+from contextvars import Context, ContextVar, copy_context
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from scripted import ANSWER, GUIDE, MOVE_TURN, TOOL_TURN, ScriptedManager, ScriptedServer, play, row
+from trace_server import trace_server
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -28,16 +30,27 @@ def forgotten() -> Any:
 
 
 @pytest.fixture
-def trackio(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A stand-in for the package trackio; returns what is logged to it."""
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is logged to a stand-in for the package trackio, whose run belongs to a context, too."""
     logged: list[dict[str, Any]] = []
+    current_run: ContextVar[Any] = ContextVar("current_run", default=None)
+    run = SimpleNamespace(
+        log=lambda traces, step: logged.extend({"name": name, **trace} for name, trace in traces.items())
+    )
     package: Any = ModuleType("trackio")
-    package.context_vars = SimpleNamespace(current_run=SimpleNamespace(get=lambda: None))
-    package.init = lambda **_: None
+    package.context_vars = SimpleNamespace(current_run=current_run)
+    package.init = lambda **_: current_run.set(run)
     package.Trace = lambda **fields: fields
-    package.log = lambda traces, step: logged.extend({"name": name, **trace} for name, trace in traces.items())
+    package.log = lambda traces, step: current_run.get().log(traces, step)
     monkeypatch.setitem(sys.modules, "trackio", package)
     return logged
+
+
+def start(backend: str, **settings: Any) -> Context:
+    """Start a back-end as verl's worker does in its constructor, which in Ray has a context of its own; returns it."""
+    context = copy_context()
+    context.run(RolloutTraceConfig.init, "project", "experiment", backend, **settings)
+    return context
 
 
 async def played_by_worker(loop: Any, **columns: Any) -> Any:
@@ -51,26 +64,26 @@ def test_requests_of_verls_client_are_traced() -> None:
 
 
 async def test_every_turn_and_question_of_an_episode_is_traced(
-    make_loop: Any, tokenizer: Any, trackio: list[dict[str, Any]]
+    make_loop: Any, tokenizer: Any, logged: list[dict[str, Any]]
 ) -> None:
-    RolloutTraceConfig.init("project", "experiment", "trackio", token2text=True)
+    start("trackio", token2text=True)
     server = TracedServer(tokenizer, TURNS)
     await played_by_worker(make_loop(server, ScriptedManager(GUIDE, ANSWER)), **row(1, index=7))
-    names = [trace["name"].rsplit(".", 1)[1] for trace in trackio]
+    names = [trace["name"].rsplit(".", 1)[1] for trace in logged]
     assert names.count("generate") == 4 and names.count("execute") == 1
-    for trace in trackio:
+    for trace in logged:
         found = {key: trace["metadata"][key] for key in ("step", "sample_index", "rollout_n", "validate")}
         assert found == {"step": 5, "sample_index": 7, "rollout_n": 1, "validate": False}
-    replies = [trace["messages"][-1]["content"] for trace in trackio if trace["name"].endswith("generate")]
+    replies = [trace["messages"][-1]["content"] for trace in logged if trace["name"].endswith("generate")]
     for reply, turn in zip(replies, TURNS, strict=True):
         assert turn in reply
-    assert GUIDE.text in trackio[0]["metadata"]["output"]["prompt_text"]
-    (question,) = (trace for trace in trackio if trace["name"].endswith("execute"))
+    assert GUIDE.text in logged[0]["metadata"]["output"]["prompt_text"]
+    (question,) = (trace for trace in logged if trace["name"].endswith("execute"))
     assert "Where do I go?" in str(question["metadata"]["inputs"]) and ANSWER.text in str(question["messages"])
 
 
 async def test_the_record_and_tokens_are_the_same_with_a_trace(
-    make_loop: Any, tokenizer: Any, trackio: list[dict[str, Any]]
+    make_loop: Any, tokenizer: Any, logged: list[dict[str, Any]]
 ) -> None:
     async def tokens() -> tuple[list[int], list[int]]:
         loop = make_loop(TracedServer(tokenizer, TURNS), ScriptedManager(GUIDE, ANSWER))
@@ -78,9 +91,9 @@ async def test_the_record_and_tokens_are_the_same_with_a_trace(
         return output.prompt_ids + output.response_ids, output.response_mask
 
     untraced = await tokens()
-    assert trackio == []
-    RolloutTraceConfig.init("project", "experiment", "trackio")
-    assert await tokens() == untraced and trackio
+    assert logged == []
+    start("trackio")
+    assert await tokens() == untraced and logged
 
 
 def traced_prompts(traces: Traces, uids: str, *, step: int = 5, evaluation: bool = False) -> str:
@@ -95,8 +108,8 @@ def traced_prompts(traces: Traces, uids: str, *, step: int = 5, evaluation: bool
     return found
 
 
-def test_so_many_prompts_of_a_step_are_traced_with_all_their_rollouts(trackio: list[dict[str, Any]]) -> None:
-    RolloutTraceConfig.init("project", "experiment", "trackio", max_samples_per_step_per_worker=2)
+def test_so_many_prompts_of_a_step_are_traced_with_all_their_rollouts(logged: list[dict[str, Any]]) -> None:
+    start("trackio", max_samples_per_step_per_worker=2)
     traces = Traces()
     assert traced_prompts(traces, "abcabd") == "abab"
     assert traced_prompts(traces, "xyz", evaluation=True) == "xy"
@@ -104,12 +117,12 @@ def test_so_many_prompts_of_a_step_are_traced_with_all_their_rollouts(trackio: l
     assert traced_prompts(traces, "ca") == "a"  # a rollout of step 5 that ends late
 
 
-@pytest.mark.mlflow
+@pytest.mark.backend
 async def test_mlflow(
     mlflow: Any, make_loop: Any, tokenizer: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    RolloutTraceConfig.init("project", "experiment", "mlflow")
+    start("mlflow")
     loop = make_loop(TracedServer(tokenizer, TURNS), ScriptedManager(GUIDE, ANSWER))
     await played_by_worker(loop, **row(1, index=7))
     mlflow.flush_trace_async_logging()
@@ -121,3 +134,50 @@ async def test_mlflow(
     }
     names = [span.name.rsplit(".", 1)[-1] for span in trace.data.spans]
     assert names[0] == "agent_loop" and names.count("generate") == 4 and names.count("execute") == 1
+
+
+@pytest.mark.backend
+async def test_trackio(
+    import_backend: Any, make_loop: Any, tokenizer: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))  # read by the import
+    trackio = import_backend("trackio")
+    from trackio.sqlite_storage import SQLiteStorage  # pyright: ignore[reportMissingImports]
+
+    context = start("trackio", token2text=True)
+    loop = make_loop(TracedServer(tokenizer, TURNS), ScriptedManager(GUIDE, ANSWER))
+    await played_by_worker(loop, **row(1, index=7))
+    context.run(trackio.finish)  # writes what is left
+    traces = SQLiteStorage.get_traces("project", "experiment")
+    names = [trace["metadata"]["op"].rsplit(".", 1)[1] for trace in traces]
+    assert names.count("generate") == 4 and names.count("execute") == 1
+    for trace in traces:
+        found = {key: trace["metadata"][key] for key in ("step", "sample_index", "rollout_n", "validate")}
+        assert found == {"step": 5, "sample_index": 7, "rollout_n": 1, "validate": False}
+    replies = [trace["messages"][-1]["content"] for trace in traces if trace["metadata"]["op"].endswith("generate")]
+    assert all(any(turn in reply for reply in replies) for turn in TURNS)
+
+
+@pytest.mark.backend
+async def test_weave(import_backend: Any, make_loop: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")  # read by the import
+    weave = import_backend("weave")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WEAVE_USE_SERVER_CACHE", "false")
+    monkeypatch.setenv("WEAVE_IMPLICITLY_PATCH_INTEGRATIONS", "false")  # other tests use the same libraries
+    with trace_server() as (address, calls):
+        monkeypatch.setenv("WANDB_BASE_URL", address)
+        monkeypatch.setenv("WF_TRACE_SERVER_URL", address)
+        start("weave", token2text=True)
+        loop = make_loop(TracedServer(tokenizer, TURNS), ScriptedManager(GUIDE, ANSWER))
+        await played_by_worker(loop, **row(1, index=7))
+        weave.finish()  # sends what is left
+    names = [call["op_name"].rpartition("/")[2].partition(":")[0].rpartition(".")[2] for call in calls]
+    assert names.count("generate") == 4 and names.count("execute") == 1
+    for call in calls:
+        found = {key: call["attributes"][key] for key in ("step", "sample_index", "rollout_n", "validate")}
+        assert found == {"step": 5, "sample_index": 7, "rollout_n": 1, "validate": False}
+        assert call["parent_id"] is None and call["exception"] is None
+    replies = [call["output"]["response_text"] for call, name in zip(calls, names, strict=True) if name == "generate"]
+    for reply, turn in zip(replies, TURNS, strict=True):
+        assert turn in reply

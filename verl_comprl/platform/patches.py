@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
@@ -44,6 +45,27 @@ def keep_vllm_cpu_weights() -> None:
         dispatch(layer, False)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+@functools.cache
+def keep_trackio_run(rollout_trace: Any) -> None:
+    """For verl 0.9.1 (``verl.utils.rollout_trace``): it traces to trackio's run of the current context, and finds none.
+
+    A worker opens the run in its constructor, but Ray gives each method of an actor a context of its own. Every
+    request that is traced would raise, and its rollout fail.
+    """
+    config = rollout_trace.RolloutTraceConfig
+    init = config.init.__func__
+
+    @functools.wraps(init)
+    def keeping(cls: Any, *args: Any, **settings: Any) -> None:
+        init(cls, *args, **settings)
+        trackio = cls.get_client()
+        if cls.get_backend() == "trackio" and isinstance(trackio, ModuleType):  # and not ours, of the first call
+            run = trackio.context_vars.current_run.get()
+            cls.get_instance().client = SimpleNamespace(Trace=trackio.Trace, log=run.log)
+
+    config.init = classmethod(keeping)
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def test_wandb_offline(track: Callable[[str], Tracking], tmp_path: Path) -> None
         time.sleep(0.1)
 
 
-@pytest.mark.mlflow
+@pytest.mark.backend
 @pytest.mark.parametrize("store", ["sqlite", "folder"])
 def test_mlflow(
     mlflow: Any, track: Callable[[str], Tracking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
