@@ -35,12 +35,9 @@ FIELD = "record"
 FAILED_TAG, EVALUATION_TAG = "failed", "evaluation"
 
 
-def pack(record: Mapping[str, Any]) -> torch.Tensor:
-    """Return a record as a tensor of bytes, the form in which TransferQueue neither pickles nor copies it.
-
-    Without the secrets of this process's variables, which the trainer's need not have.
-    """
-    return torch.frombuffer(bytearray(zlib.compress(redactor()(encode(record)), 1)), dtype=torch.uint8)
+def pack(line: bytes) -> torch.Tensor:
+    """Return a record's JSON as a tensor of bytes, the form in which TransferQueue neither pickles nor copies it."""
+    return torch.frombuffer(bytearray(zlib.compress(line, 1)), dtype=torch.uint8)
 
 
 def unpack(data: torch.Tensor) -> bytes:
@@ -54,6 +51,7 @@ class EpisodeRecorder:
     def __init__(self, put: Callable[..., Awaitable[Any]] = tq.async_kv_put) -> None:
         """Send with ``put``, which has the signature of TransferQueue's."""
         self._put = put
+        self._redact = redactor()  # once: it looks at all variables
         self._complained = False
 
     async def record(
@@ -70,7 +68,7 @@ class EpisodeRecorder:
         try:
             # In a thread: decoding and compressing would hold up the other episodes of this worker.
             with panics_as_errors():
-                data = await asyncio.to_thread(lambda: pack(episode_record(row, episode, tokenizer, failure)))
+                data = await asyncio.to_thread(self.packed, row, episode, tokenizer, failure)
             tag = {FAILED_TAG: failure is not None, EVALUATION_TAG: bool(row.get(EVALUATION_KEY, False))}
             await self._put(
                 key=f"{row.get('uid')}_{row.get('session_id')}", partition_id=PARTITION, fields={FIELD: data}, tag=tag
@@ -79,6 +77,15 @@ class EpisodeRecorder:
             if not self._complained:
                 logger.exception("an episode could not be recorded")
             self._complained = True
+
+    def packed(
+        self, row: Mapping[str, Any], episode: Episode | None, tokenizer: Any, failure: FailedRollout | None
+    ) -> torch.Tensor:
+        """Return the record of an episode as it is sent; the arguments are those of :meth:`record`.
+
+        Without the secrets of this process's variables, which the trainer's need not have.
+        """
+        return pack(self._redact(encode(episode_record(row, episode, tokenizer, failure))))
 
 
 def episode_record(
@@ -191,14 +198,16 @@ def _tokens_as_text(conversation: "Conversation | None", tokenizer: Any) -> dict
     """Decode prompt and response, the latter piece by piece, so that it is known which characters carry loss."""
     if conversation is None:
         return {"input": "", "output": "", "loss_spans": []}
+    # Arrays: of a list, transformers looks at every number before it decodes.
+    prompt, response = np.asarray(conversation.prompt_ids), np.asarray(conversation.response_ids)
     output, spans, at = "", [], 0
     for carries_loss, tokens in groupby(conversation.mask):
         count = len(list(tokens))
-        piece = tokenizer.decode(conversation.response_ids[at : at + count])
+        piece = tokenizer.decode(response[at : at + count])
         if carries_loss:
             spans.append([len(output), len(output) + len(piece)])
         output, at = output + piece, at + count
-    return {"input": tokenizer.decode(conversation.prompt_ids), "output": output, "loss_spans": spans}
+    return {"input": tokenizer.decode(prompt), "output": output, "loss_spans": spans}
 
 
 def _span(versions: Sequence[int]) -> list[int] | None:

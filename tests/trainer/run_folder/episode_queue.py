@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from verl_comprl.record.lines import encode
 from verl_comprl.rollout.recorder import FIELD, PARTITION, pack
 
 
@@ -34,5 +35,5 @@ class Queue:
 
     def ended(self, id: str, *, failed: bool = False, evaluation: bool = False) -> None:
         """An episode has ended, and its worker has sent the record."""
-        self.fields[id] = pack({"id": id, "text": "ä" * (1 + len(self.fields)), "advantage": None})
+        self.fields[id] = pack(encode({"id": id, "text": "ä" * (1 + len(self.fields)), "advantage": None}))
         self.partitions[PARTITION][id] = {"failed": failed, "evaluation": evaluation}

@@ -12,7 +12,7 @@ from running import undocumented
 
 from verl_comprl.config.tree import RecordConfig
 from verl_comprl.record import RunRecord
-from verl_comprl.rollout.recorder import PARTITION, episode_record, pack, unpack
+from verl_comprl.rollout.recorder import PARTITION, EpisodeRecorder, pack, unpack
 from verl_comprl.trainer.run_folder import episode_log
 from verl_comprl.trainer.run_folder.episode_log import EpisodeLog
 from verl_comprl.trainer.step import keys
@@ -59,7 +59,7 @@ def test_each_episode_is_written_when_it_is_known_what_became_of_it(queue: Queue
 def test_an_episode_has_the_keys_that_the_page_names(queue: Queue, tmp_path: Path) -> None:
     log = EpisodeLog(tmp_path, RecordConfig())
     queue.ended("a_0")
-    queue.fields["a_0"] = pack(episode_record({"uid": "a", "session_id": 0}, None, None, None))
+    queue.fields["a_0"] = EpisodeRecorder().packed({"uid": "a", "session_id": 0}, None, None, None)
     log.trained(["a_0"], [1.0])
     log.take(1)
     log.close(99)
@@ -189,8 +189,6 @@ def test_through_a_real_queue(tmp_path: Path) -> None:
     import transfer_queue as tq
     from omegaconf import OmegaConf
 
-    from verl_comprl.rollout.recorder import EpisodeRecorder
-
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
@@ -210,4 +208,5 @@ def test_through_a_real_queue(tmp_path: Path) -> None:
 
 
 def test_packing() -> None:
-    assert unpack(pack({"a": ["ä", 1]})) == '{"a":["ä",1]}'.encode()
+    line = '{"a":["ä",1]}'.encode()
+    assert unpack(pack(line)) == line
