@@ -37,6 +37,10 @@ class Sweep:
         steps = {0: dict.fromkeys(last, 0.1), config.trainer.total_training_steps: last}
         lines = [json.dumps({"step": step, **values}) + "\n" for step, values in steps.items()]
         (folder / "evaluations.jsonl").write_text("".join(lines))
+        metrics = [
+            {"step": step, "data": {"comprl/gap": 0.5 * step} if arm == "complementary" else {}} for step in (1, 2)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
         return {"name": name, "folder": str(folder), "seconds": 10.0 * int(seed), "status": "finished"}
 
 
@@ -90,6 +94,18 @@ def test_every_arm_and_seed_is_a_run_and_the_table_is_over_seeds(
         "| complementary | 15 (10 to 20) |",
         "| baseline | 15 (10 to 20) |",
     ]
+    rows = [json.loads(line) for line in (output / "rows.jsonl").read_text().splitlines()]
+    assert [(row["arm"], row["seed"], row["seconds"]) for row in rows] == [
+        ("complementary", 1, 10),
+        ("complementary", 2, 20),
+        ("baseline", 1, 10),
+        ("baseline", 2, 20),
+    ]
+    assert rows[0]["evaluations"] == [
+        {"step": 0, "with": 0.1, "without": 0.1},
+        {"step": 6, "with": 0.5, "without": 0.25},
+    ]
+    assert rows[0]["gap"] == [0.5, 1.0] and "gap" not in rows[2]
 
 
 def test_there_is_no_table_of_runs_that_have_not_finished(

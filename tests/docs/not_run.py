@@ -40,6 +40,7 @@ NOT_RUN = {
     "comprl data alfworld": "games are made first, for minutes: tests/env_adapters/alfworld/test_alfworld_dataset.py",
     "comprl data swebench": "needs a data set of repositories: tests/env_adapters/swebench/test_swebench_instances.py",
     "comprl data": "executed by tests/docs/test_commands.py",
+    "comprl bank distill*--local": "serves a model of the hub with vLLM: tests/cli/bank/test_cli_bank_local.py",
     "comprl bank serve*--transport http": "serves until it is interrupted: tests/cli/bank/test_cli_bank_serve.py",
     "comprl bank import --url": "needs a Qdrant server: tests/cli/bank/test_cli_bank_server.py",
     # Runs, recipes and measurements.
