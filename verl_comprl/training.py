@@ -296,7 +296,7 @@ def _stop_on_signal(trainer: Any, display: Any):
     """First Ctrl-C or SIGTERM: finish an update that is running and write a checkpoint. Second: stop immediately.
 
     Of the same kind: a scheduler may send SIGTERM when time is up, some time after the SIGINT that it was told to send.
-    The kernel tells of the launcher's death with SIGTERM as well (``launch/node.py``). Where that follows the first
+    The kernel tells of the launcher's death with SIGTERM as well (``platform/child.py``). Where that follows the first
     signal, as torchrun kills a launcher that takes long, it is not the user's second one.
     """
     parent = os.getppid()

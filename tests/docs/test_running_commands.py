@@ -1,4 +1,4 @@
-"""Runs the commands of README and docs in the order of their page, on a copy of a run; ``not_run`` has the others."""
+"""The commands of README and docs are run in the order of their page, on a copy of a run; ``not_run`` has the others."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""What README's first command trains and says, for real and with fewer steps than its thirty."""
+"""The program of README's first command, really trained, with fewer steps than its thirty."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every recipe's CPU setting as a user starts it, for one step."""
+"""One step of every recipe's CPU setting, started by ``run.sh``."""
 
 import os
 import subprocess
