@@ -1,4 +1,4 @@
-"""The commands of README and docs are run in the order of their page, on a copy of a run; ``not_run`` has the others."""
+"""Documented commands, run in the order of their page on a copy of a run; ``not_run`` has the others."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ PLACES = {
     "examples/run": "RUN",
     "Qwen/Qwen3-Embedding-0.6B": "builtin",  # a download
 }
-"""What stands for words of the pages that a reader replaces. Addresses of endpoints and ``ENTRY`` are added."""
+"""Substitutes for words of the pages that a reader replaces. Addresses of endpoints and ``ENTRY`` are added."""
 
 
 def answer(messages: Messages) -> str:

