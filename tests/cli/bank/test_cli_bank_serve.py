@@ -329,7 +329,7 @@ def test_an_address_without_http_is_refused(
 
 def test_an_endpoint_without_a_model_is_refused(comprl_bank: Callable[..., Any], bank: Path) -> None:
     done = comprl_bank("serve", "--path", bank, "--endpoint", "http://127.0.0.1:1/v1")
-    assert done.code == 2 and "--model belongs to --endpoint or --local" in done.err
+    assert done.code == 2 and "--endpoint and --model belong together" in done.err
 
 
 def test_names_of_tasks_are_untrusted_text_too() -> None:

@@ -113,7 +113,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     distill.add_argument(
         "--episodes", type=Path, required=True, metavar="FILE", help="one JSON object per line; or a run's folder"
     )
-    _add_endpoint(distill, required=True)
+    _add_endpoint(distill, local=True)
     distill.add_argument("--workers", type=_positive, default=8, help="episodes at the same time (default: 8)")
     distill.add_argument(
         "--list-nearest",
@@ -134,7 +134,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s")
     serve.add_argument("--host", help="address to listen on, with http (default: 127.0.0.1)")
     serve.add_argument("--port", type=_count, help="with http; 0 takes a free one (default: 8765)")
-    _add_endpoint(serve, required=False)
+    _add_endpoint(serve, local=False)
     _add_embedder(serve, _BUILT_WITH)
 
     for name, help in (
@@ -206,22 +206,24 @@ def _temperature(text: str) -> float:
     return number
 
 
-def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    where = parser.add_mutually_exclusive_group(required=required)
+def _add_endpoint(parser: argparse.ArgumentParser, *, local: bool) -> None:
+    """Add the arguments of an extractor: needed where it may also be a local model, otherwise optional."""
+    where = parser.add_mutually_exclusive_group(required=True) if local else parser
     where.add_argument(
         "--endpoint",
         metavar="URL",
         help="OpenAI-compatible endpoint of the extractor, such as http://127.0.0.1:8000/v1",
     )
-    where.add_argument(
-        "--local",
-        nargs="?",
-        const="",
-        metavar="OPTIONS",
-        help="instead: serve MODEL, a folder or a name on the hub, with vLLM on this machine while the command runs; "
-        "options of vllm serve are given as in --local='--max-model-len 8192'",
-    )
-    parser.add_argument("--model", required=required, help="the endpoint's name of its model")
+    if local:
+        where.add_argument(
+            "--local",
+            nargs="?",
+            const="",
+            metavar="OPTIONS",
+            help="instead: serve MODEL, a folder or a name on the hub, with vLLM on this machine while the command "
+            "runs; options of vllm serve are given as in --local='--max-model-len 8192'",
+        )
+    parser.add_argument("--model", required=local, help="the endpoint's name of its model")
     parser.add_argument(
         "--key-variable",
         default="OPENAI_API_KEY",

@@ -35,15 +35,16 @@ class EstimatedTokenizer:
 
 @asynccontextmanager
 async def connected(options: argparse.Namespace) -> AsyncIterator[ExtractorCalls]:
-    """Yield the calls to the endpoint, which has answered a short request; with ``--local`` the model is served here.
+    """Yield the calls to the endpoint, which has answered a request; ``distill --local`` starts it.
 
     Raises:
         ImportError: If a local model has to be served, and vLLM is missing.
         ValueError: If an argument is wrong, the model cannot be served, or the endpoint refuses the request.
     """
     async with AsyncExitStack() as stack:
-        if options.local is not None:
-            url = await stack.enter_async_context(serving(options.model, options.local))
+        local = getattr(options, "local", None)  # which serve does not have
+        if local is not None:
+            url = await stack.enter_async_context(serving(options.model, local))
             options = argparse.Namespace(**vars(options) | {"endpoint": url, "key_variable": ""})
         endpoint, calls = await _connect(options)
         stack.push_async_callback(endpoint.close)

@@ -35,9 +35,8 @@ async def serve(options: argparse.Namespace) -> int:
         ValueError: If arguments contradict one another, or an address other than the loopback has no token.
         ImportError: If the extra ``mcp`` is missing.
     """
-    asks = bool(options.endpoint) or options.local is not None
-    if asks != bool(options.model):
-        raise ValueError("--model belongs to --endpoint or --local: the extractor that answers search_and_ask")
+    if bool(options.endpoint) != bool(options.model):
+        raise ValueError("--endpoint and --model belong together: the extractor that answers search_and_ask")
     if options.transport == "stdio" and (options.host or options.port is not None):
         raise ValueError("--host and --port are only for --transport http")
     host, token = options.host or _HOST, os.environ.get(TOKEN, "")
@@ -53,7 +52,7 @@ async def serve(options: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
         with redirect_stdout(sys.stderr):  # standard output is the client's
             source = await stack.enter_async_context(sharing(bank_config(options), partial(load_embedder, options)))
-            calls = await stack.enter_async_context(connected(options)) if asks else None
+            calls = await stack.enter_async_context(connected(options)) if options.endpoint else None
         server = make_server(source, calls)
         if options.transport == "stdio":
             await _serve_stdio(server)
