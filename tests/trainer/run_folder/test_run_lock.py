@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from verl_comprl.folder_lock import FolderInUse
 from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.modes import ComplementarySync
 from verl_comprl.trainer.run_folder.lock import lock_run
-from verl_comprl.trainer.trainer import ComplementarySync
 
 OTHER_RUN = """
 import sys

@@ -16,8 +16,8 @@ from verl_comprl.config.tree import ActorCriticConfig, ComprlConfig, SelfDistill
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import OUTPUT_KEY, TASK_KEY, OutputKind
 from verl_comprl.trainer import trainer as trainer_module
+from verl_comprl.trainer.modes import ComplementarySeparateAsync, ComplementarySync
 from verl_comprl.trainer.step import batch as batch_module
-from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 EPISODE, JUDGEMENT, DISTILLATION = OutputKind.EPISODE, OutputKind.JUDGEMENT, OutputKind.DISTILLATION
 TOKENS = 3
