@@ -35,10 +35,13 @@ print(verl_comprl.__version__)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build writes into its folder, where other processes read what this project registers."""
+    """Built as ``make dist`` does, from the source distribution: what that lacks, the wheel lacks, too.
+
+    From a copy: a build writes into its folder, where other processes read what this project registers.
+    """
     folder, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source") / "clone"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "outputs", "build", "*.egg-info", "__pycache__"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
     subprocess.run(command, check=True, capture_output=True)
     (file,) = folder.glob("*.whl")
     return file

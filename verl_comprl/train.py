@@ -45,7 +45,7 @@ Trains an actor and an experience extractor; settings are Hydra overrides. Neede
   data.train_files=FILE data.val_files=FILE   tasks, made with comprl data
   actor_rollout_ref.model.path=MODEL          the actor: a folder, or a name on the Hugging Face hub
   extractor.model.path=MODEL                  the extractor
-  data.train_batch_size=N                     prompts per step: fewer than there are tasks
+  data.train_batch_size=N                     prompts per step: at most as many as tasks
   data.max_prompt_length=N data.max_response_length=N
                                               tokens: rules, entry, first observation; the whole episode (512 each)
   actor_rollout_ref.actor.use_dynamic_bsz=true extractor.actor.use_dynamic_bsz=true
@@ -53,9 +53,9 @@ Trains an actor and an experience extractor; settings are Hydra overrides. Neede
   trainer.n_gpus_per_node=N comprl.extractor.n_gpus_per_node=N
                                               the actor's GPUs (8 unless set) and the extractor's (1)
 
-Checkpoints are written every trainer.save_freq steps, evaluations made every trainer.test_freq (-1: none). Every key of
-verl's ppo_trainer config can be set; what this package adds is under comprl and extractor, and arm=NAME chooses a
-variant of the method (arm=baseline is plain GRPO).
+Checkpoints are written every trainer.save_freq steps, evaluations made before the first step and then every
+trainer.test_freq steps (-1: no more). Every key of verl's ppo_trainer config can be set; what this package adds is
+under comprl and extractor, and arm=NAME chooses a variant of the method (arm=baseline is plain GRPO).
 
   comprl train --cfg job                      prints the whole config and starts nothing
   comprl train --info defaults-tree           prints the files that it is made from

@@ -33,7 +33,7 @@ EXPECTED = {
     "success_right_entry": (0.80, 1.0),
     "success_wrong_entry": (0.0, 0.12),
     "valid_moves": (0.98, 1.0),
-    "right_contents": (0.3, 0.55),
+    "right_contents": (0.33, 0.55),
     "title_name": (0.22, 0.42),
     "title_kind_adjective": (0.22, 0.42),
     "title_kind_family": (0.22, 0.42),

@@ -138,6 +138,29 @@ def test_two_families_on_the_page_are_those_of_the_rows() -> None:
     assert f"from {before} to {after} ([results]" in page
 
 
+def test_without_experience_the_page_has_each_worlds_numbers() -> None:
+    rows = table("docs/results.md", "| arm | updates | world | evaluated |")
+    assert len(rows) == 18
+    for arm, updates, world, mode, *cells in rows:
+        of = successes("without_experience", "3" if updates == "1" else f"3u{updates}")
+        name = arm.partition(":")[0].replace("-", "_")
+        assert cells == [short(of(name, mode, step)[int(world)]) for step in range(0, 181, 30)], (arm, world, mode)
+
+
+def test_what_was_learned_on_the_page_is_that_of_the_rows() -> None:
+    rows = table("docs/results.md", "| | 15 | 16 | 17 | 18 | 19 |")
+    names = ("kind_family", "right", "read_right", "extractor_reward", "unreadable")
+    stored = stored_rows(ROOT / "docs/results/miniature/rows.jsonl")
+    journals = {row["seed"]: row["journal"] for row in stored if row["arm"] == "complementary"}
+
+    def signed(value: float) -> str:
+        return ("−" if value < -0.005 else "") + short(abs(value))
+
+    for (_, *cells), name in zip(rows, names, strict=True):
+        found = [[journals[world][window][name] for window in ("15", "60")] for world in range(15, 20)]
+        assert cells == [f"{signed(start)} → {signed(end)}" for start, end in found], name
+
+
 def test_without_experience_the_page_and_the_readme_have_the_rows_numbers() -> None:
     of = successes("without_experience", "3u4")
     others, found = ("baseline", "self_imitation"), list[list[str]]()

@@ -147,6 +147,24 @@ async def test_a_snapshot_is_where_a_new_run_begins_and_no_part_of_one_that_cont
     assert titles(await open_manager(KEPT, **given)) == ["learned since"]
 
 
+async def test_what_a_new_run_begins_with_is_in_its_events(
+    open_manager: OpenManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: Any
+) -> None:
+    """Once, and not before the extractor is connected: until then the run's files may be put aside."""
+    monkeypatch.setattr(actor, "load_tokenizer", lambda model: tokenizer)
+    given = {"initial_bank": await make_snapshot(open_manager, tmp_path / "snapshot", "known before")}
+    manager = await open_manager(NOT_KEPT, **given)
+    (entry,) = manager._bank.entries()
+    assert [*RunRecord(tmp_path).events()] == []
+    for _ in range(2):
+        await manager.connect(None, None, 100)
+    event = {"event": "given", "step": 0, "entry": entry.id, "title": "known before", "content": "take the key"}
+    (found,) = RunRecord(tmp_path).events()
+    assert found.items() >= (event | {"tasks": ["fetch"]}).items()
+    await (await open_manager(KEPT, **given)).connect(None, None, 100)
+    assert len([*RunRecord(tmp_path).events()]) == 1
+
+
 async def test_an_evaluation_replaces_the_bank_of_the_checkpoint_by_another(
     open_manager: OpenManager, tmp_path: Path
 ) -> None:

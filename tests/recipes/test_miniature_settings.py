@@ -165,7 +165,12 @@ def test_models_that_are_not_where_the_miniature_begins_are_not_trained(
     figures = {name: (low + high) / 2 for name, (low, high) in expected.items()}
     monkeypatch.setattr(check_retrieval, "check_retrieval", dict)
     monkeypatch.setattr(run_module, "_train", lambda *_: trained.append(tmp_path) or 130)
-    for off, code in ({}, 130), ({"right_rule_kind_family": 0.5}, 1), ({"success_free": 0.4}, 1):
+    for off, code in (
+        ({}, 130),
+        ({"right_rule_kind_family": 0.5}, 1),
+        ({"success_free": 0.4}, 1),
+        ({"right_contents": 0.32}, 1),
+    ):
         output = tmp_path / "-".join(["output", *off])
         monkeypatch.setattr(check_models, "check", lambda *_, off=off, **__: figures | off)
         assert main(["--output", str(output)]) == code
@@ -183,6 +188,11 @@ def test_the_figures_of_the_design_are_within_what_is_expected_and_others_are_no
             low, high = check_models.EXPECTED[name]
             assert (low <= value <= high) == within, name
     assert check_models.EXPECTED["unparsable"][1] <= 0.03
+    assert {name: setting.least_right_contents for name, setting in SETTINGS.items()} == {
+        "plain": 0.33,
+        "wide": 0.30,  # the design's limit refuses the one pair there is
+        "full": 0.33,
+    }
     assert check_retrieval.EXPECTED["right_rule_kind_family"][0] > 0.9
 
 

@@ -62,6 +62,11 @@ def test_logs_with_a_torn_last_line(tmp_path: Path) -> None:
     assert list(run.metrics()) == [{"step": 1, "data": {"a": 2.0}}] and list(run.events()) == [{"event": "written"}]
 
 
+def test_an_evaluation_that_does_not_say_its_step_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "evaluations.jsonl").write_text('{"success": 1}\n{"step": null}\n{"step": 0, "success": 0}\n')
+    assert list(RunRecord(tmp_path).evaluations()) == [{"step": 0, "success": 0}]
+
+
 def test_the_reader_imports_nothing_heavy() -> None:
     code = "import sys, json; import verl_comprl.record; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

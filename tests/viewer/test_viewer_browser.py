@@ -233,6 +233,29 @@ def test_a_click_on_the_timeline_keeps_search_and_open_entry(browser: Tab, page:
     browser.wait(f"location.hash.startsWith({json.dumps(opened + '&at=')})")
 
 
+def test_escape_closes_what_is_open_but_not_from_within_the_search(browser: Tab, page: Path) -> None:
+    show(browser, page, "#0/bank", ".list .row")
+    click(browser, ".list .row")
+    browser.wait("document.querySelector('.detail h2')")
+    press = "document.querySelector('{}').dispatchEvent(new KeyboardEvent('keydown', {{key: 'Escape', bubbles: true}}))"
+    browser.evaluate(press.format("input[type=search]"))
+    draw(browser)
+    assert browser.evaluate("document.querySelectorAll('.detail').length") == 1
+    browser.evaluate(press.format("body"))
+    browser.wait("!document.querySelector('.detail')")
+
+
+def test_a_list_that_changes_does_not_take_its_reader_back(
+    browser: Tab, page: Path, episodes: list[Record]
+) -> None:
+    show(browser, page, f"#0/episodes/{episodes[0]['id']}", ".detail .turns")
+    browser.evaluate("document.querySelector('.list').scrollTop = 4000")
+    choose(browser, "Sort", "advantage up")
+    browser.wait("location.hash.includes('advantage+up')")
+    draw(browser)
+    assert browser.evaluate("document.querySelector('.list').scrollTop") == 4000
+
+
 def test_two_runs_are_shown_side_by_side(browser: Tab, page: Path) -> None:
     show(browser, page, "#0/bank", ".list .row")
     browser.evaluate("[...document.querySelectorAll('.tools button')].find(b => b.innerText === 'Compare').click()")

@@ -67,6 +67,18 @@ def test_a_journal_without_removals_still_ends_what_was_replaced() -> None:
     assert found["before the run"]["kind"] == "given"
 
 
+def test_entries_that_the_bank_began_with_are_those_of_another_run() -> None:
+    entries = Entries()
+    given = {"event": "given", "step": 0, "entry": "g", "title": "old", "content": "known", "tasks": ["room"]}
+    of_the_other = {"parents": ["of the other"], "weight_version": 4, "call": "of the other"}
+    entries.read_events([given | of_the_other, written("a", 1), written("b", 2, ("g",))])
+    found = rows(entries)
+    assert found.keys() == {"g", "a", "b"} and (entries.given, entries.present) == (1, 2)
+    row = found["g"]
+    assert (row["kind"], row["title"], row["content"], row["tasks"]) == ("given", "old", "known", ["room"])
+    assert (row["step"], row["call"], row["parents"], row["fate"], row["gone"]) == (None, None, [], "replaced", 2)
+
+
 def test_an_updated_entry_has_the_tasks_of_its_parents_too() -> None:
     entries = Entries()
     entries.read_events([written("a", 1), written("b", 2, ("a",), task="maze", tasks=["maze", "room"])])

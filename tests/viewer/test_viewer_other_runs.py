@@ -117,6 +117,44 @@ def test_success_has_one_scale_and_a_single_evaluation_its_interval(browser: Tab
     assert painted == [False, True, True, True, False, False]
 
 
+def test_a_step_that_lacks_a_value_shows_none(browser: Tab, made: Path, tmp_path: Path) -> None:
+    """Nothing is guided in the first step, as while a run warms up."""
+
+    def unguided(line: Record) -> Record:
+        kept = {name: value for name, value in line["data"].items() if not name.startswith("comprl/guided/")}
+        return line | {"data": kept} if line["step"] == 1 else line
+
+    folder = tmp_path / "run"
+    copy_changed(made, folder, "experience.jsonl", dict)
+    copy_changed(made, folder, "metrics.jsonl", unguided)
+    show(browser, view(folder), "#0/overview", ".overview .u-over")
+    values = texts(browser, ".chart .legend > span")[:2]
+    assert all(re.match(r"(with experience|without) \d+ %", value) for value in values)
+    left, top, width = browser.evaluate(
+        "(({left, top, width}) => [left, top, width])(document.querySelector('.chart .u-over').getBoundingClientRect())"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 6, y=top + 30)
+    browser.wait("document.querySelector('.chart .step').innerText === 'step 1'")
+    with_experience, without = texts(browser, ".chart .legend > span")[:2]
+    assert with_experience == "with experience –" and re.match(r"without \d+ %", without)
+
+
+def test_entries_that_a_run_began_with_are_told_from_those_that_it_wrote(
+    browser: Tab, made: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "run")
+    given = {"event": "given", "step": 0, "entry": "g", "title": "before", "content": "known", "tasks": ["room"]}
+    file = folder / "experience.jsonl"
+    file.write_text(json.dumps(given) + "\n" + file.read_text())
+    page = view(folder)
+    show(browser, page, "#0/overview", ".figure")
+    assert f"of {len(written_entries(made))} written and 1 given" in texts(browser, ".figure")[-2]
+    show(browser, page, "#0/bank?at=0", ".list .row")
+    counts(browser, "1 entries")
+    show(browser, page, "#0/bank/g", ".detail .lesson")
+    browser.wait("document.querySelector('.detail .lesson').innerText === 'known'")
+
+
 def test_the_timeline_is_as_high_as_the_bank_was(browser: Tab, made: Path, tmp_path: Path) -> None:
     show(browser, view(shutil.copytree(made, tmp_path / "run")), "#0/bank", ".timeline .u-over")
     written = len(written_entries(made))

@@ -153,6 +153,13 @@ def test_a_failed_episode_is_shown_and_counted_nowhere_else(made: Path, tmp_path
     assert blocks["r/entries"] == collect(made)["r/entries"]
 
 
+def test_failed_rollouts_are_counted_without_their_episodes(made: Path, tmp_path: Path) -> None:
+    shutil.copy(made / "metrics.jsonl", tmp_path)
+    failed = [{"id": f"p_{number}", "boundary": "server" if number else "environment"} for number in range(3)]
+    (tmp_path / "failures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in failed))
+    assert collect(tmp_path)["r"]["failures"] == {"environment": 1, "server": 2}
+
+
 @pytest.mark.parametrize("content", [None, "a file"])
 def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path) -> None:
     if content:

@@ -59,6 +59,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
     def __init__(self) -> None:
         self._warnings = KeptWarnings()
         self._connected = False
+        self._begins_with_entries = False
 
     def __getattr__(self, name: str) -> Any:
         """Name the reason why an attribute is missing that :meth:`open` sets; raises :class:`ManagerNotOpen`."""
@@ -97,7 +98,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
             await bank.delete([entry.id for entry in bank.entries()])
         if opening.killed_in is not None and opening.checkpoint is not None and not len(bank):
             await _bring_back(bank, opening.checkpoint)
-        if config.initial_bank and not opening.keep_content:
+        self._begins_with_entries = bool(config.initial_bank) and not opening.keep_content
+        if self._begins_with_entries:
             await bank.add_snapshot(snapshot_folder(config.initial_bank))
         record = config.record
         call_log = CallLog(Path(run) / CALLS if record.enabled else None, record.keep_steps)
@@ -165,6 +167,9 @@ class _ManagerActor(BankInspection, ExperienceManager):
             model: A ``model`` subtree, whose tokenizer encodes or measures prompts.
             max_prompt_tokens: Length of a prompt.
         """
+        if self._begins_with_entries:  # not when it is opened: the run's files are put aside after that
+            self._begins_with_entries = False
+            self._journal.given(self._bank.entries())
         self.start(
             ExtractorCalls(
                 load_tokenizer(model),

@@ -32,6 +32,10 @@ class Journal:
         self.lost = 0
         """Events that could not be written."""
 
+    def given(self, entries: Iterable[Experience]) -> None:
+        """Note the entries that the bank of a new run begins with; their parents and calls are of another run."""
+        self._append({"step": 0, "event": "given", **_text(entry)} for entry in entries)
+
     def wrote(self, request: DistillationRequest, entries: Iterable[Experience]) -> None:
         """Note the entries that the extractor wrote about an episode."""
         self._append({**_episode(request, "written"), **_text(entry)} for entry in entries)

@@ -75,8 +75,8 @@ class RunRecord:
         return map(step_metrics, self._log(METRICS))
 
     def evaluations(self) -> Iterator[Record]:
-        """Yield the evaluations."""
-        return self._log(EVALUATIONS)
+        """Yield the evaluations that say after which step they were made."""
+        return (line for line in self._log(EVALUATIONS) if isinstance(line.get("step"), int))
 
     def failures(self) -> Iterator[Record]:
         """Yield the failed rollouts."""

@@ -56,6 +56,8 @@ class Entries:
                 continue
             if kind in ("written", "merged"):
                 self._write(event)
+            elif kind == "given":
+                self._give(event)
             elif kind == "read":
                 self.note_read(id, event.get("text", ""), event["episode"], event["success"], event.get("asked", False))
             elif kind == "removed":
@@ -104,7 +106,7 @@ class Entries:
                 "gone": entry.gone,
                 "fate": entry.fate,
                 "tasks": entry.tasks,
-                "parents": [number[id] for id in entry.parents if id in number],
+                "parents": [number[id] for id in entry.parents],
                 **entry.comparison.columns(),
             }
             for column, value in row.items():
@@ -117,7 +119,6 @@ class Entries:
                     "call": entry.call,
                     "version": entry.version,
                     "reason": entry.reason,
-                    "lost_parents": [id for id in entry.parents if id not in number],
                     **entry.comparison.details(),
                     "asked": [entry.asked.successes, entry.asked.count],
                 }
@@ -148,6 +149,11 @@ class Entries:
         """Entries that have not left the bank, as far as the events say: those of older releases name no evictions."""
         return sum(entry.gone is None for entry in self._entries.values())
 
+    @property
+    def given(self) -> int:
+        """Entries that the run did not write."""
+        return sum(entry.kind == "given" for entry in self._entries.values())
+
     def _write(self, event: Event) -> None:
         entry = self.get(event["entry"])
         entry.title, entry.content = event.get("title", ""), event.get("content", "")
@@ -159,6 +165,12 @@ class Entries:
         entry.kind = "merged" if event["event"] == "merged" else "updated" if entry.parents else "added"
         for id in entry.parents:
             self._remove(id, entry.step, "merged" if entry.kind == "merged" else "replaced")
+
+    def _give(self, event: Event) -> None:
+        """Note an entry that the bank began with; its parents and its call are of another run."""
+        entry = self.get(event["entry"])
+        entry.title, entry.content = event.get("title", ""), event.get("content", "")
+        entry.tasks = tuple(event.get("tasks", ()))
 
     def _remove(self, id: str, step: int | None, reason: str) -> None:
         entry = self.get(id)

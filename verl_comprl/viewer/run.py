@@ -1,5 +1,6 @@
 """Collects one run into the blocks of the page."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -78,10 +79,12 @@ class CollectedRun:
             "step": self.last_step,
             "curves": curves(metrics, record.evaluations(), self._episodes.trained),
             "entries": len(self._entries),
+            "given": self._entries.given,
             "copies": self._entries.copies(),
             "kept": self._episodes.kept,
             "present": sizes[-1] if sizes else self._entries.present,
-            "failures": dict(self._episodes.failures),
+            # All of them: not every episode need be on record.
+            "failures": dict(Counter(line.get("boundary", "") for line in record.failures()) or self._episodes.failures),
         }
 
     def blocks(self, name: str) -> Iterator[Block]:

@@ -4,7 +4,7 @@ import { useMemo } from "preact/hooks";
 import { Browser } from "viewer/browser";
 import { Chart } from "viewer/charts";
 import { Entry } from "viewer/entry";
-import { Compared, FATES, Gain, ORIGINS, html, number, origin, percent, points } from "viewer/parts";
+import { Compared, FATES, Gain, ORIGINS, html, named, number, origin, percent, points } from "viewer/parts";
 import { usePane } from "viewer/route";
 
 const alive = ({ step, gone }, row, at) => (step[row] ?? 0) <= at && (gone[row] == null || gone[row] > at);
@@ -27,7 +27,7 @@ function overTime(columns, { step: last, curves }) {
   const series = (label, y, hidden) => ({ label, x, y, low: none, high: none, hidden });
   return {
     title: "Bank over time", note: "choose a step to see the bank as it was", rate: false,
-    series: [series("entries", written.map((_, step) => { size += change[step]; return own ? own.get(step) ?? null : size; })), series("ever written", written.map((count) => (ever += count)), true)],
+    series: [series("entries", written.map((_, step) => { size += change[step]; return own ? own.get(step) ?? (step ? null : size) : size; })), series("ever written", written.map((count) => (ever += count)), true)],
   };
 }
 
@@ -62,7 +62,7 @@ export function Bank() {
   if (once || run.summary.copies.length) filters.push({ key: "copies", label: "Copies", options: [["once", "each text once"]], test: () => true });
   return html`<${Browser} table=${entries} noun=${once ? "texts" : "entries"} group=${columns.text} columns=${show} filters=${filters} order="gain down"
     names=${(row) => `${columns.title[row]} ${columns.id[row]}`}
-    main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${columns.title[row] || "(no title)"}</span>
+    main=${(row) => html`<span class=${columns.fate[row] === "present" ? "" : "past"}>${named(columns, row)}</span>
       <small>${columns.rate[row] == null ? "" : `${percent(columns.rate[row])} of ${number(columns.uses[row])} · `}${origin(columns, row)}${
         columns.fate[row] === "present" ? "" : ` · ${FATES[columns.fate[row]] ?? columns.fate[row]}`} · ${
         columns.tasks[row].join(", ")}</small>`}

@@ -71,7 +71,8 @@ function Detail({ close, children }) {
   const { front } = usePane();
   // With what is shown, not after it: a second Escape soon after the first is for the other side.
   useLayoutEffect(() => {
-    const pressed = (event) => event.key === "Escape" && front && close(); // of two sides only one may answer
+    // Of two sides only one may answer. In a search field Escape empties the field.
+    const pressed = (event) => event.key === "Escape" && front && !event.target.closest?.("input, select") && close();
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
   });

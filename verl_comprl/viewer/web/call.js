@@ -22,7 +22,7 @@ export function Rewards({ row }) {
     : !trainings.length && "What it wrote was not used by a training episode that counts.";
   return html`${uses.length === 0 && unused && html`<p class="faint">${unused}</p>`}
     ${uses.length > 0 && html`<p class="small">+1: an episode that used it succeeded, −1: it failed; with comprl.extractor.utility=relative, less the mean of the prompt's free half.</p>
-      <${Many} items=${uses} first=${6} render=${(use) => html`<span class="line"><span class=${`reward ${use.reward > 0 ? "good" : "bad"}`}>${signed(use.reward, 1)}</span>
+      <${Many} items=${uses} first=${6} render=${(use) => html`<span class="line"><span class=${`reward ${use.reward > 0 ? "good" : use.reward < 0 ? "bad" : ""}`}>${signed(use.reward, 1)}</span>
       <${EpisodeLink} id=${use.episode} />${use.judged ? html`<small>critic ${use.judged}</small>` : ""}</span>`} />`}
     ${trainings.length > 0 && html`<table class="trainings"><thead><tr>${Object.entries(TRAINING).map(([name, hint]) => html`<th title=${hint}>${name}</th>`)}</tr></thead>
       <tbody>${trainings.map((item) => html`<tr><td>${item.update}</td><td>${item.step}</td><td>${signed(item.reward)}</td><td>${item.weight?.toFixed(2)}</td><td>${signed(item.advantage)}</td></tr>`)}</tbody></table>`}`;

@@ -100,7 +100,7 @@ export function Chart({ curve, steps, height = 170, pick }) {
       <span class="faint step">step ${data[0][at ?? data[0].length - 1]}</span></figcaption>
     <div class="legend">${curve.series.map((item, index) => {
       const known = data[3 * index + 1].map((y, place) => (y == null ? null : place)).filter((place) => place != null);
-      const place = at != null && data[3 * index + 1][at] != null ? at : known.at(-1);
+      const place = at ?? known.at(-1); // of a step that lacks a value there is none, not the latest one
       const [y, high, low] = [1, 2, 3].map((part) => data[3 * index + part][place]);
       return html`<span>${!item.hidden && html`<i class=${`key ${(STYLES[item.label] ?? DEFAULTS[index % 2]).slice(2)}`} />`}${`${item.label} `}<b>${value(curve, y)}</b>${low != null && html` <span class="faint">${Math.round(100 * low)}–${Math.round(100 * high)}</span>`}</span>`;
     })}</div>

@@ -1,6 +1,6 @@
 // One entry: its text, where it comes from and what became of it, what it was worth, and the episodes that read it.
 
-import { CallLink, Compared, EntryLink, EpisodeLink, FATES, Facts, Gain, Link, Many, Outcome, Problem, Section, html, number, origin, percent, points, useAsync } from "viewer/parts";
+import { CallLink, Compared, EntryLink, EpisodeLink, FATES, Facts, Gain, Link, Many, Outcome, Problem, Section, html, named, number, origin, percent, points, useAsync } from "viewer/parts";
 import { Rewards } from "viewer/call";
 import { usePane } from "viewer/route";
 
@@ -65,7 +65,7 @@ export function Entry({ row }) {
   const fate = value("fate");
   const evaluations = guided.filter((episode) => episodes.columns.kind[episode] === "evaluation").length;
   const call = run.calls.rowOf.get(detail?.call);
-  return html`<header><h2>${value("title") || "(no title)"}</h2>
+  return html`<header><h2>${named(columns, row)}</h2>
       <p class="faint">${origin(columns, row)} · ${FATES[fate] ?? fate}${value("gone") == null ? "" : ` in step ${value("gone")}`} · ${value("tasks").join(", ")}</p></header>
     ${error ? html`<${Problem} error=${error} />` : html`<div class="text lesson">${detail?.content ?? "…"}</div>`}
     ${detail && html`
@@ -77,7 +77,6 @@ export function Entry({ row }) {
         ${detail.call && html`<li><span class="label">written by</span><${CallLink} id=${detail.call} /></li>`}
         ${parents.length > 0 && html`<li><span class="label">${value("kind") === "merged" ? "merged from" : "replaces"}</span>
           <${Kin} row=${row} next=${(other) => columns.parents[other]} /></li>`}
-        ${detail.lost_parents.length > 0 && html`<li class="faint">and ${detail.lost_parents.length} entries that this run does not list</li>`}
         ${children.length > 0 && html`<li><span class="label">became</span><${Kin} row=${row} next=${(other) => run.children[other]} /></li>`}
         ${detail.reason && html`<li><span class="label">quarantined</span>${detail.reason}</li>`}
       </ul>

@@ -16,11 +16,18 @@ export function List({ rows, height, render, selected, label, empty }) {
     place.addEventListener("scroll", measure, { passive: true });
     return () => observer.disconnect();
   }, []);
+  const seen = useRef(null);
   useLayoutEffect(() => {
-    // The row that is shown next to the list must be in sight, as after following a link to it.
+    // The row that is shown next to the list must be in sight, as after following a link to it; once, so that a list that
+    // grows while it is searched does not take its reader back.
     const at = selected == null ? -1 : rows.indexOf(selected);
+    if (at < 0 || seen.current === selected) {
+      if (selected == null) seen.current = null;
+      return;
+    }
+    seen.current = selected;
     const { scrollTop, clientHeight } = box.current;
-    if (at >= 0 && (at * height < scrollTop || (at + 1) * height > scrollTop + clientHeight)) {
+    if (at * height < scrollTop || (at + 1) * height > scrollTop + clientHeight) {
       box.current.scrollTop = Math.max(0, at * height - clientHeight / 3);
     }
   }, [selected, rows]);

@@ -70,7 +70,7 @@ export function Overview() {
         failed.map(([boundary, count]) => `${count} ${boundary}`).join(", ")]]} /></header>
     <div class="figures">
       ${figures.map(([label, { text, note }, accent]) => html`<${Figure} label=${label} value=${text} note=${note} accent=${accent} />`)}
-      <${Figure} label="entries" value=${number(summary.present)} note=${`of ${number(summary.entries)} ever written`} />
+      <${Figure} label="entries" value=${number(summary.present)} note=${`of ${number(summary.entries - summary.given)} written${summary.given ? ` and ${number(summary.given)} given` : ""}`} />
       <${Figure} label="episodes" value=${number(episodes.length)} note=${[`${number(calls.length)} extractor calls`, turnsKept(run)].filter(Boolean).join(" · ")} />
     </div>
     <div class="cards">

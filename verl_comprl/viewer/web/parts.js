@@ -27,6 +27,9 @@ export const ORIGINS = { added: "added", updated: "updated", merged: "made by a 
 // How an entry came to be.
 export const origin = ({ kind, step }, row) => `${ORIGINS[kind[row]]}${step[row] == null ? "" : ` in step ${step[row]}`}`;
 
+// Title of an entry. Of one that was given to the run a record of an older release may lack the text.
+export const named = ({ title, kind }, row) => title[row] || (kind[row] === "given" ? "(text not on record)" : "(no title)");
+
 export function Link({ to, children, ...rest }) {
   const { link } = usePane();
   return html`<a href=${link(to)} ...${rest}>${children}</a>`;
