@@ -127,7 +127,12 @@ async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
 
 @pytest.mark.parametrize("list_nearest", [0, 3])  # 0: waits for the new text's vector, 3: for that of goal and outcome
 async def test_a_slow_embedding_holds_up_nobody_else(
-    open_manager: Open, extractor: Extractor, embedder: FakeEmbedder, make_request: MakeRequest, list_nearest: int
+    open_manager: Open,
+    extractor: Extractor,
+    embedder: FakeEmbedder,
+    make_request: MakeRequest,
+    list_nearest: int,
+    tmp_path: Path,
 ) -> None:
     gate, waiting = asyncio.Event(), asyncio.Event()
     embed = embedder.embed_documents
@@ -152,10 +157,40 @@ async def test_a_slow_embedding_holds_up_nobody_else(
         assert (await running.manager.search_and_ask("open the door", *WHERE)).status == "answered"
         await running.manager.report(EpisodeReport(make_request("b"), guided=True))
         await running.manager.collect(1)
+        await running.manager.save(str(tmp_path / "saved"))
     assert len(running.bank) == 1
     gate.set()
     await running.finished()
     assert len(running.bank) == 3
+
+
+async def test_a_merge_whose_text_is_embedded_slowly_holds_up_no_checkpoint(
+    open_manager: Open, extractor: Extractor, embedder: FakeEmbedder, tmp_path: Path
+) -> None:
+    gate, waiting = asyncio.Event(), asyncio.Event()
+    embed = embedder.embed_documents
+    gate.set()
+
+    async def slowly(texts: Any) -> Any:
+        waiting.set()
+        await gate.wait()
+        return await embed(texts)
+
+    embedder.embed_documents = slowly
+    running = await open_manager()
+    running.start()
+    await running.seed("open the door", "open the lid")
+    gate.clear()
+    waiting.clear()
+    extractor.replies["merge"] = answered({"operation": "merge", "ids": [1, 2], "title": "open", "content": "both"})
+    assert await running.manager.merge()
+    async with asyncio.timeout(20):
+        await waiting.wait()
+        await running.manager.save(str(tmp_path / "saved"))
+        assert len(running.bank) == 2
+        gate.set()
+        while len(running.bank) > 1:
+            await asyncio.sleep(0.01)
 
 
 async def test_drain_gives_up_after_its_timeout(

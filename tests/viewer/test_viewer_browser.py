@@ -245,9 +245,7 @@ def test_escape_closes_what_is_open_but_not_from_within_the_search(browser: Tab,
     browser.wait("!document.querySelector('.detail')")
 
 
-def test_a_list_that_changes_does_not_take_its_reader_back(
-    browser: Tab, page: Path, episodes: list[Record]
-) -> None:
+def test_a_list_that_changes_does_not_take_its_reader_back(browser: Tab, page: Path, episodes: list[Record]) -> None:
     show(browser, page, f"#0/episodes/{episodes[0]['id']}", ".detail .turns")
     browser.evaluate("document.querySelector('.list').scrollTop = 4000")
     choose(browser, "Sort", "advantage up")

@@ -184,6 +184,10 @@ class ExperienceBank:
             embedder, vectors = self._embedder, await self._vectors(clean, call_id)
         return report
 
+    async def embed(self, operations: Sequence[Operation]) -> None:
+        """Embed the new texts of a call before :meth:`apply`, which finds their vectors and does not wait for them."""
+        await self._vectors([cleaned(operation, self._clean) for operation in operations], "")
+
     async def _vectors(self, operations: Sequence[Operation], call_id: str) -> dict[str, np.ndarray]:
         texts = new_documents(operations, call_id, self._embedder.identity)
         return dict(zip(texts, await self._documents.embed([*texts.values()]), strict=True))

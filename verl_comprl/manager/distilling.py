@@ -71,6 +71,8 @@ class Distilling:
         answer, record = await self.calls.distill(request, [entry.text for entry in similar])
 
         async def commit() -> None:
+            if answer.format_ok:  # not under the lock, for which a checkpoint waits: an embedder may be slow, or hang
+                await self.bank.embed(answer.operations)
             async with self.commit.read():
                 await self._apply(request, similar, answer, record)
                 self.queue.acknowledge(request)

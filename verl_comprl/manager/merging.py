@@ -85,6 +85,8 @@ class MergePass:
         return await self.availability.when_there(lambda: self._apply(listed, answer, record))
 
     async def _apply(self, listed: Sequence[Experience], answer: ParsedAnswer, record: GenerationRecord) -> list[str]:
+        if answer.format_ok:  # as in a distillation, before the lock
+            await self.bank.embed(answer.operations)
         async with self.commit.read():
             ids = [entry.id for entry in listed]
             if not answer.format_ok:

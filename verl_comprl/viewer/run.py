@@ -84,7 +84,9 @@ class CollectedRun:
             "kept": self._episodes.kept,
             "present": sizes[-1] if sizes else self._entries.present,
             # All of them: not every episode need be on record.
-            "failures": dict(Counter(line.get("boundary", "") for line in record.failures()) or self._episodes.failures),
+            "failures": dict(
+                Counter(line.get("boundary", "") for line in record.failures()) or self._episodes.failures
+            ),
         }
 
     def blocks(self, name: str) -> Iterator[Block]:
