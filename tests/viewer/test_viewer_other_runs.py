@@ -136,7 +136,7 @@ def test_a_step_that_lacks_a_value_shows_none(browser: Tab, made: Path, tmp_path
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 6, y=top + 30)
     browser.wait("document.querySelector('.chart .step').innerText === 'step 1'")
     with_experience, without = texts(browser, ".chart .legend > span")[:2]
-    assert with_experience == "with experience –" and re.match(r"without \d+ %", without)
+    assert with_experience == "with experience \N{EN DASH}" and re.match(r"without \d+ %", without)
 
 
 def test_entries_that_a_run_began_with_are_told_from_those_that_it_wrote(
