@@ -236,8 +236,7 @@ class ExperienceBank:
 
     async def delete(self, ids: Iterable[str]) -> int:
         """Remove entries, also unreadable ones, and return how many were there."""
-        wanted = dict.fromkeys(ids)
-        return await self._ledger.write(lambda: self._ledger.delete(wanted))
+        return await self._ledger.write(partial(self._ledger.delete, dict.fromkeys(ids)))
 
     # ---- reading ----
 
@@ -329,13 +328,10 @@ class ExperienceBank:
             StoreError: If the store cannot be read at all, or what a failed write has left in it cannot be deleted.
         """
 
-        async def compare() -> list[str]:
-            return await find_problems(self._ledger.store, self._table.by_id)
-
-        if not self._ledger.read_only:
-            return await self._ledger.write(compare)  # no writer puts an entry into the store meanwhile
+        if not self._ledger.read_only:  # as a writer, so that no other puts an entry into the store meanwhile
+            return await self._ledger.write(lambda: find_problems(self._ledger.store, self._table.by_id))
         async with self._ledger.reading():
-            return await compare()
+            return await find_problems(self._ledger.store, self._table.by_id)
 
     def _scope(self, task: str, environment: str) -> tuple[str | None, str | None]:
         scope = self._config.scope

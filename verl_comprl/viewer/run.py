@@ -83,10 +83,7 @@ class CollectedRun:
             "copies": self._entries.copies(),
             "kept": self._episodes.kept,
             "present": sizes[-1] if sizes else self._entries.present,
-            # All of them: not every episode need be on record.
-            "failures": dict(
-                Counter(line.get("boundary", "") for line in record.failures()) or self._episodes.failures
-            ),
+            "failures": dict(_failures(record) or self._episodes.failures),
         }
 
     def blocks(self, name: str) -> Iterator[Block]:
@@ -95,6 +92,11 @@ class CollectedRun:
         yield from self._entries.blocks(f"{name}/entries")
         yield from self._episodes.blocks(f"{name}/episodes")
         yield from call_blocks(f"{name}/calls", self._record.calls())
+
+
+def _failures(record: RunRecord) -> Counter[str]:
+    """Count all failed rollouts by boundary; not every episode need be on record."""
+    return Counter(str(line.get("boundary", "")) for line in record.failures())
 
 
 def _chosen_steps(record: RunRecord, kept: int | None) -> set[int] | None:
