@@ -327,7 +327,6 @@ class ExperienceBank:
         Raises:
             StoreError: If the store cannot be read at all, or what a failed write has left in it cannot be deleted.
         """
-
         if not self._ledger.read_only:  # as a writer, so that no other puts an entry into the store meanwhile
             return await self._ledger.write(lambda: find_problems(self._ledger.store, self._table.by_id))
         async with self._ledger.reading():
