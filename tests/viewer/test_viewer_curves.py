@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from verl_comprl.algorithm.interval import effective_count, wilson_interval
-from verl_comprl.viewer.curves import POINTS, curves
+from verl_comprl.viewer.curves import POINTS, curves, in_order
 
 
 def series(found: list[dict[str, Any]], title: str) -> dict[str, dict[str, Any]]:
@@ -118,3 +118,8 @@ def test_evaluations_are_found_in_the_metrics_of_a_run_without_their_file() -> N
 
 def test_a_run_without_metrics_has_no_curves() -> None:
     assert curves([], []) == []
+
+
+def test_titles_stand_in_the_order_of_a_run_that_has_all_curves() -> None:
+    found = in_order({"maze", "Time of a step", "Bank", "Success in training", "alfworld", "Success in evaluations"})
+    assert found == ["Success in training", "Success in evaluations", "Bank", "Time of a step", "alfworld", "maze"]

@@ -67,6 +67,26 @@ def test_a_run_without_experience_has_an_overview(browser: Tab, baseline: Path) 
     assert browser.problems == []
 
 
+def test_charts_of_two_runs_stand_next_to_each_other(browser: Tab, made: Path, baseline: Path, tmp_path: Path) -> None:
+    """Also those that one of them lacks."""
+    folders = [shutil.copytree(run, tmp_path / name) for run, name in ((baseline.parent, "one"), (made, "two"))]
+    shutil.copy(made / "config.yaml", folders[0])  # as a run of its own has one
+    write_view(folders, tmp_path / "view.html")
+    show(browser, tmp_path / "view.html", "#0/overview|1/overview", ".pane:nth-child(2) .u-wrap")
+    places = (
+        "[...document.querySelectorAll('.pane:nth-child({}) .chart')]"
+        ".map(item => [item.querySelector('h3').innerText, item.offsetHeight, item.getBoundingClientRect().top])"
+    )
+    left, right = (browser.evaluate(places.format(side)) for side in (1, 2))
+    assert left == right and len(left) > 5
+    lacking = texts(browser, ".pane:nth-child(1) .chart .legend")
+    assert lacking[2] == "not in this run" and "not in this run" not in texts(browser, ".pane:nth-child(2) .legend")
+    cards = "[...document.querySelectorAll('.pane:nth-child(2) .card')].map(item => !!item.querySelector('.ranking'))"
+    shown = browser.evaluate(cards)
+    assert shown == sorted(shown), "a ranking stands before a chart"
+    assert browser.problems == []
+
+
 def test_a_page_without_all_turns_says_of_how_many_episodes_it_knows_them(
     browser: Tab, made: Path, tmp_path: Path
 ) -> None:

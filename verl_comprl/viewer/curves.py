@@ -21,6 +21,8 @@ _BY_PROMPT = {
 }
 """End of the note on training, by the points whose intervals treat prompts, not rollouts, as independent."""
 
+TRAINING, EVALUATIONS = "Success in training", "Success in evaluations"
+
 _WITH, _WITHOUT = "with experience", "without"
 _HALVES = {_WITH: "guided", _WITHOUT: "free"}
 
@@ -64,8 +66,8 @@ def curves(
     success, by_prompt = _success(played, width, trained or {})
     note = f"{'each step' if width == 1 else f'{width} steps pooled'}, 95 % intervals{_BY_PROMPT[by_prompt]}"
     found = [
-        _curve("Success in training", note, success, rate=True, pooled=width),
-        _curve("Success in evaluations", "held-out tasks, 95 % intervals", _evaluation(evaluated, ""), rate=True),
+        _curve(TRAINING, note, success, rate=True, pooled=width),
+        _curve(EVALUATIONS, "held-out tasks, 95 % intervals", _evaluation(evaluated, ""), rate=True),
     ]
     found += [
         _curve(title, note, {label: _plain(steps, name) for label, name in series}) for title, note, series in MEASURES
@@ -73,6 +75,12 @@ def curves(
     if len(tasks := _tasks(evaluated)) > 1:
         found += [_curve(task, "evaluations", _evaluation(evaluated, f"{task}/"), rate=True) for task in tasks]
     return [curve for curve in found if curve["series"]]
+
+
+def in_order(titles: Iterable[str]) -> list[str]:
+    """Return titles of curves in the order in which a run with all of them has these; those of tasks are last."""
+    known = [TRAINING, EVALUATIONS, *(measure.title for measure in MEASURES)]
+    return sorted(titles, key=lambda title: (known.index(title) if title in known else len(known), title))
 
 
 def _curve(title: str, note: str, series: Mapping[str, Points], rate: bool = False, pooled: int = 1) -> dict[str, Any]:

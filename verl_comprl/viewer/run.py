@@ -86,6 +86,11 @@ class CollectedRun:
             "failures": dict(_failures(record) or self._episodes.failures),
         }
 
+    @property
+    def curve_titles(self) -> list[str]:
+        """Titles of the run's curves, in their order."""
+        return [curve["title"] for curve in self._summary["curves"]]
+
     def blocks(self, name: str) -> Iterator[Block]:
         """Return the blocks: ``<name>``, and the tables ``<name>/entries``, ``<name>/episodes``, ``<name>/calls``."""
         yield pack(name, dump(self._summary))

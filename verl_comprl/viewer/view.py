@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_comprl.viewer.blocks import Block, dump, pack
+from verl_comprl.viewer.curves import in_order
 from verl_comprl.viewer.page import write_page
 from verl_comprl.viewer.run import CollectedRun
 
@@ -42,7 +43,8 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _blocks(runs: Sequence[CollectedRun], names: Sequence[str]) -> list[Block]:
-    page = pack("page", dump({"names": names, "steps": max(run.last_step for run in runs)}))
+    titles = in_order({title for run in runs for title in run.curve_titles})
+    page = pack("page", dump({"names": names, "steps": max(run.last_step for run in runs), "curves": titles}))
     blocks = [block for number, run in enumerate(runs) for block in run.blocks(f"run{number}")]
     # What the first page of every run needs stands before the details, so that it is shown while these are being read.
     return [page, *sorted(blocks, key=lambda block: block.name.count("/") == 2)]

@@ -40,10 +40,10 @@ function Theme() {
     { auto: "◐", light: "○", dark: "●" }[theme]}</button>`;
 }
 
-function Side({ panes, number, names, steps }) {
+function Side({ panes, number, names, ...shared }) {
   const route = panes[number];
   const { run, error } = useRun(route.run);
-  const pane = { ...paneOf(panes, number, run), steps };
+  const pane = { ...paneOf(panes, number, run), ...shared, two: panes.length === 2 };
   const View = VIEWS[route.page];
   const second = number === 1;
   const split = () => { location.hash = format([route, { run: route.run ? 0 : 1, page: route.page, id: "", query: {} }]); };
@@ -64,15 +64,16 @@ function Side({ panes, number, names, steps }) {
   </div><//>`;
 }
 
-function App({ names, steps }) {
+// `steps` and `curves` are of all runs: the last step, and the titles in their order.
+function App({ names, steps, curves }) {
   const panes = useRoute().map((route) => ({ ...route, run: Math.min(route.run, names.length - 1) }));
   return html`<div class=${`panes ${panes.length > 1 ? "two" : ""}`}>${panes.map((_, number) =>
-    html`<${Side} key=${number} panes=${panes} number=${number} names=${names} steps=${steps} />`)}</div>`;
+    html`<${Side} key=${number} panes=${panes} number=${number} names=${names} steps=${steps} curves=${curves} />`)}</div>`;
 }
 
 const app = document.getElementById("app");
 app.replaceChildren();
 block("page").then(
-  ({ names, steps }) => render(html`<${App} names=${names} steps=${steps} />`, app),
+  (page) => render(html`<${App} ...${page} />`, app),
   (error) => { app.textContent = `This page cannot be shown: ${error}. It needs a browser of 2024 or later.`; },
 );

@@ -72,7 +72,17 @@ function options(curve, size, steps, cursor, pick) {
   };
 }
 
-export function Chart({ curve, steps, height = 170, pick }) {
+// As high as a chart, of a run that does not have this curve.
+function NoChart({ title, height }) {
+  return html`<figure class="chart"><figcaption><h3>${title}</h3></figcaption><div class="legend faint">not in this run</div>
+    <div class="plot" style=${{ height: `${height}px` }} /></figure>`;
+}
+
+export function Chart({ curve, height = 170, ...more }) {
+  return curve.series ? html`<${Drawn} curve=${curve} height=${height} ...${more} />` : html`<${NoChart} title=${curve.title} height=${height} />`;
+}
+
+function Drawn({ curve, steps, height, pick }) {
   const box = useRef(null);
   const [at, setAt] = useState(null);
   const latest = useRef(pick);

@@ -53,7 +53,7 @@ function Ranked({ row }) {
 }
 
 export function Overview() {
-  const { run, steps } = usePane();
+  const { run, steps, two, curves } = usePane();
   const { summary, entries, texts, episodes, calls } = run;
   const [training, evaluated] = ["Success in training", "Success in evaluations"].map((title) =>
     summary.curves.find((curve) => curve.title === title));
@@ -62,25 +62,29 @@ export function Overview() {
     ["evaluation, free", last(evaluated, "without", summary.step)],
     ["training, guided", last(training, "with experience", summary.step), true],
     ["training, free", last(training, "without", summary.step)],
-  ].filter(([, value]) => value);
+  ].filter(([, value]) => value || two);
   const failed = Object.entries(summary.failures);
+  // Next to another run each curve has its place, also if this run lacks it, and nothing of another height stands before it.
+  const shown = two ? curves.map((title) => summary.curves.find((curve) => curve.title === title) ?? { title }) : summary.curves;
+  const rankings = entries.length > 0 && html`
+        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval; three uses or more, of all copies of a text."
+          rows=${ranked(texts, true).slice(0, LISTED)} sort="gain down" />
+        <${Ranking} title="Misled most" note="The same comparison, by the upper end of the interval."
+          rows=${ranked(texts, false).slice(0, LISTED)} sort="gain up" />`;
   return html`<main class="overview">
     <header class="title"><h1>${summary.name}</h1><p class="faint">${summary.folder}</p>
       <${Facts} items=${[...summary.facts, ["last step", summary.step], ["failed rollouts",
         failed.map(([boundary, count]) => `${count} ${boundary}`).join(", ")]]} /></header>
     <div class="figures">
-      ${figures.map(([label, { text, note }, accent]) => html`<${Figure} label=${label} value=${text} note=${note} accent=${accent} />`)}
+      ${figures.map(([label, value, accent]) => html`<${Figure} label=${label} value=${value?.text ?? "–"} note=${value?.note ?? "not in this run"} accent=${accent} />`)}
       <${Figure} label="entries" value=${number(summary.present)} note=${`of ${number(summary.entries - summary.given)} written${summary.given ? ` and ${number(summary.given)} given` : ""}`} />
       <${Figure} label="episodes" value=${number(episodes.length)} note=${[`${number(calls.length)} extractor calls`, turnsKept(run)].filter(Boolean).join(" · ")} />
     </div>
     <div class="cards">
-      ${summary.curves.slice(0, 2).map((curve) => html`<section class="card"><${Chart} curve=${curve} steps=${steps} height=${210} /></section>`)}
-      ${entries.length > 0 && html`
-        <${Ranking} title="Helped most" note="Success of the guided episodes against the free half of the same prompts, by the lower end of the 95 % interval; three uses or more, of all copies of a text."
-          rows=${ranked(texts, true).slice(0, LISTED)} sort="gain down" />
-        <${Ranking} title="Misled most" note="The same comparison, by the upper end of the interval."
-          rows=${ranked(texts, false).slice(0, LISTED)} sort="gain up" />`}
-      ${summary.curves.slice(2).map((curve) => html`<section class="card third"><${Chart} curve=${curve} steps=${steps} /></section>`)}
+      ${shown.slice(0, 2).map((curve) => html`<section class="card"><${Chart} curve=${curve} steps=${steps} height=${210} /></section>`)}
+      ${!two && rankings}
+      ${shown.slice(2).map((curve) => html`<section class="card third"><${Chart} curve=${curve} steps=${steps} /></section>`)}
+      ${two && rankings}
     </div>
   </main>`;
 }
