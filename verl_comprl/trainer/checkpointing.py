@@ -22,7 +22,7 @@ from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
 from verl_comprl.trainer.engine_sharing import EngineSharing
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 
 STORE_SECONDS = 180.0
 """Seconds that the last checkpoint waits for an unreachable bank server, or for an embedder's endpoint."""
