@@ -49,6 +49,7 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
     runtime._guard, runtime._late_reports = ManagerGuard(runtime.manager, lambda: None), LateReports()
     runtime._collect_timeouts, runtime._extractor_saves_failed, runtime._is_open = 0, 0, True
+    runtime._told = 0
     runtime.extractor = SimpleNamespace(is_down=False)
     return runtime
 
@@ -138,7 +139,7 @@ def test_telling_a_manager_that_does_not_answer_does_not_fail(
 
     monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
     name = "back" if there else "away"
-    setattr(runtime.manager, name, SimpleNamespace(remote=lambda: name))
+    setattr(runtime.manager, name, SimpleNamespace(remote=lambda number: name))
     runtime._tell_manager(there)
     assert asked == [name]
 

@@ -66,7 +66,13 @@ class ExperienceRuntime(NoExperienceRuntime):
         self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
         self.checkpoint_parts = contents.parts(has_engine=self._frozen is None)
         outage_seconds = self._comprl.watchdog.end_after
-        self._guard = ManagerGuard(self.manager, self._restart_manager, outage_seconds=outage_seconds)
+        self._guard = ManagerGuard(
+            self.manager, self._restart_manager, outage_seconds=outage_seconds, then=self._repeat_unless_told
+        )
+        self._told = 0
+        """Messages to the manager on whether the extractor is there."""
+        self._is_told = True
+        """Whether it has confirmed the latest one."""
         self._step = 0
         self._checkpoints: list[Path] = []
         """Our part of each complete checkpoint, in order; those that were removed since do not exist."""
@@ -130,10 +136,20 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._connect_extractor()
 
     def _tell_manager(self, there: bool) -> None:
-        """Let the manager know that the extractor goes away or is back; one that is late will know it."""
+        """Let the manager know that the extractor goes away or is back; the guard's thread repeats what is lost."""
         call = self.manager.back if there else self.manager.away
-        with suppress(*ACTOR_AWAY, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
-            wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
+        self._told += 1
+        what = "the experience manager to note whether the extractor is there"
+        try:
+            wait_for(call.remote(self._told), MANAGER_SECONDS, what)
+            self._is_told = True
+        except (*ACTOR_AWAY, ManagerNotOpen, WaitTimeout):  # which would abort an update
+            self._is_told = False
+
+    def _repeat_unless_told(self) -> None:
+        """Tell the manager again what it has not confirmed, as it is by now; it would take it for away for good."""
+        if not self._is_told and isinstance(self.extractor, ExtractorRuntime):
+            self.extractor.serving.repeat()
 
     def begin(self, agent_loops: Sequence[Any]) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
