@@ -263,10 +263,10 @@ def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
     runtime, last = trainer.experience_runtime, trainer.total_training_steps
     save_ours, answers = runtime.save, iter([StoreError("away"), StoreError("away"), EmbedderUnavailable("away")])
 
-    def save_if_there(folder: Path, step: int) -> None:
+    def save_if_there(folder: Path, step: int, is_stopped: Any) -> None:
         if error := next(answers, None):
             raise error
-        save_ours(folder, step)
+        save_ours(folder, step, is_stopped)
 
     monkeypatch.setattr(runtime, "save", save_if_there)
     monkeypatch.setattr("verl_comprl.trainer.checkpointing.time.sleep", slept.append)

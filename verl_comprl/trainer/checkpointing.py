@@ -94,7 +94,12 @@ class CheckpointingTrainer(EngineSharing):
 
     @property
     def _is_last_save(self) -> bool:
-        return self.global_steps >= self.total_training_steps
+        return self._is_stopped or self.global_steps >= self.total_training_steps
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether the run was asked to stop."""
+        return False
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Train the actor, and add how many checkpoints could not be written."""
@@ -135,7 +140,7 @@ class CheckpointingTrainer(EngineSharing):
                 super()._save_checkpoint()
         finally:
             self.checkpoint_callback = callback
-        self.experience_runtime.save(aside / f"global_step_{step}", step)
+        self.experience_runtime.save(aside / f"global_step_{step}", step, lambda: self._is_stopped)
         keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
         saved = folders.finish(step, (MODEL, "data.pt", *self.experience_runtime.checkpoint_parts), keep)
         self._saved_step = step

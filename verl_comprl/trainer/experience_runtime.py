@@ -19,7 +19,7 @@ from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavail
 from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.deaths import ACTOR_AWAY
-from verl_comprl.platform.waiting import wait_for
+from verl_comprl.platform.waiting import Patience, wait_for
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.folders import step_of
 from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR
@@ -41,6 +41,11 @@ CLOSE_SECONDS = 300.0
 
 HASTY_SECONDS = 5.0
 """Seconds that a failed or interrupted run waits for a running update of the extractor."""
+
+STOP_SECONDS = 120.0
+"""Seconds that a run waits for a running update of the extractor once it was asked to stop: for its last checkpoint, if
+an earlier one has an extractor, and again at its end, when nothing of the update is saved any more. Both, the actor's
+part and the bank have to end within the ten minutes that torchrun gives a stopped run (docs/launch.md)."""
 
 _LATE = (WaitTimeout, StoreUnavailable, EmbedderUnavailable)
 """Raised while the manager does not answer in time, or cannot begin again as its bank is away."""
@@ -224,11 +229,12 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Print what the manager warned about; the launcher redirects it to train.log."""
         _print_all(self._ask(self.manager.take_warnings.remote, "the experience manager's warnings"))
 
-    def stop(self, seconds: float) -> None:
-        """Let a running update finish, then stop training the extractor; both are left behind after ``seconds``."""
+    def stop(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Let a running update finish, then stop training the extractor; both are left behind when the time is up."""
+        patience = Patience(seconds, hurried=STOP_SECONDS, hurries=is_stopped)
         if self._learner is not None:
-            self._learner.stop(seconds)
-        self._guard.stop(seconds)
+            patience.is_enough_for(self._learner.stop)
+        patience.is_enough_for(self._guard.stop)
         # The manager may be what has failed; it does not begin again for this, and the run's own error matters more.
         with suppress(Exception):
             limit = min(seconds, MANAGER_SECONDS)
@@ -252,18 +258,21 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._learner is not None:
             self._learner.resume_updates()
 
-    def save(self, folder: Path, step: int) -> None:
+    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Write extractor, bank, queue, buffer and counters; updates of the extractor must be held back.
 
-        An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
+        An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest; so does
+        one that is still being updated some time after a stop. Without an earlier one, there is nothing to hurry to.
         """
+        earlier = self._latest_with_extractor()
+        limit = self._comprl.work_timeout
         saved = contents.save(
             folder,
             step,
             self.extractor,
             self._save_manager,
-            self._comprl.work_timeout,
-            earlier=self._latest_with_extractor(),
+            Patience(limit, hurried=STOP_SECONDS, hurries=is_stopped) if earlier else limit,
+            earlier=earlier,
             given_up=self._learner is not None and self._learner.given_up,
         )
         self._extractor_saves_failed += not saved

@@ -86,11 +86,16 @@ class ManagerGuard:
         """Start looking."""
         self._thread.start()
 
-    def stop(self, seconds: float) -> None:
-        """Stop looking, after an attempt that is under way, or after ``seconds``."""
+    def stop(self, seconds: float) -> bool:
+        """Stop looking, after an attempt that is under way, or after ``seconds``.
+
+        Returns:
+            Whether the thread has ended; it may be waited for again.
+        """
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def ask(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
         """Return the result of a call to the manager, which is made again if its process died meanwhile.

@@ -62,11 +62,12 @@ class NoExperienceRuntime:
         """
         return {}
 
-    def stop(self, seconds: float) -> None:
+    def stop(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Let a running update finish, then stop training the extractor.
 
         Args:
             seconds: After which it is left behind.
+            is_stopped: Says that the run was asked to stop, so that it is left behind sooner.
         """
 
     def bank_checksum(self) -> str | None:
@@ -81,12 +82,13 @@ class NoExperienceRuntime:
     def settle_reports(self) -> None:
         """Let the manager get what it has not confirmed, before the agent loops end."""
 
-    def save(self, folder: Path, step: int) -> None:
+    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Write our part of a checkpoint.
 
         Args:
             folder: The checkpoint.
             step: Its actor step.
+            is_stopped: Says that the run was asked to stop, so that it cannot wait long.
         """
 
     def note_checkpoint(self, folder: Path) -> None:
