@@ -72,8 +72,30 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     late.clear()
     metrics = runtime.collect(2)
     assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 1.0
-    assert asked[1:] == ["collect", "take_warnings", "merge"]
+    assert asked[1:] == ["collect", "merge", "take_warnings"]
     assert undocumented(metrics) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "said"),
+    [
+        ("merge", ["collect", "merge"], "waited 30 s for the experience manager to start a merge"),
+        ("take_warnings", ["collect", "merge", "take_warnings"], "waited 30 s for the experience manager's warnings"),
+    ],
+)
+def test_a_manager_that_is_late_after_it_has_closed_the_step_costs_no_metrics(
+    runtime: ExperienceRuntime,
+    asked: list[str],
+    late: set[str],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    calls: list[str],
+    said: str,
+) -> None:
+    late.add(name)
+    metrics = runtime.collect(1)
+    assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 0.0
+    assert asked == calls and f"{said}; the run continues without it" in capsys.readouterr().out
 
 
 class Late:
@@ -105,7 +127,7 @@ def test_reports_that_wait_come_before_the_end_of_the_step_and_the_checkpoint(
     runtime.manager.save = SimpleNamespace(remote=lambda _: "save")
     runtime._late_reports = Late(asked, waiting=waiting)
     runtime.collect(1)
-    assert asked == [*closing, "take_warnings", "merge"]
+    assert asked == [*closing, "merge", "take_warnings"]
     asked.clear()
     runtime._late_reports = Late(asked, waiting=waiting)
     runtime._save_manager("folder")

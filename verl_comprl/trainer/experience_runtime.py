@@ -178,17 +178,25 @@ class ExperienceRuntime(NoExperienceRuntime):
             metrics = _named(
                 self._ask(lambda: self.manager.collect.remote(step), "the experience manager to close the step")
             )
-            if self._late_reports.waiting:  # for a manager that had died, and is there again
-                self._late_reports.settle(REPORT_SECONDS)
-            self._print_warnings()
-            interval = self._comprl.merge.every
-            if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
-                self._ask(self.manager.merge.remote, "the experience manager to start a merge")
         except _LATE as error:
             metrics = self._note_timeout(error)
+        else:
+            self._follow_up(step)
         metrics["comprl/collect_timeouts"] = float(self._collect_timeouts)
         metrics["comprl/manager_restarts"] = float(self._guard.restarts)
         return metrics | self._late_reports.metrics() | self._learned()
+
+    def _follow_up(self, step: int) -> None:
+        """Do what comes after a step is closed, which stays closed if the manager is late with it."""
+        if self._late_reports.waiting:  # for a manager that had died, and is there again
+            self._late_reports.settle(REPORT_SECONDS)
+        interval = self._comprl.merge.every
+        try:
+            if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
+                self._ask(self.manager.merge.remote, "the experience manager to start a merge")
+            self._print_warnings()  # last: they would come with the next step, a merge some steps later
+        except _LATE as error:  # it is asked nothing more in this step
+            print(f"{error}; the run continues without it")
 
     def _ask(self, call: Callable[[], Any], what: str) -> Any:
         return self._guard.ask(call, MANAGER_SECONDS, what)
