@@ -16,7 +16,7 @@ from verl_comprl import train, training
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import BankConfig
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.watching import PHASES
 
 

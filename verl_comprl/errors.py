@@ -81,6 +81,7 @@ and its batch counts as trained: ``comprl/extractor/skipped``.
 
 **The extractor's engine dies or hangs**. Its updates fail as above. A checkpoint gets the extractor of the one before
 it (``trainer/checkpoint/contents.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.
+That of a stop does so, too, where an update has not ended after two minutes; without one before it, it waits.
 
 **The run stops** if the bank cannot be opened, saved or restored (``StoreError``, ``SnapshotError``: one line on the
 terminal, exit code 2), if the extractor's endpoint refuses the first request (``EndpointError``: likewise), if the

@@ -87,6 +87,7 @@ def started(config: Any, lent: Engines, make_record: Any, monkeypatch: pytest.Mo
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._config, runtime._comprl, runtime._frozen = config, comprl_config(config), None
     runtime.manager, runtime._guard = Manager(next_batch=batch), SimpleNamespace(start=Mock())
+    runtime._told, runtime._is_told = 0, True
     runtime.start(lent, None)
     runtime.connect(None, None)
     return runtime

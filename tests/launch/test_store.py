@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from errno import ENOSPC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +268,25 @@ def test_the_first_node_counts_who_came(port: int, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COMPRL_LEAVE_SECONDS", "1")
     assert lead(RunStore(variables(0, port)), ["-c", ""]) == LOST
     assert "1 of 2 nodes joined within 1 s (COMPRL_JOIN_SECONDS)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_first_node_that_cannot_write_ends_all_with_one_line(
+    port: int, monkeypatch, capsys, tmp_path: Path, full: bool
+) -> None:
+    """Without its folder, or when the disk has no room for what Ray prints: the code is that of the others."""
+
+    def find_no_room(node: Node, *options: str) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC), str(node.folder / "ray_start.txt"))
+
+    if full:
+        monkeypatch.setattr(Node, "start_ray", find_no_room)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path if full else tmp_path / "missing"))
+    store = RunStore(variables(0, port, nodes=1))
+    assert lead(store, ["-c", ""]) == LOST
+    said = capsys.readouterr().err
+    assert said.startswith("launch: node 0: ") and str(tmp_path) in said and said.count("\n") == 1
+    assert store.get("end") == str(LOST) and list(tmp_path.iterdir()) == []
 
 
 def test_a_signal_while_nodes_are_awaited_ends_the_launch(port: int) -> None:

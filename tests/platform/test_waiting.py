@@ -15,7 +15,7 @@ import pytest
 import verl_comprl
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import waiting
-from verl_comprl.platform.waiting import call_within, holding, interrupted_after, result_within, wait_for
+from verl_comprl.platform.waiting import Patience, call_within, holding, interrupted_after, result_within, wait_for
 
 
 def test_a_call_that_ends_in_time_gives_its_result_or_its_error() -> None:
@@ -71,6 +71,28 @@ def test_a_lock_is_waited_for_and_given_back() -> None:
     holder.join()
     with holding(lock, 1, "an update"):
         pass
+
+
+@pytest.mark.parametrize(("hurries_after", "least"), [(0.0, 0.2), (1.5, 1.5), (60.0, 3.0)])
+def test_a_reason_to_hurry_shortens_a_wait_that_has_begun(hurries_after: float, least: float) -> None:
+    started, gate = time.monotonic(), threading.Event()
+    patience = Patience(3.0, hurried=0.2, hurries=lambda: time.monotonic() - started > hurries_after)
+    assert not patience.is_enough_for(gate.wait)
+    assert least <= time.monotonic() - started < least + 20 and patience.waited >= least
+    parts: list[float] = []
+    assert not patience.is_enough_for(lambda part: bool(parts.append(part)))
+    assert parts == [0.0], "its time is over for what comes next, too"
+    gate.set()
+    assert patience.is_enough_for(gate.wait)
+
+
+def test_a_lock_is_waited_for_with_patience_too() -> None:
+    lock = threading.Lock()
+    with holding(lock, Patience(5.0, hurried=5.0, hurries=lambda: False), "an update"):
+        hurried = Patience(60.0, hurried=0.2, hurries=lambda: True)
+        with pytest.raises(WaitTimeout, match=r"waited 0\.\d s for an update"), holding(lock, hurried, "an update"):
+            raise AssertionError("the lock is taken")
+    assert not lock.locked()
 
 
 @pytest.fixture

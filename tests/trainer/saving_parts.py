@@ -1,6 +1,7 @@
 """Stubs of what a trainer saves: an engine, the extractor with its manager, and whoever is told."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Experience:
     def resume_updates(self) -> None:
         self.is_held_back = False
 
-    def save(self, folder: Path, step: int) -> None:
+    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool]) -> None:
         self._events.append("ours")
         (folder / "comprl.json").write_text(json.dumps({"step": step}))
 

@@ -76,7 +76,8 @@ def save(trainer: Any, step: int) -> None:
     try:
         trainer._save_checkpoint()
     finally:
-        assert not trainer.experience_runtime.is_held_back, "the extractor would be trained no more"
+        is_held_back = trainer.experience_runtime.is_held_back
+        assert is_held_back == trainer.stop.made, "the extractor would be trained no more"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,6 +110,14 @@ def test_a_resumed_run_has_weights_and_place_of_the_latest_complete_one(
     assert (resumed.global_steps, resumed.actor_rollout_wg.weights, resumed._saved_step) == (4, 4, 4)
     assert next(iter(resumed.train_dataloader)).item() == drawn[4]
     assert resumed.config.trainer.resume_mode == "auto"
+
+
+def test_no_update_of_the_extractor_begins_after_the_checkpoint_of_a_stop(tmp_path: Path, events: list[str]) -> None:
+    """The step's outcomes often fill a batch: the run would wait for an update of which nothing is saved."""
+    trainer = make_trainer(ComplementarySync, tmp_path, events)
+    trainer.stop.made, trainer.global_steps = True, 3
+    trainer._save_checkpoint()
+    assert trainer._saved_step == 3 and trainer.experience_runtime.is_held_back
 
 
 def full_disk(trainer: Any, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +272,10 @@ def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
     runtime, last = trainer.experience_runtime, trainer.total_training_steps
     save_ours, answers = runtime.save, iter([StoreError("away"), StoreError("away"), EmbedderUnavailable("away")])
 
-    def save_if_there(folder: Path, step: int) -> None:
+    def save_if_there(folder: Path, step: int, is_stopped: Any) -> None:
         if error := next(answers, None):
             raise error
-        save_ours(folder, step)
+        save_ours(folder, step, is_stopped)
 
     monkeypatch.setattr(runtime, "save", save_if_there)
     monkeypatch.setattr("verl_comprl.trainer.checkpointing.time.sleep", slept.append)

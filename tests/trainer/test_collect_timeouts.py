@@ -1,5 +1,9 @@
 """A manager that does not answer in time costs the metrics of a step, not the run."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +19,7 @@ from verl_comprl.manager.actor import Opening
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.extractor.learner import ExtractorLearner
 from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard, ManagerLost
 
@@ -44,11 +49,12 @@ def runtime(asked: list[str], late: set[str], monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "wait_for", wait_for)
     runtime: Any = object.__new__(ExperienceRuntime)
     runtime._comprl = SimpleNamespace(merge=SimpleNamespace(every=1), drain_timeout=5.0, work_timeout=60.0)
-    runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda seconds: None)
+    runtime._learner = SimpleNamespace(metrics=lambda: {"comprl/extractor/updates": 2.0}, stop=lambda seconds: True)
     names = ("collect", "metrics", "take_warnings", "merge", "drain", "close")
     runtime.manager = SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, n=name: n) for name in names})
     runtime._guard, runtime._late_reports = ManagerGuard(runtime.manager, lambda: None), LateReports()
     runtime._collect_timeouts, runtime._extractor_saves_failed, runtime._is_open = 0, 0, True
+    runtime._told = 0
     runtime.extractor = SimpleNamespace(is_down=False)
     return runtime
 
@@ -66,8 +72,30 @@ def test_a_step_whose_collection_times_out_is_counted_and_the_next_one_is_comple
     late.clear()
     metrics = runtime.collect(2)
     assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 1.0
-    assert asked[1:] == ["collect", "take_warnings", "merge"]
+    assert asked[1:] == ["collect", "merge", "take_warnings"]
     assert undocumented(metrics) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "said"),
+    [
+        ("merge", ["collect", "merge"], "waited 30 s for the experience manager to start a merge"),
+        ("take_warnings", ["collect", "merge", "take_warnings"], "waited 30 s for the experience manager's warnings"),
+    ],
+)
+def test_a_manager_that_is_late_after_it_has_closed_the_step_costs_no_metrics(
+    runtime: ExperienceRuntime,
+    asked: list[str],
+    late: set[str],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    calls: list[str],
+    said: str,
+) -> None:
+    late.add(name)
+    metrics = runtime.collect(1)
+    assert metrics["comprl/bank/size"] == 3.0 and metrics["comprl/collect_timeouts"] == 0.0
+    assert asked == calls and f"{said}; the run continues without it" in capsys.readouterr().out
 
 
 class Late:
@@ -99,7 +127,7 @@ def test_reports_that_wait_come_before_the_end_of_the_step_and_the_checkpoint(
     runtime.manager.save = SimpleNamespace(remote=lambda _: "save")
     runtime._late_reports = Late(asked, waiting=waiting)
     runtime.collect(1)
-    assert asked == [*closing, "take_warnings", "merge"]
+    assert asked == [*closing, "merge", "take_warnings"]
     asked.clear()
     runtime._late_reports = Late(asked, waiting=waiting)
     runtime._save_manager("folder")
@@ -138,7 +166,7 @@ def test_telling_a_manager_that_does_not_answer_does_not_fail(
 
     monkeypatch.setattr(experience_runtime, "wait_for", wait_for)
     name = "back" if there else "away"
-    setattr(runtime.manager, name, SimpleNamespace(remote=lambda: name))
+    setattr(runtime.manager, name, SimpleNamespace(remote=lambda number: name))
     runtime._tell_manager(there)
     assert asked == [name]
 
@@ -228,10 +256,49 @@ def test_a_run_that_is_left_at_once_waits_no_longer_than_that_and_lets_nothing_b
 
     for module in (experience_runtime, manager_guard):
         monkeypatch.setattr(module, "wait_for", wait_for)
-    runtime._learner.stop = runtime._guard.stop = waited.append
     runtime._guard._restart = lambda: pytest.fail("it would load the bank")
-    runtime.stop(5.0)
-    assert waited == [5.0] * 3
+    with hanging(runtime):
+        started = time.monotonic()
+        runtime.stop(0.3)
+        assert 0.3 <= time.monotonic() - started < 15 and waited == [0.3]
+
+
+@contextmanager
+def hanging(runtime: Any) -> Iterator[threading.Event]:
+    """Let the threads of learner and guard continue until the event, or to the end of the block, whoever stops them."""
+    end = threading.Event()
+    learner: Any = object.__new__(ExtractorLearner)
+    learner._stopped, runtime._learner = threading.Event(), learner
+    for owner in (learner, runtime._guard):
+        owner._thread = threading.Thread(target=end.wait, args=(40,), daemon=True)
+        owner._thread.start()
+    try:
+        yield end
+    finally:
+        end.set()
+    assert learner._stopped.is_set() and runtime._guard._stopped.is_set()
+
+
+@pytest.mark.parametrize("moment", [0.0, 1.5])
+def test_a_stop_that_comes_at_the_end_too_leaves_a_running_update_behind_soon(
+    runtime: Any, moment: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is saved any more; learner and guard have that time together."""
+    monkeypatch.setattr(experience_runtime, "STOP_SECONDS", 0.5)
+    with hanging(runtime):
+        started = time.monotonic()
+        runtime.stop(3600.0, lambda: time.monotonic() - started > moment)
+        assert max(moment, 0.5) <= time.monotonic() - started < 30
+
+
+def test_the_end_of_a_run_that_was_not_stopped_waits_for_the_update(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experience_runtime, "STOP_SECONDS", 0.0)
+    with hanging(runtime) as end:
+        threading.Timer(1.5, end.set).start()
+        runtime.stop(3600.0, lambda: False)
+        assert end.is_set() and not runtime._learner._thread.is_alive()
 
 
 @pytest.mark.parametrize("error", [WaitTimeout("the bank", 300.0), ActorDiedError(), ManagerNotOpen("not open")])

@@ -31,7 +31,7 @@ STEPS = 3
 
 
 class Events(list[str]):
-    """What happened, in order. Every method that is asked of it is written down with its last argument."""
+    """What happened, in order. Every method that is asked of it is written down with its last value."""
 
     pausing = ()
     checkpoint_parts = ()
@@ -41,7 +41,7 @@ class Events(list[str]):
 
     def __getattr__(self, name: str) -> Any:
         def note(*arguments: Any) -> dict[str, float]:
-            self.append(" ".join([name, *(str(argument) for argument in arguments[-1:] if not callable(argument))]))
+            self.append(" ".join([name, *[str(argument) for argument in arguments if not callable(argument)][-1:]]))
             return {"comprl/closed": float(arguments[0])} if name == "collect" else {}
 
         return note
@@ -209,6 +209,26 @@ def test_a_stop_does_not_wait_for_the_extractor_s_turn(monkeypatch: pytest.Monke
     assert "collect 1" in events and "save 1" in events and "take_turn" not in events
 
 
+def test_a_stop_is_known_to_what_would_wait_for_an_update_of_the_extractor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes while a checkpoint is written or the run ends, and waits by then."""
+    events, told = Events(), list[tuple[str, bool, bool]]()
+    with_stubs(events, monkeypatch)
+    trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
+
+    def save(folder: Any, step: int, is_stopped: Callable[[], bool]) -> None:
+        before = is_stopped()
+        trainer.request_stop()
+        told.append((f"save {step}", before, is_stopped()))
+
+    def stop(seconds: float, is_stopped: Callable[[], bool]) -> None:
+        told.append((f"stop {seconds}", is_stopped(), is_stopped()))
+
+    cast(Any, events).save, cast(Any, events).stop = save, stop
+    with pytest.raises(RunInterrupted):
+        trainer.fit(MagicMock())
+    assert told == [("save 2", False, True), ("stop 3600.0", True, True)]
+
+
 def evaluating(trainer: Any, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object] = lambda: None) -> None:
     """Let the trainer evaluate after its last step, which a stop ends; ``run`` is called first."""
 
@@ -337,4 +357,4 @@ def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: 
     runtime._guard = ManagerGuard(runtime.manager, lambda: None)
     assert runtime.collect(3)["comprl/samples"] == 5.0 and "merge" not in waited
     runtime.collect(4)
-    assert waited[-1] == "merge"
+    assert waited == ["collect", "warnings", "collect", "merge", "warnings"]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import FrameType
 
 from verl_comprl.errors import INTERRUPTED
-from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, poll_until
+from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, leave_seconds, poll_until, reason
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import installed_versions
@@ -37,8 +37,8 @@ def lead(store: RunStore, command: Sequence[str]) -> int:
         code = _run(store, node, ray, command)
     except _Interrupted:
         code = INTERRUPTED
-    except LaunchError as error:
-        print(f"launch: {error}", file=sys.stderr)
+    except (LaunchError, OSError) as error:
+        print(f"launch: {reason(error, store.rank)}", file=sys.stderr)
     finally:
         _on_signals(lambda *_: None)
         with suppress(LaunchError):
@@ -106,8 +106,8 @@ def _check(store: RunStore, node: Node, ray: Process) -> None:
     """Raise if a node is lost."""
     if ray.poll() is not None:
         raise LaunchError(f"Ray on the first node ended with {ray.returncode}{node.ray_said()}")
-    if reason := store.get("lost"):
-        raise LaunchError(reason)
+    if lost := store.get("lost"):
+        raise LaunchError(lost)
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:

@@ -17,6 +17,16 @@ class LaunchError(Exception):
     """Why the cluster cannot be formed or kept; ends the run on all nodes with :data:`LOST`."""
 
 
+def reason(error: LaunchError | OSError, rank: int) -> str:
+    """Return why a node ends the run.
+
+    Args:
+        error: What was raised there; an ``OSError``, such as a full disk or a missing ``RAY_TMPDIR``, names no node.
+        rank: The node.
+    """
+    return str(error) if isinstance(error, LaunchError) else f"node {rank}: {error}"
+
+
 def number(environment: Mapping[str, str], name: str, default: float | None = None) -> float:
     """Return a variable's number.
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from verl_comprl.errors import INTERRUPTED
-from verl_comprl.launch.limits import LOST, LaunchError, poll_until
+from verl_comprl.launch.limits import LOST, LaunchError, poll_until, reason
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
@@ -26,11 +26,11 @@ def follow(store: RunStore) -> int:
         store.add("here", 1)
         node = Node(store.rank, store.nodes, store.ip, os.environ)
         code = _stay(store, node)
-    except (LaunchError, OSError) as error:  # such as a disk that is full, or RAY_TMPDIR that is not there
-        reason = str(error) if isinstance(error, LaunchError) else f"node {store.rank}: {error}"
-        print(f"launch: {reason}", file=sys.stderr)
+    except (LaunchError, OSError) as error:
+        why = reason(error, store.rank)
+        print(f"launch: {why}", file=sys.stderr)
         with suppress(LaunchError):
-            store.set("lost", reason)
+            store.set("lost", why)
     finally:
         if node is not None:
             node.stop(keep_logs=code not in (0, INTERRUPTED))

@@ -60,6 +60,7 @@ class _ManagerActor(BankInspection, ExperienceManager):
         self._warnings = KeptWarnings()
         self._connected = False
         self._begins_with_entries = False
+        self._told = 0
 
     def __getattr__(self, name: str) -> Any:
         """Name the reason why an attribute is missing that :meth:`open` sets; raises :class:`ManagerNotOpen`."""
@@ -140,13 +141,27 @@ class _ManagerActor(BankInspection, ExperienceManager):
         await super().restore(folder)
         relieve_garbage_collector()
 
-    async def away(self) -> None:
-        """Note that the extractor cannot be asked: questions get no answer at once, distillation and merge wait."""
-        self.availability.away()
+    async def away(self, number: int) -> None:
+        """Note that the extractor cannot be asked: questions get no answer at once, distillation and merge wait.
 
-    async def back(self) -> None:
-        """Note that the extractor can be asked again."""
-        self.availability.back()
+        Args:
+            number: Of the message about the extractor; Ray does not keep their order, and a late one is out of date.
+        """
+        if self._is_newest(number):
+            self.availability.away()
+
+    async def back(self, number: int) -> None:
+        """Note that the extractor can be asked again.
+
+        Args:
+            number: As of :meth:`away`.
+        """
+        if self._is_newest(number):
+            self.availability.back()
+
+    def _is_newest(self, number: int) -> bool:
+        newest, self._told = number > self._told, max(number, self._told)
+        return newest
 
     async def replace_bank(self, address: str) -> None:
         """Replace the bank's content with a snapshot, unless ``address`` is empty."""

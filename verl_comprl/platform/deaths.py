@@ -6,4 +6,4 @@ ACTOR_DIED = (ActorDiedError, OutOfMemoryError)
 """The process is dead."""
 
 ACTOR_AWAY = (RayActorError, OutOfMemoryError)
-"""The process is dead, or begins again, or cannot be reached at present."""
+"""The process is dead, or begins again, or cannot be reached at present: to be asked again, or done without."""

@@ -23,6 +23,9 @@ T = TypeVar("T")
 _AGAIN = 5.0
 """Seconds after which a block is interrupted again: what it runs may have caught the exception."""
 
+_PART = 1.0
+"""Most seconds after which a wait notices that its limit has become shorter."""
+
 
 class Lock(Protocol):
     """``threading.Lock`` or ``threading.RLock``."""
@@ -155,22 +158,58 @@ def interrupted_after(seconds: float, what: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class Patience:
+    """How long is waited, all in all, for one thing after another; a reason to hurry may come in the middle of it."""
+
+    def __init__(self, seconds: float, *, hurried: float, hurries: Callable[[], bool]) -> None:
+        """Begin now.
+
+        Args:
+            seconds: Limit.
+            hurried: Limit, from the same beginning, as soon as there is a reason to hurry.
+            hurries: Says whether there is one.
+        """
+        self._seconds, self._hurried, self._hurries = seconds, min(seconds, hurried), hurries
+        self._began = time.monotonic()
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    def is_enough_for(self, wait: Callable[[float], bool]) -> bool:
+        """Wait in parts; returns whether what is waited for came in time.
+
+        Args:
+            wait: Waits for at most so many seconds, and returns whether it has come.
+        """
+        while True:
+            left = max(0.0, (self._hurried if self._hurries() else self._seconds) - self.waited)
+            if wait(min(left, _PART)):
+                return True
+            if not left:
+                return False
+
+
 @contextmanager
-def holding(lock: Lock, seconds: float, what: str) -> Iterator[None]:
+def holding(lock: Lock, limit: float | Patience, what: str) -> Iterator[None]:
     """Hold a lock.
 
     Args:
         lock: The lock.
-        seconds: How long to wait for it.
+        limit: How many seconds to wait for it.
         what: What holds it otherwise, as it should read in an error.
 
     Raises:
         WaitTimeout: If it takes longer.
     """
     with doing(f"waiting for {what}", has_limit=True):
-        taken = lock.acquire(timeout=seconds)
+        if isinstance(limit, Patience):
+            taken = limit.is_enough_for(lambda part: lock.acquire(timeout=part))
+        else:
+            taken = lock.acquire(timeout=limit)
     if not taken:
-        raise WaitTimeout(what, seconds)
+        raise WaitTimeout(what, round(limit.waited, 1) if isinstance(limit, Patience) else limit)
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
 from verl_comprl.trainer.engine_sharing import EngineSharing
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 
 STORE_SECONDS = 180.0
 """Seconds that the last checkpoint waits for an unreachable bank server, or for an embedder's endpoint."""
@@ -62,7 +62,8 @@ class CheckpointingTrainer(EngineSharing):
         try:
             self._try_to_save()
         finally:
-            self.experience_runtime.resume_updates()
+            if not self._is_stopped:  # one that begins now would be waited for, and nothing of it saved
+                self.experience_runtime.resume_updates()
 
     def _try_to_save(self) -> None:
         deadline = time.monotonic() + STORE_SECONDS
@@ -94,7 +95,12 @@ class CheckpointingTrainer(EngineSharing):
 
     @property
     def _is_last_save(self) -> bool:
-        return self.global_steps >= self.total_training_steps
+        return self._is_stopped or self.global_steps >= self.total_training_steps
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether the run was asked to stop."""
+        return False
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Train the actor, and add how many checkpoints could not be written."""
@@ -135,7 +141,7 @@ class CheckpointingTrainer(EngineSharing):
                 super()._save_checkpoint()
         finally:
             self.checkpoint_callback = callback
-        self.experience_runtime.save(aside / f"global_step_{step}", step)
+        self.experience_runtime.save(aside / f"global_step_{step}", step, lambda: self._is_stopped)
         keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
         saved = folders.finish(step, (MODEL, "data.pt", *self.experience_runtime.checkpoint_parts), keep)
         self._saved_step = step

@@ -1,6 +1,6 @@
 """Everything of a run except the actor: experience manager, extractor and learner, started, saved and stopped together.
 
-The trainer holds one such object; an arm without experience holds a :class:`NoExperienceRuntime`.
+The trainer holds one such object; an arm without experience holds its base class, which does nothing.
 """
 
 import time
@@ -19,7 +19,7 @@ from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavail
 from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
 from verl_comprl.manager.messages import ManagerNotOpen
 from verl_comprl.platform.deaths import ACTOR_AWAY
-from verl_comprl.platform.waiting import wait_for
+from verl_comprl.platform.waiting import Patience, wait_for
 from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.checkpoint.folders import step_of
 from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR
@@ -29,6 +29,7 @@ from verl_comprl.trainer.extractor.learner import ExtractorLearner
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime, extractor_view
 from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 
 Metrics = dict[str, float]
 
@@ -41,106 +42,16 @@ CLOSE_SECONDS = 300.0
 HASTY_SECONDS = 5.0
 """Seconds that a failed or interrupted run waits for a running update of the extractor."""
 
+STOP_SECONDS = 120.0
+"""Seconds that a run waits for a running update of the extractor once it was asked to stop: for its last checkpoint, if
+an earlier one has an extractor, and again at its end, when nothing of the update is saved any more. Both, the actor's
+part and the bank have to end within the ten minutes that torchrun gives a stopped run (docs/launch.md)."""
+
 _LATE = (WaitTimeout, StoreUnavailable, EmbedderUnavailable)
 """Raised while the manager does not answer in time, or cannot begin again as its bank is away."""
 
 DRAIN_SECONDS = 2.0
 """Seconds between two checks for a stop request while the queue is drained."""
-
-
-class NoExperienceRuntime:
-    """The runtime of an arm without experience: every method does nothing."""
-
-    pausing: tuple[Any, ...] = ()
-    """Processes whose answers to episodes pause with the actor's servers."""
-    checkpoint_parts: tuple[str, ...] = ()
-    """Files and folders of ours without which a checkpoint is not complete."""
-
-    def open(self, folder: Path | None) -> None:
-        """Open the bank.
-
-        Args:
-            folder: Checkpoint that is resumed, so that the bank keeps what it holds; None for a new run.
-        """
-
-    def start(self, engines: Engines, pool: Any = None) -> None:
-        """Start engines and servers, which takes long, unless ``engines`` has them.
-
-        Args:
-            engines: What has been started.
-            pool: The actor's slots, if the extractor shares them.
-        """
-
-    def connect(self, folder: Path | None, actor: LLMServerClient) -> None:
-        """Restore from a checkpoint, if there is one, and start distillation.
-
-        Args:
-            folder: The checkpoint; None for a new run.
-            actor: A client of the actor's servers, which have the actor's weights by now. It must survive their pauses.
-        """
-
-    def begin(self, agent_loops: Sequence[Any]) -> None:
-        """Start training the extractor in the background.
-
-        Args:
-            agent_loops: The workers that will play episodes.
-        """
-
-    def collect(self, step: int) -> Metrics:
-        """Close an actor step and return its metrics."""
-        return {}
-
-    def take_turn(self) -> None:
-        """Train the extractor while the actor pauses, if they share slots."""
-
-    def finish(self, is_stopped: Callable[[], bool]) -> Metrics:
-        """Wait for pending distillations at the end of a run and return the totals.
-
-        Args:
-            is_stopped: Says that nobody wants to wait any more.
-        """
-        return {}
-
-    def stop(self, seconds: float) -> None:
-        """Let a running update finish, then stop training the extractor.
-
-        Args:
-            seconds: After which it is left behind.
-        """
-
-    def bank_checksum(self) -> str | None:
-        """Return the checksum of the bank's current content."""
-
-    def hold_updates(self) -> None:
-        """Begin no update of the extractor before :meth:`resume_updates`: the coming checkpoint would wait for it."""
-
-    def resume_updates(self) -> None:
-        """Let the extractor be updated again."""
-
-    def settle_reports(self) -> None:
-        """Let the manager get what it has not confirmed, before the agent loops end."""
-
-    def save(self, folder: Path, step: int) -> None:
-        """Write our part of a checkpoint.
-
-        Args:
-            folder: The checkpoint.
-            step: Its actor step.
-        """
-
-    def note_checkpoint(self, folder: Path) -> None:
-        """Note a checkpoint that is complete.
-
-        Args:
-            folder: The checkpoint.
-        """
-
-    def close(self, seconds: float) -> None:
-        """Close the bank.
-
-        Args:
-            seconds: Limit.
-        """
 
 
 class ExperienceRuntime(NoExperienceRuntime):
@@ -160,7 +71,13 @@ class ExperienceRuntime(NoExperienceRuntime):
         self.pausing = (self.manager,) if self._comprl.extractor.backend == "actor" else ()
         self.checkpoint_parts = contents.parts(has_engine=self._frozen is None)
         outage_seconds = self._comprl.watchdog.end_after
-        self._guard = ManagerGuard(self.manager, self._restart_manager, outage_seconds=outage_seconds)
+        self._guard = ManagerGuard(
+            self.manager, self._restart_manager, outage_seconds=outage_seconds, then=self._repeat_unless_told
+        )
+        self._told = 0
+        """Messages to the manager on whether the extractor is there."""
+        self._is_told = True
+        """Whether it has confirmed the latest one."""
         self._step = 0
         self._checkpoints: list[Path] = []
         """Our part of each complete checkpoint, in order; those that were removed since do not exist."""
@@ -224,10 +141,20 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._connect_extractor()
 
     def _tell_manager(self, there: bool) -> None:
-        """Let the manager know that the extractor goes away or is back; one that is late will know it."""
+        """Let the manager know that the extractor goes away or is back; the guard's thread repeats what is lost."""
         call = self.manager.back if there else self.manager.away
-        with suppress(*ACTOR_AWAY, ManagerNotOpen, WaitTimeout):  # one that died is told when it begins again
-            wait_for(call.remote(), MANAGER_SECONDS, "the experience manager to note whether the extractor is there")
+        self._told += 1
+        what = "the experience manager to note whether the extractor is there"
+        try:
+            wait_for(call.remote(self._told), MANAGER_SECONDS, what)
+            self._is_told = True
+        except (*ACTOR_AWAY, ManagerNotOpen, WaitTimeout):  # which would abort an update
+            self._is_told = False
+
+    def _repeat_unless_told(self) -> None:
+        """Tell the manager again what it has not confirmed, as it is by now; it would take it for away for good."""
+        if not self._is_told and isinstance(self.extractor, ExtractorRuntime):
+            self.extractor.serving.repeat()
 
     def begin(self, agent_loops: Sequence[Any]) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
@@ -251,17 +178,25 @@ class ExperienceRuntime(NoExperienceRuntime):
             metrics = _named(
                 self._ask(lambda: self.manager.collect.remote(step), "the experience manager to close the step")
             )
-            if self._late_reports.waiting:  # for a manager that had died, and is there again
-                self._late_reports.settle(REPORT_SECONDS)
-            self._print_warnings()
-            interval = self._comprl.merge.every
-            if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
-                self._ask(self.manager.merge.remote, "the experience manager to start a merge")
         except _LATE as error:
             metrics = self._note_timeout(error)
+        else:
+            self._follow_up(step)
         metrics["comprl/collect_timeouts"] = float(self._collect_timeouts)
         metrics["comprl/manager_restarts"] = float(self._guard.restarts)
         return metrics | self._late_reports.metrics() | self._learned()
+
+    def _follow_up(self, step: int) -> None:
+        """Do what comes after a step is closed, which stays closed if the manager is late with it."""
+        if self._late_reports.waiting:  # for a manager that had died, and is there again
+            self._late_reports.settle(REPORT_SECONDS)
+        interval = self._comprl.merge.every
+        try:
+            if interval > 0 and step % interval == 0:  # until it has started, so that a checkpoint knows of it
+                self._ask(self.manager.merge.remote, "the experience manager to start a merge")
+            self._print_warnings()  # last: they would come with the next step, a merge some steps later
+        except _LATE as error:  # it is asked nothing more in this step
+            print(f"{error}; the run continues without it")
 
     def _ask(self, call: Callable[[], Any], what: str) -> Any:
         return self._guard.ask(call, MANAGER_SECONDS, what)
@@ -302,11 +237,12 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Print what the manager warned about; the launcher redirects it to train.log."""
         _print_all(self._ask(self.manager.take_warnings.remote, "the experience manager's warnings"))
 
-    def stop(self, seconds: float) -> None:
-        """Let a running update finish, then stop training the extractor; both are left behind after ``seconds``."""
+    def stop(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Let a running update finish, then stop training the extractor; both are left behind when the time is up."""
+        patience = Patience(seconds, hurried=STOP_SECONDS, hurries=is_stopped)
         if self._learner is not None:
-            self._learner.stop(seconds)
-        self._guard.stop(seconds)
+            patience.is_enough_for(self._learner.stop)
+        patience.is_enough_for(self._guard.stop)
         # The manager may be what has failed; it does not begin again for this, and the run's own error matters more.
         with suppress(Exception):
             limit = min(seconds, MANAGER_SECONDS)
@@ -330,18 +266,21 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._learner is not None:
             self._learner.resume_updates()
 
-    def save(self, folder: Path, step: int) -> None:
+    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Write extractor, bank, queue, buffer and counters; updates of the extractor must be held back.
 
-        An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest.
+        An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest; so does
+        one that is still being updated some time after a stop. Without an earlier one, there is nothing to hurry to.
         """
+        earlier = self._latest_with_extractor()
+        limit = self._comprl.work_timeout
         saved = contents.save(
             folder,
             step,
             self.extractor,
             self._save_manager,
-            self._comprl.work_timeout,
-            earlier=self._latest_with_extractor(),
+            Patience(limit, hurried=STOP_SECONDS, hurries=is_stopped) if earlier else limit,
+            earlier=earlier,
             given_up=self._learner is not None and self._learner.given_up,
         )
         self._extractor_saves_failed += not saved

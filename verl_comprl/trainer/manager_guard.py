@@ -52,16 +52,24 @@ class _Outage:
 class ManagerGuard:
     """Looks at the manager from a thread, and before a call that failed because it had died is made again."""
 
-    def __init__(self, manager: Any, restart: Callable[[], None], *, outage_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        manager: Any,
+        restart: Callable[[], None],
+        *,
+        outage_seconds: float = 0.0,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
         """Set up the thread, which :meth:`start` starts.
 
         Args:
             manager: Handle of the experience manager, connected.
             restart: Opens the bank in a process that has just been started, and connects the extractor.
             outage_seconds: How long a store or embedder may be away meanwhile, before the run is to end; 0 has no end.
+            then: Called by the thread after each look that finds a manager there.
         """
         self._manager = manager
-        self._restart = restart
+        self._restart, self._then = restart, then
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="manager-guard", daemon=True)
@@ -78,11 +86,16 @@ class ManagerGuard:
         """Start looking."""
         self._thread.start()
 
-    def stop(self, seconds: float) -> None:
-        """Stop looking, after an attempt that is under way, or after ``seconds``."""
+    def stop(self, seconds: float) -> bool:
+        """Stop looking, after an attempt that is under way, or after ``seconds``.
+
+        Returns:
+            Whether the thread has ended; it may be waited for again.
+        """
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def ask(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
         """Return the result of a call to the manager, which is made again if its process died meanwhile.
@@ -188,3 +201,4 @@ class ManagerGuard:
         while self._error is None and not self._stopped.wait(LOOK_SECONDS):
             with suppress(Exception):  # check has counted and told it
                 self.check(threading.TIMEOUT_MAX)  # nobody waits for this thread
+                self._then()

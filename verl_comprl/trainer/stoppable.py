@@ -44,8 +44,8 @@ class StoppableTrainer(CheckpointingTrainer):
         self.stop.made = True
 
     @property
-    def _is_last_save(self) -> bool:
-        return self.stop.made or super()._is_last_save
+    def _is_stopped(self) -> bool:
+        return self.stop.made
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train to the last step; a request that came too late for another step to begin counts all the same.

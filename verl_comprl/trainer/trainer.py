@@ -153,7 +153,8 @@ class ComplementaryTrainerMixin(StoppableTrainer):
             with suppress(Exception):  # whatever has failed, which matters more
                 self.kill_episodes()
             self._episodes.close(self.global_steps)
-            self.experience_runtime.stop(self.comprl.work_timeout if self._in_order else HASTY_SECONDS)
+            limit = self.comprl.work_timeout if self._in_order else HASTY_SECONDS
+            self.experience_runtime.stop(limit, lambda: self.stop.made)
 
     def close(self) -> None:
         """Close the bank and give the folder back; without long waits after a failure or a second signal."""

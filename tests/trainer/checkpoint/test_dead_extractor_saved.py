@@ -2,6 +2,9 @@
 
 import json
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +14,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer import manager_guard
+from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.checkpoint.contents import STATE_FILE
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.late_reports import LateReports
@@ -54,10 +57,10 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return runtime
 
 
-def saved(runtime: Any, folder: Path, step: int) -> tuple[str, int]:
+def saved(runtime: Any, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> tuple[str, int]:
     """Save as the trainer does, and return what the extractor's part of the checkpoint has: text and version."""
     written = folder / f"global_step_{step}"
-    runtime.save(written, step)
+    runtime.save(written, step, is_stopped)
     runtime.note_checkpoint(written)
     state = json.loads((written / STATE_FILE).read_text())
     assert state["step"] == step and (written / "comprl").is_dir()
@@ -129,21 +132,57 @@ def test_an_engine_that_hangs_is_not_waited_for(runtime: Any, tmp_path: Path) ->
     assert saved(runtime, tmp_path, 3) == ("version 3", 3) and runtime.extractor.saves == 2
 
 
-def test_a_learner_that_holds_the_extractor_too_long_does_not_end_the_run(runtime: Any, tmp_path: Path) -> None:
-    saved(runtime, tmp_path, 1)
-    runtime._comprl.work_timeout = 0.05
+@contextmanager
+def updating(runtime: Any, seconds: float = 40.0) -> Iterator[None]:
+    """Let another thread hold the extractor, at most to the end of the block, and make version 4 then."""
     taken, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with runtime.extractor.lock:
             taken.set()
-            done.wait(10)
+            done.wait(seconds)
+            runtime.extractor.weight_version = 4
 
     holder = threading.Thread(target=hold)
     holder.start()
-    taken.wait(10)
+    assert taken.wait(10)
     try:
-        assert saved(runtime, tmp_path, 2) == ("version 3", 3)
+        yield
     finally:
         done.set()
         holder.join()
+
+
+def test_a_learner_that_holds_the_extractor_too_long_does_not_end_the_run(runtime: Any, tmp_path: Path) -> None:
+    saved(runtime, tmp_path, 1)
+    runtime._comprl.work_timeout = 0.05
+    with updating(runtime):
+        assert saved(runtime, tmp_path, 2) == ("version 3", 3)
+
+
+@pytest.mark.parametrize("moment", [0.0, 1.5])
+def test_the_checkpoint_of_a_stop_does_not_wait_long_for_a_running_update(
+    runtime: Any, tmp_path: Path, moment: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the request comes while a checkpoint waits already; what is lost is said and counted."""
+    saved(runtime, tmp_path, 1)
+    monkeypatch.setattr(experience_runtime, "STOP_SECONDS", 0.3)
+    runtime._comprl.work_timeout, started = 3600.0, time.monotonic()
+    with updating(runtime):
+        assert saved(runtime, tmp_path, 2, lambda: time.monotonic() - started > moment) == ("version 3", 3)
+        assert max(moment, 0.3) <= time.monotonic() - started < 30
+    assert saves_failed(runtime) == 1 and "gets that of global_step_1: WaitTimeout" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("has_earlier", "is_stopped"), [(False, True), (True, False)])
+def test_without_a_stop_or_without_an_earlier_one_the_update_is_waited_for(
+    runtime: Any, tmp_path: Path, has_earlier: bool, is_stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop would have no checkpoint otherwise, instead of an older extractor in it."""
+    if has_earlier:
+        saved(runtime, tmp_path, 1)
+    monkeypatch.setattr(experience_runtime, "STOP_SECONDS", 0.1)
+    runtime._comprl.work_timeout = 3600.0
+    with updating(runtime, 1.5):
+        assert saved(runtime, tmp_path, 2, lambda: is_stopped) == ("version 4", 4)
+    assert saves_failed(runtime) == 0

@@ -7,7 +7,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from verl_comprl.platform.under_way import doing
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog import counting
 from verl_comprl.trainer.watchdog.counting import UnderWayCount
 

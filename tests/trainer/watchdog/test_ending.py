@@ -19,7 +19,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import under_way
 from verl_comprl.platform.under_way import doing
 from verl_comprl.platform.waiting import call_within
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.watchdog import watching
 from verl_comprl.trainer.watchdog.ending import Ending, RunHung

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.ending import RunHung
 from verl_comprl.trainer.watchdog.watching import PHASES, watching
 

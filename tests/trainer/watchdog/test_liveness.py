@@ -15,7 +15,7 @@ import psutil
 import pytest
 import ray
 
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
 from verl_comprl.trainer.watchdog.situation import situation
 

@@ -1,13 +1,14 @@
-"""The process of a vLLM engine that dies, while its server's actor goes on answering: Ray is a fake."""
+"""Processes that Ray calls dead or unavailable, and a vLLM engine that dies alone: Ray is a fake."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from verl_comprl.trainer.modes import ComplementarySync
 from verl_comprl.trainer.watchdog import liveness as module
+from verl_comprl.trainer.watchdog import situation
 from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
 
 
@@ -21,10 +22,17 @@ class Server:
     def __init__(self) -> None:
         self.engine = SimpleNamespace(errored=False, dead_error=EngineDeadError("EngineCore died"))
         self.error: Exception | None = None
-        self.__dict__["__ray_ready__"] = SimpleNamespace(remote=lambda: Answer(self.error))
+        self.errors: list[Exception] = []
+        """What the next calls meet, before ``error``."""
+        self.__dict__["__ray_ready__"] = SimpleNamespace(remote=lambda: Answer(self._met()))
         self.__dict__["__ray_call__"] = SimpleNamespace(remote=self._call)
 
+    def _met(self) -> Exception | None:
+        return self.errors.pop(0) if self.errors else self.error
+
     def _call(self, function: Any) -> "Answer":
+        if error := self._met():
+            return Answer(error)
         try:
             return Answer(function(self))
         except Exception as error:
@@ -48,6 +56,7 @@ def get(answer: Answer) -> Any:
 def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ray", SimpleNamespace(get=get, wait=lambda answers, **_: (answers, [])))
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_PAUSE", 0.0)
 
 
 def watched(*, servers: list[Server], rewards: list[Server], engine: list[Server], loops: list[Server]) -> VitalActors:
@@ -84,8 +93,7 @@ def test_a_dead_process_is_an_error_that_names_it(kind: str, name: str) -> None:
     vital = watched(**actors)
     vital.check()
     victim = actors[kind][1]
-    victim.error = victim.engine.dead_error = ActorDiedError()
-    victim.engine.errored = True
+    victim.error = ActorDiedError()
     with pytest.raises(ProcessLost, match=f"{name} has died"):
         vital.check()
 
@@ -96,3 +104,48 @@ def test_a_server_that_complains_is_there() -> None:
     vital = VitalActors()
     vital.watch({}, {"server": server})
     vital.check()
+
+
+UNAVAILABLE = ActorUnavailableError("a connection has broken", None)
+
+
+@pytest.mark.parametrize("kind", ["loops", "rewards", "engine", "servers"])
+def test_a_process_that_cannot_be_reached_is_asked_again_until_it_answers_or_is_dead(kind: str) -> None:
+    actors = {name: [Server(), Server()] for name in ("servers", "rewards", "engine", "loops")}
+    vital, victim = watched(**actors), actors[kind][1]
+    victim.errors = [UNAVAILABLE] * 5
+    while victim.errors:
+        vital.check()
+    vital.check()
+    victim.error, victim.errors = ActorDiedError(), [UNAVAILABLE]
+    vital.check()
+    with pytest.raises(ProcessLost, match="has died"):
+        vital.check()
+
+
+@pytest.mark.parametrize("error", [ActorDiedError(), None])
+def test_what_fails_is_blamed_on_a_death_though_ray_calls_the_process_unavailable_at_first(error: Any) -> None:
+    vital, victim, failure = VitalActors(), Server(), RuntimeError("no rollouts")
+    vital.watch({"player": victim, "other": Server()})
+    victim.errors, victim.error = [UNAVAILABLE] * 3, error
+    if error is None:  # it was away for a moment, which is no death
+        vital.blame(failure)
+    else:
+        with pytest.raises(ProcessLost, match="player has died") as lost:
+            vital.blame(failure)
+        assert lost.value.__cause__ is failure
+    assert victim.errors == []
+
+
+def test_one_that_stays_unavailable_is_told_by_the_watchdog_and_holds_up_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts among those that do not answer, and what has failed is raised as it is, after the time for answers."""
+    victim = Server()
+    victim.error = UNAVAILABLE
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+    vital = VitalActors()
+    vital.watch({"player": victim})
+    vital.blame(RuntimeError("no rollouts"))
+    monkeypatch.setattr(situation, "ray", module.ray)
+    assert situation.ask({"player": Answer(UNAVAILABLE)}) == {"player": "failed: ActorUnavailableError"}

@@ -17,7 +17,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.under_way import UnderWay, doing
 from verl_comprl.platform.waiting import begin
 from verl_comprl.trainer.checkpoint import contents
-from verl_comprl.trainer.experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.step import keys
 from verl_comprl.trainer.watchdog import situation, watching
 from verl_comprl.trainer.watchdog.situation import describe_prompts, describe_queues, describe_work

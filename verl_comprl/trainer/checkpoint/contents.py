@@ -17,7 +17,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.deaths import ACTOR_AWAY
-from verl_comprl.platform.waiting import holding, wait_for
+from verl_comprl.platform.waiting import Patience, holding, wait_for
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
@@ -66,7 +66,7 @@ def save(
     step: int,
     extractor: ExtractorRuntime | FrozenExtractor,
     save_manager: Callable[[str], object],
-    seconds: float,
+    limit: float | Patience,
     *,
     earlier: Path | None = None,
     given_up: bool = False,
@@ -78,8 +78,9 @@ def save(
         step: Actor step.
         extractor: Engine and optimizer.
         save_manager: Lets the experience manager save into a folder; waits for that.
-        seconds: Limit of waiting for a running update of the extractor.
-        earlier: An earlier checkpoint, whose extractor is taken where a process of its engine has died or hangs.
+        limit: Seconds, at most, of waiting for a running update of the extractor.
+        earlier: An earlier checkpoint, whose extractor is taken where a process of its engine has died or hangs, or its
+                update takes longer than ``limit``.
         given_up: Whether the extractor is no longer trained, so that it is taken whatever keeps the engine from saving.
 
     Returns:
@@ -92,7 +93,7 @@ def save(
     """
     with ExitStack() as held:
         try:
-            held.enter_context(holding(extractor.lock, seconds, "a running update of the extractor to end"))
+            held.enter_context(holding(extractor.lock, limit, "a running update of the extractor to end"))
             if extractor.work_is_late and earlier is not None:  # the engine cannot save before it has ended
                 raise WaitTimeout("late work of the extractor to end", 0)
             extractor.save(folder / EXTRACTOR)

@@ -84,11 +84,16 @@ class ExtractorLearner:
             self._not_before = ended + (max(pause, REST_FACTOR * (ended - began)) if restores else pause)
         self._raise_error()
 
-    def stop(self, seconds: float) -> None:
-        """Stop the thread after the update that is running, if any, or leave it behind after ``seconds``."""
+    def stop(self, seconds: float) -> bool:
+        """Stop the thread after the update that is running, if any, or leave it behind after ``seconds``.
+
+        Returns:
+            Whether it has ended; it may be waited for again.
+        """
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def hold_updates(self) -> None:
         """Let the thread begin no further update before :meth:`resume_updates`.

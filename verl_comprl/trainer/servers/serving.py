@@ -6,9 +6,9 @@ servers stay awake they pause only while weights are copied, and it is not told.
 
 Locks, in this order: the extractor's lock, which is held around all of this and while a checkpoint is written; then
 that of ``manager_guard``, since the manager may have to begin again for the checkpoint; then the one around telling the
-manager, which a manager that begins again is told under, too; then the manager's commit lock, inside its own process.
-The manager never calls the driver, and nothing is held across a remote call without a limit, so no two of them can wait
-for each other.
+manager, under which one that begins again, or has not heard the last message, is told, too; then the manager's commit
+lock, inside its own process. The manager never calls the driver, and nothing is held across a remote call without a
+limit, so no two of them can wait for each other.
 """
 
 import threading
@@ -140,6 +140,11 @@ class Serving:
         with self._telling:  # told after a change of state that comes next, it would be away for good
             if self.state is not State.SERVING:
                 self.tell(False)
+
+    def repeat(self) -> None:
+        """Tell the state once more, to one who may not have heard of it."""
+        with self._telling:
+            self.tell(self.state is State.SERVING)
 
     @property
     def transfer_is_late(self) -> bool:

@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
-from verl_comprl.platform.deaths import ACTOR_AWAY
 
 LOOK_SECONDS = 2.0
 """Seconds between two liveness checks."""
 
 ANSWER_SECONDS = 10.0
-"""Seconds for an answer, once something has failed."""
+"""Seconds for an answer, once something has failed; the last look may take :data:`LOOK_SECONDS` more."""
+
+_PAUSE = 0.2
+"""Seconds until one that cannot be reached is asked again, once something has failed."""
 
 
 class ProcessLost(RuntimeError):
@@ -65,13 +67,24 @@ class VitalActors:
             ProcessLost: If one has died; ``error`` is its cause.
         """
         self._asked = {}  # an answer that waits to be read may be from before the death
+        deadline = time.monotonic() + ANSWER_SECONDS
         try:
-            self._look(ANSWER_SECONDS)
+            # In parts: Ray may call one that has died unavailable at first, while another is busy and does not answer.
+            while not self._look(LOOK_SECONDS) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
         except ProcessLost as lost:
             raise lost from error
 
-    def _look(self, seconds: float) -> None:
-        """Ask those that are not being asked yet, and read the answers that come within ``seconds``."""
+    def _look(self, seconds: float) -> bool:
+        """Ask those that are not being asked yet, and read the answers that come within ``seconds``.
+
+        One that Ray calls unavailable is asked again by the next look: Ray says so where a connection has broken, and
+        of one that has died until it knows of the death. One that stays unavailable is one that does not answer: as for
+        those that hang, the watchdog names it, and ends a run that does not get on.
+
+        Returns:
+            Whether all are there.
+        """
         waiting = set(self._asked.values())
         for name, actor in self._actors.items():
             if name not in waiting:
@@ -80,13 +93,16 @@ class VitalActors:
             if name not in waiting:
                 self._asked[server.__ray_call__.remote(raise_if_dead)] = name
         if not self._asked:
-            return
+            return True
+        all_there = True
         answered, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=seconds)
         for reference in answered:
             name = self._asked.pop(reference)
             try:
                 ray.get(reference)
             except RayError as error:
-                if isinstance(error, ACTOR_AWAY) or is_dead(error):
+                if is_dead(error):
                     raise ProcessLost(f"{name} has died, so the run cannot go on: {error}") from error
-                continue  # it has answered, if only to complain
+                # Others have answered, if only to complain.
+                all_there = all_there and not isinstance(error, ActorUnavailableError)
+        return all_there and not self._asked
