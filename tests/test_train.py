@@ -16,6 +16,7 @@ from verl_comprl import train, training
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import BankConfig
+from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.watching import PHASES
 
@@ -319,6 +320,17 @@ def test_the_queue_of_another_run_is_not_closed(tmp_path, monkeypatch):
     shown = []
     assert train._train(config, SimpleNamespace(experience=False), SimpleNamespace(fail=shown.append)) == 2
     assert shown == ["another run uses this Ray cluster"]
+
+
+def test_a_checkpoint_that_cannot_be_read_at_present_is_one_line(monkeypatch, tmp_path):
+    def start(config):
+        raise UnreadableCheckpoint("data.pt cannot be read at present")
+
+    monkeypatch.setattr(train, "Training", start)
+    monkeypatch.setattr("verl_comprl.platform.ray_session.end_ray", lambda: None)
+    shown, config = [], OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
+    assert train._train(config, SimpleNamespace(experience=False), SimpleNamespace(fail=shown.append)) == 2
+    assert shown == ["data.pt cannot be read at present"]
 
 
 def test_help_is_one_screen(capsys):

@@ -35,9 +35,10 @@ rollout      Anything else: a dataset row that cannot be read, a fault in the ag
 * The extractor is away for an update, or its server has died: the same answer, at once. Counted in
   ``comprl/answers/unavailable``.
 * The manager does not confirm a finished episode in time: the agent loop keeps it and sends it again when the manager
-  answers (``rollout/unconfirmed.py``), at the end of the step and before a checkpoint as well
+  answers (``rollout/unconfirmed.py``), at the end of the step, before a checkpoint and at the end of the run as well
   (``trainer/late_reports.py``). It counts once, in the step in which it is taken. Counted in ``comprl/unreported``; one
-  that is given up is neither distilled nor credited: ``comprl/unreported_dropped``.
+  that is given up is neither distilled nor credited: ``comprl/unreported_dropped``. A checkpoint that would lack such
+  episodes is left out (``comprl/saves_failed``), unless it is the last.
 
 **The manager fails** at work that no rollout waits for. It counts what raised in ``comprl/failures/<what>:<type>``.
 ``StoreError`` is the store, ``LibraryPanic`` a tokenizer, other types are the embedder's or those of the extractor's

@@ -195,6 +195,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     from verl_comprl.experience import SnapshotError, StoreError
     from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.platform.ray_session import close_transfer_queue, end_ray
+    from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
     from verl_comprl.trainer.placement import PlacementError
     from verl_comprl.trainer.stopping import RunInterrupted
     from verl_comprl.trainer.watchdog.ending import RunHung
@@ -218,7 +219,10 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         display.close()
         display.note(str(interrupted))
         return INTERRUPTED
-    except (ConfigError, FileNotFoundError, PlacementError, StoreError, SnapshotError, EndpointError) as error:
+    except (
+        *(ConfigError, FileNotFoundError, UnreadableCheckpoint, PlacementError),
+        *(StoreError, SnapshotError, EndpointError),
+    ) as error:
         print(traceback.format_exc())  # to the log
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,23 @@ def test_the_latest_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) ->
     (tmp_path / "global_step_10" / "given_up").touch()
     assert find_checkpoint(tmp_path, None).step == 9
     assert find_checkpoint(tmp_path, 100).step == 100
+
+
+def test_an_earlier_checkpoint_is_not_exported_for_a_latest_one_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (9, 10):
+        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
+        (tmp_path / f"global_step_{step}" / "actor" / "model.safetensors").touch()
+    unreadable, read_bytes = tmp_path / "global_step_10" / "complete.json", Path.read_bytes
+
+    def read(self: Path) -> bytes:
+        if self == unreadable:
+            raise OSError(EIO, "Input/output error", str(self))
+        return read_bytes(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr("verl_comprl.trainer.checkpoint.reading.time.sleep", lambda seconds: None)
+    with pytest.raises(OSError, match=f"{unreadable} cannot be read at present"):
+        find_checkpoint(tmp_path, None)
+    assert find_checkpoint(tmp_path, 9).step == 9

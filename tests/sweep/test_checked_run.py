@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,21 @@ def test_a_checkpoint_counts_if_it_is_there_and_used(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "global_step_60")
     gone = wanted(tmp_path, f"{STEPS}=120")
     assert gone.checkpoint == 0 and str(gone.mistake).endswith("remove it, and set trainer.save_freq")
+
+
+def test_a_run_whose_checkpoint_cannot_be_read_at_present_is_not_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, f"{STEPS}=60", checkpoint=60)
+
+    def fail(self: Path) -> bytes:
+        raise OSError(EIO, "Input/output error", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr("verl_comprl.trainer.checkpoint.reading.time.sleep", lambda seconds: None)
+    run = wanted(tmp_path, f"{STEPS}=120")
+    assert run.checkpoint == 0 and "complete.json cannot be read at present (Input/output error)" in str(run.mistake)
+    assert wanted(tmp_path, f"{STEPS}=60").mistake is None, "it has finished and needs none"
 
 
 def test_a_run_cannot_end_before_its_checkpoint(tmp_path: Path) -> None:

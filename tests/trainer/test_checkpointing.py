@@ -292,6 +292,27 @@ def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
     assert resume_folder(trainer.config) == tmp_path / f"global_step_{last}"
 
 
+def test_a_checkpoint_that_would_lack_episodes_is_left_out_unless_it_is_the_last(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resumed run would train those whose tokens it has, and never distil or credit them."""
+    trainer = make_trainer(ComplementaryColocateAsync, tmp_path, events)
+    save(trainer, 2)
+    missing, save_ours = "3 episodes are not confirmed by the manager", trainer.experience_runtime.save
+    monkeypatch.setattr(trainer.experience_runtime, "save", lambda *given: save_ours(*given) or missing)
+    save(trainer, 4)
+    assert capsys.readouterr().out == f"no checkpoint of step 4, the run continues without it: {missing}\n"
+    assert (trainer._saved_step, trainer._saves_failed) == (2, 1) and not (tmp_path / ASIDE).exists()
+    assert resume_folder(trainer.config) == tmp_path / "global_step_2"
+    trainer.request_stop()
+    save(trainer, 6)  # nothing else will save what has been trained
+    assert capsys.readouterr().out == f"the checkpoint of step 6 is written nevertheless: {missing}\n"
+    trainer.stop.made = False
+    save(trainer, trainer.total_training_steps)
+    assert resume_folder(trainer.config) == tmp_path / f"global_step_{trainer.total_training_steps}"
+    assert trainer._saves_failed == 1
+
+
 def test_a_save_that_fails_otherwise_leaves_the_one_before(tmp_path: Path, events: list[str]) -> None:
     trainer = make_trainer(ComplementarySync, tmp_path, events, max_actor_ckpt_to_keep=1)
     save(trainer, 2)

@@ -98,19 +98,19 @@ def test_a_manager_that_is_late_after_it_has_closed_the_step_costs_no_metrics(
     assert asked == calls and f"{said}; the run continues without it" in capsys.readouterr().out
 
 
-class Late:
+class Late(LateReports):
     """Late reports that are settled as soon as the manager has answered something, noted in ``asked``."""
 
     def __init__(self, asked: list[str], *, waiting: int) -> None:
-        self._asked, self.waiting = asked, waiting
+        super().__init__()
+        self._asked_for = asked
+        self._counts[0] = (waiting, 0)
 
     def settle(self, seconds: float) -> bool:
-        self.waiting = self.waiting if "collect" not in self._asked and "metrics" not in self._asked else 0
-        self._asked.append("settle")
+        if {"collect", "metrics", "drain"} & set(self._asked_for):
+            self._counts[0] = (0, 0)
+        self._asked_for.append("settle")
         return not self.waiting
-
-    def metrics(self) -> dict[str, float]:
-        return {}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,42 @@ def test_reports_that_wait_come_before_the_end_of_the_step_and_the_checkpoint(
     runtime._late_reports = Late(asked, waiting=waiting)
     runtime._save_manager("folder")
     assert asked == saving
+
+
+@pytest.mark.parametrize(
+    ("waiting", "stopped", "finishing"),
+    [
+        (0, False, ["drain"]),
+        (3, True, ["drain"]),
+        (3, False, ["drain", "settle", "drain"]),
+    ],
+)
+def test_what_a_manager_that_hung_until_the_end_of_the_run_gets_then_is_distilled(
+    runtime: Any, asked: list[str], waiting: int, stopped: bool, finishing: list[str]
+) -> None:
+    runtime._late_reports = Late(asked, waiting=waiting)
+    runtime.finish(lambda: stopped)
+    assert asked == [*finishing, "take_warnings", "metrics"]
+
+
+def test_a_checkpoint_tells_which_episodes_it_may_lack(
+    runtime: Any, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*given: Any, **_: Any) -> bool:
+        given[3]("folder")  # lets the manager save
+        return True
+
+    monkeypatch.setattr(experience_runtime.contents, "save", save)
+    runtime.manager.save = SimpleNamespace(remote=lambda _: "save")
+    runtime._learner.given_up, runtime._checkpoints = False, []
+    late = runtime._late_reports = Late(asked, waiting=3)
+    assert runtime.save(Path("folder"), 1) == ""
+    asked.clear()
+    late._counts[0] = (3, 0)
+    monkeypatch.setattr(late, "settle", lambda seconds: False)
+    assert runtime.save(Path("folder"), 2) == "3 episodes are not confirmed by the manager"
+    late._counts[0], late._died = (0, 0), 1
+    assert runtime.save(Path("folder"), 3) == late.lost != ""
 
 
 @pytest.mark.parametrize(("backend", "pausing"), [("actor", ("manager",)), ("engine", ())])

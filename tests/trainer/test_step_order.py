@@ -128,7 +128,7 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         *("hold_updates", "save verl's", "save 2", "name", "note", "resume_updates", "publish 2"),
         *(*held, "hold_updates", "collect 3", "record 3", "take_turn"),
         *("hold_updates", "save verl's", "save 3", "name", "note", "resume_updates", "publish 3"),
-        *("end_episodes", "finish", "stop 3600.0"),
+        *("settle_reports", "end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
 
@@ -333,7 +333,8 @@ def test_servers_that_read_the_last_episodes_are_not_paused_before_that(
     trainer.kill_episodes = events.kill_episodes
     monkeypatch.setattr(trainer_base.PPOTrainer, "fit", lambda self, loops: events.append("train"))
     trainer.fit(MagicMock())
-    assert events == ["begin", "train", ending, "finish", "kill_episodes", "stop 3600.0"]
+    # The agent loops can be asked for what they have not got to the manager until they are ended.
+    assert events == ["begin", "train", "settle_reports", ending, "finish", "kill_episodes", "stop 3600.0"]
 
 
 def test_collecting_starts_the_merge_that_is_due_before_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:

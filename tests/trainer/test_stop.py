@@ -22,6 +22,7 @@ from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavail
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.trainer import stoppable, stopping
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.modes import ComplementarySeparateAsync, ComplementarySync
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
 from verl_comprl.trainer.task_sampler import TaskSampler
@@ -287,7 +288,11 @@ def test_servers_that_cannot_be_paused_do_not_keep_a_run_from_stopping(
     [WaitTimeout("the manager", 30), StoreUnavailable("no route"), EmbedderUnavailable("quota"), StoreError("refused")],
 )
 def test_a_manager_that_cannot_confirm_episodes_does_not_keep_a_run_from_its_checkpoint(
-    trainer: Any, events: list[str], failure: Exception, capsys: pytest.CaptureFixture[str]
+    trainer: Any,
+    events: list[str],
+    failure: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One that hangs, or has died while its store is away; saving waits for it, and is tried again."""
     runtime: Any = object.__new__(ExperienceRuntime)
@@ -299,13 +304,15 @@ def test_a_manager_that_cannot_confirm_episodes_does_not_keep_a_run_from_its_che
 
     runtime._guard, runtime.manager = SimpleNamespace(ask=ask), SimpleNamespace(metrics=SimpleNamespace(remote=None))
     runtime._comprl = SimpleNamespace(work_timeout=3600.0)
-    runtime._late_reports = SimpleNamespace(settle=lambda seconds: False, waiting=3)
+    runtime._late_reports = late = LateReports()
+    late._counts[0] = (3, 0)
+    monkeypatch.setattr(late, "settle", lambda seconds: False)
     trainer.experience_runtime = runtime
     trainer.request_stop()
     with pytest.raises(RunInterrupted, match="stopped after step 4"):
         trainer.on_step_begin()
     assert events == ["end episodes", "save 4"] and limits == [MANAGER_SECONDS]
-    assert capsys.readouterr().out == f"3 episodes stay unconfirmed: {failure}\n"
+    assert capsys.readouterr().out == f"3 episodes are not confirmed by the manager ({failure})\n"
     with pytest.raises(type(failure)):  # which ends that attempt to save, and no other
         runtime._save_manager("folder")
     assert limits[1:] == [3600.0]

@@ -14,6 +14,7 @@ from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders, step_of
 from verl_comprl.trainer.checkpoint.manifest import TornCheckpoint
+from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
 
 FINISHED = "finished.json"
 """In the folder of a run that has finished: its record."""
@@ -100,10 +101,13 @@ class CheckedRun:
     @property
     def checkpoint(self) -> int:
         """Step of the checkpoint from which the run would continue; 0 if it would begin."""
-        with suppress(TornCheckpoint):  # the run says so when it starts
-            latest = CheckpointFolders(self.folder).latest() if self._resumes else None
-            return step_of(latest) if latest else 0
+        with suppress(TornCheckpoint, UnreadableCheckpoint):  # the run says so when it starts
+            return self._find_checkpoint()
         return 0
+
+    def _find_checkpoint(self) -> int:
+        latest = CheckpointFolders(self.folder).latest() if self._resumes else None
+        return step_of(latest) if latest else 0
 
     @property
     def seconds(self) -> float:
@@ -125,6 +129,12 @@ class CheckedRun:
         stored = self.stored
         if self.record:
             return None
+        try:
+            self._find_checkpoint()
+        except UnreadableCheckpoint as error:  # it would count as none, and the run as one that is to be removed
+            return str(error)
+        except TornCheckpoint:
+            pass
         if stored and self.surplus is None:
             done = " ".join(stored["overrides"])
             return f"{self.folder} has a finished run with {done}; use another folder or remove it"

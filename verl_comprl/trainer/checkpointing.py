@@ -22,6 +22,7 @@ from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
 from verl_comprl.trainer.engine_sharing import EngineSharing
+from verl_comprl.trainer.late_reports import EpisodesMissing
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 
 STORE_SECONDS = 180.0
@@ -51,7 +52,9 @@ class CheckpointingTrainer(EngineSharing):
     def _save_checkpoint(self) -> None:
         """Write a checkpoint; one for which the disk has no room, or the bank's server no answer, costs nothing else.
 
-        The last one is tried for some minutes where a server is away, as nothing else will save what has been trained.
+        Nor does one that would lack episodes which the experience manager has not confirmed. The last one is tried for
+        some minutes where a server is away, and written without such episodes, as nothing else will save what has been
+        trained.
 
         Raises:
             OSError: If the disk is full (ENOSPC), whatever has failed for that, and nothing will be saved later.
@@ -70,7 +73,7 @@ class CheckpointingTrainer(EngineSharing):
         while True:
             try:
                 return self._write_checkpoint()
-            except (StoreError, EmbedderUnavailable) as error:
+            except (StoreError, EmbedderUnavailable, EpisodesMissing) as error:
                 if self._is_last_save and time.monotonic() >= deadline:
                     raise
                 self._abandon()
@@ -141,7 +144,11 @@ class CheckpointingTrainer(EngineSharing):
                 super()._save_checkpoint()
         finally:
             self.checkpoint_callback = callback
-        self.experience_runtime.save(aside / f"global_step_{step}", step, lambda: self._is_stopped)
+        missing = self.experience_runtime.save(aside / f"global_step_{step}", step, lambda: self._is_stopped)
+        if missing:
+            if not self._is_last_save:
+                raise EpisodesMissing(missing)
+            print(f"the checkpoint of step {step} is written nevertheless: {missing}", flush=True)
         keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
         saved = folders.finish(step, (MODEL, "data.pt", *self.experience_runtime.checkpoint_parts), keep)
         self._saved_step = step

@@ -27,14 +27,11 @@ from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime, extractor_view
-from verl_comprl.trainer.late_reports import LateReports
+from verl_comprl.trainer.late_reports import REPORT_SECONDS, LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 
 Metrics = dict[str, float]
-
-REPORT_SECONDS = 5.0
-"""Seconds that the end of a step waits for reports that are sent again."""
 
 CLOSE_SECONDS = 300.0
 """Limit of closing the bank, which only writes counters."""
@@ -156,9 +153,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         if not self._is_told and isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.repeat()
 
-    def begin(self, agent_loops: Sequence[Any]) -> None:
+    def begin(self, agent_loops: Sequence[Any], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Start training the extractor in the background, unless it is frozen in this arm."""
-        self._late_reports = LateReports(agent_loops)
+        self._late_reports = LateReports(agent_loops, is_stopped)
         if self._learner is not None and self._comprl.extractor.train and not self._comprl.shares_slots:
             self._learner.start()
 
@@ -204,7 +201,11 @@ class ExperienceRuntime(NoExperienceRuntime):
     def finish(self, is_stopped: Callable[[], bool]) -> Metrics:
         """Wait for the rest of the queue, at most ``comprl.drain_timeout`` seconds; not while nobody can read it."""
         try:
-            self._drain(0.0 if self.extractor.is_down else self._comprl.drain_timeout, is_stopped)
+            seconds = 0.0 if self.extractor.is_down else self._comprl.drain_timeout
+            self._drain(seconds, is_stopped)
+            if self._late_reports.missing and not is_stopped():  # of a manager that hung, and has answered now
+                self.settle_reports()
+                self._drain(seconds, is_stopped)
             self._print_warnings()
             metrics = _named(self._ask(self.manager.metrics.remote, "the manager's metrics"))
         except _LATE as error:
@@ -266,7 +267,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._learner is not None:
             self._learner.resume_updates()
 
-    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> str:
         """Write extractor, bank, queue, buffer and counters; updates of the extractor must be held back.
 
         An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest; so does
@@ -284,6 +285,7 @@ class ExperienceRuntime(NoExperienceRuntime):
             given_up=self._learner is not None and self._learner.given_up,
         )
         self._extractor_saves_failed += not saved
+        return self._late_reports.missing or self._late_reports.lost
 
     def note_checkpoint(self, folder: Path) -> None:
         """Note a checkpoint of this run that is complete: a manager that is started again begins from it."""
@@ -294,22 +296,13 @@ class ExperienceRuntime(NoExperienceRuntime):
 
         Whatever keeps it from that must not keep a stop from its checkpoint, which comes next and waits for longer.
         """
-        try:
-            self._settle_reports(MANAGER_SECONDS)
-        except (*_LATE, StoreError) as error:
-            print(f"{self._late_reports.waiting} episodes stay unconfirmed: {error}", flush=True)
-
-    def _settle_reports(self, seconds: float) -> None:
-        """Let the manager get what it has not confirmed: nothing else would tell a resumed run of these episodes."""
-        if self._late_reports.settle(REPORT_SECONDS):
-            return
-        # Not while it hangs or begins again.
-        self._guard.ask(self.manager.metrics.remote, seconds, "the experience manager to answer")
-        self._late_reports.settle(MANAGER_SECONDS)
+        with self._late_reports.told(*_LATE, StoreError):
+            self._late_reports.settle_with(self._guard.ask, self.manager, MANAGER_SECONDS)
 
     def _save_manager(self, folder: str) -> None:
         """Let the manager save; one that dies meanwhile does so again, of what it still has."""
-        self._settle_reports(self._comprl.work_timeout)  # the checkpoint waits for the manager as long anyway
+        # Nothing else would tell a resumed run of these episodes. The checkpoint waits for the manager as long anyway.
+        self._late_reports.settle_with(self._guard.ask, self.manager, self._comprl.work_timeout)
         what = "the experience manager to save bank, queue and buffer"
         self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
 

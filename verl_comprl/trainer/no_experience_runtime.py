@@ -40,11 +40,12 @@ class NoExperienceRuntime:
             actor: A client of the actor's servers, which have the actor's weights by now. It must survive their pauses.
         """
 
-    def begin(self, agent_loops: Sequence[Any]) -> None:
+    def begin(self, agent_loops: Sequence[Any], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Start training the extractor in the background.
 
         Args:
             agent_loops: The workers that will play episodes.
+            is_stopped: Says that the run was asked to stop, so that they are not waited for any more.
         """
 
     def collect(self, step: int) -> dict[str, float]:
@@ -82,14 +83,15 @@ class NoExperienceRuntime:
     def settle_reports(self) -> None:
         """Let the manager get what it has not confirmed, before the agent loops end."""
 
-    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Write our part of a checkpoint.
+    def save(self, folder: Path, step: int, is_stopped: Callable[[], bool] = lambda: False) -> str:
+        """Write our part of a checkpoint; returns why it may lack episodes, empty if it has all of them.
 
         Args:
             folder: The checkpoint.
             step: Its actor step.
             is_stopped: Says that the run was asked to stop, so that it cannot wait long.
         """
+        return ""
 
     def note_checkpoint(self, folder: Path) -> None:
         """Note a checkpoint that is complete.

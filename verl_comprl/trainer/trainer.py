@@ -129,18 +129,20 @@ class ComplementaryTrainerMixin(StoppableTrainer):
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train the actor; the extractor is trained in the background meanwhile."""
-        self.experience_runtime.begin(agent_loop_manager.agent_loop_workers)
+        self.experience_runtime.begin(agent_loop_manager.agent_loop_workers, lambda: self.stop.made)
         self.watch_over(agent_loop_manager)
         try:
             marked: Any = MarkedAgentLoops(agent_loop_manager)
             super().fit(marked)
-            # First, since episodes that continue would keep the distillation queue from becoming empty.
+            if not self.config.trainer.val_only:
+                self.progress.activity("finishing: the extractor reads the last episodes")
+                self.experience_runtime.settle_reports()  # now, as agent loops that are ended cannot be asked
+            # Before the rest, since episodes that continue would keep the distillation queue from becoming empty.
             if self._actor_is_extractor:  # its servers are to read the last ones
                 self.kill_episodes()
             else:
                 self.end_episodes()
             if not self.config.trainer.val_only:
-                self.progress.activity("finishing: the extractor reads the last episodes")
                 totals = self.experience_runtime.finish(lambda: self.stop.made)
                 self.stop_between_steps()
                 self.progress.finish(totals, saved_paths(self._folder, self._saved_step, self.config, self.comprl))

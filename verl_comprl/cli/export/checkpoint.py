@@ -96,6 +96,7 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     Raises:
         FileNotFoundError: If there is no such checkpoint; names those there are.
         ValueError: If ``folder`` is a checkpoint and ``step`` another.
+        UnreadableCheckpoint: If the latest cannot be read at present.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} does not exist; give the folder of a run, or RUN/global_step_<N>")
@@ -107,8 +108,10 @@ def find_checkpoint(folder: Path, step: int | None) -> Checkpoint:
     found = [Checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     found = {item.step: item for item in sorted(found, key=lambda item: item.step)}
     # Of older ones only the banks may have been kept (trainer.max_actor_ckpt_to_keep).
-    complete = [step for step, item in found.items() if not is_given_up(item.folder) and flaw(item.folder) is None]
-    wanted = step if step is not None else max(complete, default=None)
+    complete = (
+        step for step, item in reversed(found.items()) if not is_given_up(item.folder) and not flaw(item.folder)
+    )
+    wanted = step if step is not None else next(complete, None)
     if wanted is None or wanted not in found:
         which = "with models" if step is None else f"of step {step}"
         known = f" {which}; it has {', '.join(f'global_step_{number}' for number in found)}" if found else ""

@@ -47,6 +47,7 @@ def resume_folder(config: DictConfig, tell: Callable[[str], object] = lambda tex
     Raises:
         FileNotFoundError: If ``trainer.resume_mode=resume_path`` names a folder that does not exist.
         TornCheckpoint: If it names one that is not complete, or no checkpoint of the run is.
+        UnreadableCheckpoint: If the one that is wanted cannot be read at present.
     """
     mode = config.trainer.resume_mode
     if mode == "disable":

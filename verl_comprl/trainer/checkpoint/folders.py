@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import ENOSPC
+from functools import partial
 from pathlib import Path
 
 from verl_comprl.files import sync_folder, write_atomically
@@ -30,6 +31,7 @@ from verl_comprl.trainer.checkpoint.manifest import (
     verify,
     write_manifest,
 )
+from verl_comprl.trainer.checkpoint.reading import GONE, UnreadableCheckpoint, patiently
 
 ASIDE = "checkpoint_being_written"
 MARKER = "latest_checkpointed_iteration.txt"
@@ -120,18 +122,28 @@ class CheckpointFolders:
 
         Raises:
             TornCheckpoint: If there are checkpoints, and none is complete: a fresh start would not continue the run.
+            UnreadableCheckpoint: If one that may be complete cannot be read at present. The run would continue from an
+                earlier one, and give it up.
         """
-        marked = self._marked()
-        numbers = sorted((number for number in self._numbered() if marked is None or number <= marked), reverse=True)
+        marked = patiently(self._run / MARKER, self._marked)
+        there = patiently(self._run, self._numbered)
+        numbers = sorted((number for number in there if marked is None or number <= marked), reverse=True)
         lines: list[str] = []
         torn: list[str] = []
         if marked and marked not in numbers:
             lines.append(f"the checkpoint of step {marked} was not finished, or was removed")
         for number in numbers:
             folder = self._folder(number)
-            if is_given_up(folder) or _is_stripped(folder):
-                continue
-            wrong = flaw(folder, marked=marked is not None, thorough=thorough)
+            try:
+                if patiently(folder, partial(_counts_no_more, folder)):
+                    continue
+                wrong = flaw(folder, marked=marked is not None, thorough=thorough)
+            except UnreadableCheckpoint as error:
+                raise UnreadableCheckpoint(
+                    f"{error}. The run does not start, since checkpoint {folder} may be complete; nothing was changed. "
+                    "To go on without it, start with trainer.resume_mode=resume_path "
+                    f"trainer.resume_from_path={self._run / 'global_step_N'}, or remove it"
+                ) from error
             if wrong is None:
                 for line in lines:
                     tell(f"{line}; the run continues from step {number}")
@@ -166,15 +178,18 @@ class CheckpointFolders:
         write_atomically(self._run / MARKER, str(step).encode())
 
     def _marked(self) -> int | None:
-        """Return the step in verl's file; None if there is none, or nothing that can be read."""
+        """Return the step in verl's file; None if there is no file, or no number in it."""
         try:
             return int((self._run / MARKER).read_text(encoding="ascii"))
-        except (OSError, ValueError):
+        except (*GONE, ValueError):
             return None
 
     def _strip_given_up(self, step: int) -> None:
         """Leave only the banks of what was given up, before ``step``: its marker would let the rest count again."""
-        marked = self._marked()
+        try:
+            marked = self._marked()
+        except OSError:  # what this package has given up is marked itself
+            marked = None
         for number in self._numbered():
             is_later = marked is not None and marked < number
             if number < step and (is_later or is_given_up(self._folder(number))):
@@ -186,8 +201,8 @@ class CheckpointFolders:
             return
         before = sorted((number for number in self._numbered() if number <= step), reverse=True)
         folders = [self._folder(number) for number in before]
-        complete = [folder for folder in folders if not is_given_up(folder) and flaw(folder) is None]
-        for folder in folders[folders.index(complete[:keep][-1]) + 1 :]:
+        complete = [folder for folder in folders if _is_complete(folder)][:keep]
+        for folder in folders[folders.index(complete[-1]) + 1 :] if complete else ():
             _strip(folder)
 
 
@@ -201,9 +216,22 @@ def is_given_up(folder: Path) -> bool:
     return (folder / GIVEN_UP).exists()
 
 
+def _counts_no_more(folder: Path) -> bool:
+    return is_given_up(folder) or _is_stripped(folder)
+
+
+def _is_complete(folder: Path) -> bool:
+    """Return whether a checkpoint counts and is complete; one that cannot be read at present does not keep others."""
+    with suppress(OSError):
+        return not is_given_up(folder) and flaw(folder) is None
+    return False
+
+
 def _is_stripped(folder: Path) -> bool:
     """Return whether only the bank is left of a checkpoint, or a kill has interrupted that."""
-    rest = {*folder.glob("*"), *folder.joinpath(EXPERIENCE).glob("*")}
+    ours = folder / EXPERIENCE
+    # Not glob(), for which a folder that may not be read is empty.
+    rest = {*folder.iterdir(), *(ours.iterdir() if ours.is_dir() else ())}
     return folder / _REPLACED in rest or rest <= {folder / EXPERIENCE, folder / _BANK, folder / GIVEN_UP}
 
 

@@ -1,7 +1,8 @@
 """Tells whether a checkpoint is complete, by the list of its files, written last, and what is wrong where it is not.
 
 Sizes show what a kill or a full disk has cut; they are compared wherever a checkpoint is looked for. Content is
-compared only before a checkpoint is resumed, which reads every file anyway. The actor hardly waits for checksums:
+compared only before a checkpoint is resumed, which reads every file anyway. A file that cannot be read at present has
+no flaw for that (``reading``). The actor hardly waits for checksums:
 
 * Files of PyTorch (``.pt``: weights and optimizers, nearly all bytes) have a CRC-32 of each tensor in themselves, which
   ``torch.load`` does not look at. Nothing is read when they are written; before a resume they are read at about 3 GiB/s
@@ -14,14 +15,15 @@ A CRC finds accidents; whoever can write here can also write a list that fits.
 import json
 import os
 import re
-import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from verl_comprl.files import sync_folder, write_atomically
 from verl_comprl.platform.under_way import doing, gets_on
+from verl_comprl.trainer.checkpoint.reading import GONE, damage_of_torch_file, ends_as_written, patiently
 
 MANIFEST = "complete.json"
 MODEL = "actor"
@@ -49,27 +51,36 @@ def flaw(folder: Path, *, marked: bool = True, thorough: bool = False) -> str | 
         marked: Whether verl's file has told that it was finished: plain verl, whose checkpoints have no list, leaves
             nothing else. Those with a part of ours always have one.
         thorough: Compare the content of the files, too; of a list of an earlier release, which has sizes only, nothing.
+
+    Raises:
+        UnreadableCheckpoint: If a file cannot be read at present, after some seconds.
     """
+    name, file = MANIFEST, folder / MANIFEST
     try:
-        listed: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        listed: dict[str, Any] = json.loads(patiently(file, file.read_bytes))
         sizes: dict[str, int] = listed["files"]
         for part in (MODEL, *listed.get("parts", ())):
             if not any(name == part or name.startswith(f"{part}/") for name in sizes):
                 return f"{MANIFEST} lists no {part}"
         for name, size in sizes.items():
-            found = (folder / name).stat().st_size
+            file = folder / name
+            found = patiently(file, file.stat).st_size
             if found != size:
                 return f"{name} has {found} bytes instead of {size}"
         if thorough and "crc32" in listed:
             with doing(f"comparing the files of {folder.name} with their checksums"):
-                return next(_damages(folder, sizes, listed["crc32"]), None)
-    except FileNotFoundError as error:
-        if Path(error.filename) == folder / MANIFEST:
-            return _flaw_without_manifest(folder, marked)
-        return f"{Path(error.filename).relative_to(folder)} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                for name in sizes:
+                    file = folder / name
+                    if wrong := patiently(file, partial(_damage, file, name, listed["crc32"])):
+                        return wrong
+                    gets_on()
+        return None
+    except GONE:
+        if name != MANIFEST:
+            return f"{name} is missing"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} cannot be read ({error})"
-    return None
+    return patiently(folder, partial(_flaw_without_manifest, folder, marked))
 
 
 def verify(folder: Path, parts: Sequence[str]) -> None:
@@ -81,6 +92,7 @@ def verify(folder: Path, parts: Sequence[str]) -> None:
 
     Raises:
         TornCheckpoint: If something is missing.
+        OSError: If a file cannot be read.
     """
     for part in parts:
         path = folder / part
@@ -91,7 +103,7 @@ def verify(folder: Path, parts: Sequence[str]) -> None:
             raise TornCheckpoint(f"{folder / model} has no weights ({', '.join(_WEIGHTS)})")
     ranks: dict[tuple[Path, str, int], set[int]] = {}
     for path in folder.rglob(f"*{_TORCH}"):
-        if not zipfile.is_zipfile(path):  # torch's format, whose directory is at the end of a file
+        if not ends_as_written(path):
             raise TornCheckpoint(f"{path} was not written to its end")
         if named := _RANK.fullmatch(path.name):
             ranks.setdefault((path.parent, named[1], int(named[2])), set()).add(int(named[3]))
@@ -136,23 +148,12 @@ def _flaw_without_manifest(folder: Path, marked: bool) -> str | None:
     return None
 
 
-def _damages(folder: Path, names: Iterable[str], checksums: dict[str, int]) -> Iterator[str]:
-    for name in names:
-        if name in checksums:
-            if _crc32(folder / name) != checksums[name]:
-                yield f"{name} does not have the checksum of {MANIFEST}"
-        elif name.endswith(_TORCH) and (wrong := _damage_of_torch_file(folder / name)):
-            yield f"{name} is damaged: {wrong}"
-        gets_on()
-
-
-def _damage_of_torch_file(path: Path) -> str | None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            wrong = archive.testzip()
-    except Exception as error:  # whatever damaged bytes lead the reader to
-        return str(error)
-    return wrong and f"{wrong} does not have its checksum"
+def _damage(file: Path, name: str, checksums: dict[str, int]) -> str | None:
+    if name in checksums:
+        return None if _crc32(file) == checksums[name] else f"{name} does not have the checksum of {MANIFEST}"
+    if name.endswith(_TORCH) and (wrong := damage_of_torch_file(file)):
+        return f"{name} is damaged: {wrong}"
+    return None
 
 
 def _crc32(path: Path) -> int:
