@@ -165,6 +165,7 @@ def test_every_wait_for_ray_has_a_limit() -> None:
         "trainer/watchdog/situation.py": ["ray.get(reference)"],
         "trainer/watchdog/liveness.py": ["ray.get(reference)"],
         "trainer/watchdog/counting.py": ["ray.get(answered)"],
+        "trainer/late_reports.py": ["ray.get(question)"],
     }
 
 

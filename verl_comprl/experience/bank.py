@@ -185,7 +185,7 @@ class ExperienceBank:
         return report
 
     async def embed(self, operations: Sequence[Operation]) -> None:
-        """Embed the new texts of a call before :meth:`apply`, which finds their vectors and does not wait for them."""
+        """Embed the new texts of a call before ``apply``, which finds their vectors and does not wait for them."""
         await self._vectors([cleaned(operation, self._clean) for operation in operations], "")
 
     async def _vectors(self, operations: Sequence[Operation], call_id: str) -> dict[str, np.ndarray]:
