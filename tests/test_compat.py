@@ -207,7 +207,7 @@ def test_behaviour_that_we_stand_on() -> None:
 def test_every_private_method_of_verl_that_our_trainers_override_is_checked() -> None:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-    from verl_comprl.trainer.modes import ComplementaryColocateAsync, ComplementarySeparateAsync, ComplementarySync
+    from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySeparateAsync, ComplementarySync
 
     kinds = {*ComplementarySync.__mro__, *ComplementaryColocateAsync.__mro__, *ComplementarySeparateAsync.__mro__}
     ours = {name for kind in kinds if kind.__module__.startswith("verl_comprl.") for name in vars(kind)}

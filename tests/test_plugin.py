@@ -30,6 +30,18 @@ print(get_adv_estimator_fn("comprl_subgroup").__module__)
     assert done.stdout.splitlines() == ["[]", "verl_comprl.trainer.step.estimator"]
 
 
+def test_the_trainers_module_can_be_imported_first() -> None:
+    """By whoever extends them: verl's trainers, which it imports, let the plugin import it again meanwhile."""
+    program = """
+from verl_comprl.trainer.trainer import ComplementarySync
+from verl.trainer.ppo.v1 import get_trainer_cls
+print(get_trainer_cls("comprl_sync") is ComplementarySync)
+"""
+    done = run(program, VERL_PLATFORM="cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True"
+
+
 def test_all_names_are_registered() -> None:
     plugin.verify()
     from verl.trainer.ppo.v1 import get_trainer_cls

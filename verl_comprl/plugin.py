@@ -20,7 +20,7 @@ class PluginLeftOut(RuntimeError):
 
 
 def _register_trainers(_: ModuleType) -> None:
-    import verl_comprl.trainer.modes  # noqa: F401  the decorators register
+    import verl_comprl.trainer.trainer  # noqa: F401  the decorators register
 
 
 def _register_algorithms(_: ModuleType) -> None:

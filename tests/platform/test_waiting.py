@@ -252,7 +252,7 @@ def test_every_use_of_transfer_queue_is_known() -> None:
         "trainer/run_folder/failures.py": ["kv_clear"],
         "trainer/step/batch.py": ["kv_batch_get"],
         "trainer/step/groups.py": ["kv_clear"],
-        "trainer/trainer.py": ["kv_batch_get", "kv_batch_put", "kv_batch_put"],
+        "trainer/weighing.py": ["kv_batch_get", "kv_batch_put", "kv_batch_put"],
         # In the writer's thread, which the end of a run leaves behind (RecordWriter.close).
         "trainer/run_folder/episode_log.py": ["kv_batch_get", "kv_clear"],
         # With a limit (call_within): outside of those phases, or on the way out of one that hangs.

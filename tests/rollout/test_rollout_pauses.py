@@ -12,7 +12,7 @@ from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
 from verl_comprl.manager.messages import Judgement
 from verl_comprl.platform import pauses
 from verl_comprl.platform.pauses import PausableClock, pause_episodes
-from verl_comprl.trainer.modes import ComplementaryColocateAsync
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync
 
 
 async def test_a_pause_does_not_count() -> None:

@@ -24,8 +24,8 @@ from verl_comprl.experience.transfer.snapshot import write_snapshot
 from verl_comprl.trainer.checkpoint.contents import resume_folder
 from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders
 from verl_comprl.trainer.checkpoint.manifest import TornCheckpoint
-from verl_comprl.trainer.modes import ComplementaryColocateAsync, ComplementarySync
 from verl_comprl.trainer.stopping import StopRequest
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
 
 KINDS = [ComplementarySync, ComplementaryColocateAsync]
 

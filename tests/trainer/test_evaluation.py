@@ -11,7 +11,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from verl_comprl.algorithm.interval import wilson_interval
 from verl_comprl.trainer.evaluation import evaluation_metrics
-from verl_comprl.trainer.modes import ComplementarySync
+from verl_comprl.trainer.trainer import ComplementarySync
 
 
 def infos(*rows: tuple[Any, ...]) -> dict[str, list]:

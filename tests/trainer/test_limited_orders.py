@@ -18,9 +18,9 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import waiting
 from verl_comprl.trainer import engine_sharing
 from verl_comprl.trainer.engine_worker import EngineWorker
-from verl_comprl.trainer.modes import ComplementarySeparateAsync, ComplementarySync
 from verl_comprl.trainer.servers import limited_transfers
 from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
+from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 
 @pytest.fixture

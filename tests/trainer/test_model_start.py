@@ -14,7 +14,7 @@ from verl_comprl.config.slots import ACTOR_POOL
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer import trainer as module
 from verl_comprl.trainer.engine_sharing import EngineSharing
-from verl_comprl.trainer.modes import ComplementarySync
+from verl_comprl.trainer.trainer import ComplementarySync
 
 
 @pytest.fixture

@@ -22,9 +22,13 @@ from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
-from verl_comprl.trainer.modes import ComplementaryColocateAsync, ComplementarySeparateAsync, ComplementarySync
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
-from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
+from verl_comprl.trainer.trainer import (
+    ComplementaryColocateAsync,
+    ComplementarySeparateAsync,
+    ComplementarySync,
+    ComplementaryTrainerMixin,
+)
 from verl_comprl.trainer.watchdog.liveness import VitalActors
 
 STEPS = 3

@@ -23,9 +23,9 @@ from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.trainer import stoppable, stopping
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 from verl_comprl.trainer.late_reports import LateReports
-from verl_comprl.trainer.modes import ComplementarySeparateAsync, ComplementarySync
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
 from verl_comprl.trainer.task_sampler import TaskSampler
+from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 BATCH = KVBatchMeta(partition_id="train", keys=[], tags=[])
 

@@ -1,22 +1,21 @@
-"""Complementary RL as a mixin over verl's V1 trainers; ``modes`` are the trainers made with it.
+"""Complementary RL as a mixin over verl's V1 trainers, and the trainers made with it (``trainer.v1.trainer_mode``).
 
 Owns the order of events in a run: start, actor steps with subgroup advantages, collection of outcomes after each step,
 evaluation, checkpoints, and its end. The extractor is trained in the background by ``experience_runtime``.
 """
 
-import math
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-import transfer_queue as tq
 from omegaconf import DictConfig, open_dict
-from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
-from verl.utils import tensordict_utils as tu
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode, PPOTrainerSeparateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import logger as separate_async_logger
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -25,7 +24,7 @@ from verl_comprl.config.slots import ACTOR_POOL, slot_groups
 from verl_comprl.display.progress import Progress
 from verl_comprl.folder_lock import FolderLock
 from verl_comprl.manager.actor import MANAGER_SECONDS
-from verl_comprl.names import ADVANTAGE_ESTIMATOR
+from verl_comprl.platform.patches import accept_flush
 from verl_comprl.platform.waiting import begin, call_within, result_within
 from verl_comprl.record.reader import EVALUATIONS, METRICS
 from verl_comprl.trainer.checkpoint.contents import check_ranks, check_same_run, noted_events, resume_folder
@@ -33,6 +32,7 @@ from verl_comprl.trainer.checkpoint.folders import step_of
 from verl_comprl.trainer.evaluation import evaluation_metrics
 from verl_comprl.trainer.evaluation_flag import MarkedAgentLoops
 from verl_comprl.trainer.experience_runtime import CLOSE_SECONDS, HASTY_SECONDS, ExperienceRuntime
+from verl_comprl.trainer.paused_episodes import PausedEpisodes
 from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.run_folder.episode_log import EpisodeLog
 from verl_comprl.trainer.run_folder.failures import FailureLog
@@ -40,17 +40,21 @@ from verl_comprl.trainer.run_folder.lock import lock_run
 from verl_comprl.trainer.run_folder.log import add_metrics_file, append_record
 from verl_comprl.trainer.run_folder.rewinding import rewind_run
 from verl_comprl.trainer.run_folder.saved_paths import saved_paths
-from verl_comprl.trainer.step.batch import RolloutBatch
+from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
+from verl_comprl.trainer.servers.single_server_client import make_client
+from verl_comprl.trainer.step.determinism import SameOrder
+from verl_comprl.trainer.step.groups import SubmittedAhead
 from verl_comprl.trainer.step.local_updates import LocalUpdates
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.task_sampler import share_equally
 from verl_comprl.trainer.watchdog.counting import UnderWayCount
+from verl_comprl.trainer.weighing import WeighedUpdates
 
 _STARTING = "the extractor to start"
 
 
-class ComplementaryTrainerMixin(StoppableTrainer):
+class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
     """To be put before one of verl's V1 trainer classes; ``base_mode`` is verl's name of that class."""
 
     base_mode: str
@@ -73,8 +77,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self._lock: FolderLock | None = None
         self._in_order = False
         """Whether the run has ended by itself or on a first request to stop."""
-        self._stretch = 1
-        """Factor by which mini-batches are larger than configured, because rollouts have several outputs."""
 
     # ---- start and end ----
 
@@ -190,83 +192,6 @@ class ComplementaryTrainerMixin(StoppableTrainer):
                 self.experience_runtime.take_turn()
         return batch
 
-    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Put half and rollout into the uid, let verl compute advantages, then apply the weights of Eq. 5.
-
-        With another estimator than ours, all rollouts of a prompt are compared with one another, as in verl.
-        """
-        rows = RolloutBatch.read(batch)
-        self._local.add(rows)
-        ours = self.config.algorithm.adv_estimator == ADVANTAGE_ESTIMATOR
-        if ours:
-            tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=tu.get_tensordict({"uid": rows.uids()}))
-        batch = super()._compute_advantage(batch, metrics)
-        advantages = self._advantages(rows)
-        outcomes = [float(advantages[row][advantages[row].abs().argmax()]) for row in rows.episodes]
-        self._episodes.trained([rows.rollouts[row] for row in rows.episodes], outcomes)
-        if ours:
-            self._local.add_advantages(outcomes, [rows.guided[row] for row in rows.episodes])
-            self._weigh(rows, advantages, len(batch))
-        return batch
-
-    def _advantages(self, rows: RolloutBatch) -> list[torch.Tensor]:
-        """Return the advantages per token; those of tokens that are not the actor's are 0."""
-        data = tq.kv_batch_get(keys=rows.keys, partition_id=rows.partition, select_fields=["advantages"])
-        return list(data["advantages"].unbind(0))
-
-    def _weigh(self, rows: RolloutBatch, advantages: list[torch.Tensor], size: int) -> None:
-        """Replace verl's equal weights of rollouts with those of Eq. 5, and add the loss of self-distillation.
-
-        verl averages over outputs with equal weights and offers no hook for others. The policy loss is homogeneous in
-        the advantage, so a factor on a rollout's advantages is a weight on its loss. Self-distillation,
-        ``weight · Σ over its outputs of −mean log π / number of rollouts``, needs no loss of its own either: while new
-        and old policy are the same, as in the first mini-batch, the gradient of a policy loss is
-        ``−advantage · ∇ log π``. From the second local update of ``separate_async`` on they never are, which
-        ``config/asynchrony.py`` refuses.
-        """
-        self._stretch = max(1, size // self._planned_rollouts) if self._several_outputs else 1
-        factors = rows.factors(self.config.actor_rollout_ref.rollout.n) * self._stretch
-        settings = self.comprl.self_distillation
-        distilled = rows.distilled(of_guided=settings.source == "guided")
-        if settings.weight > 0:
-            self._local.add_distilled(float(distilled.sum()))
-        if np.allclose(factors, 1.0):
-            return
-        # verl averages over all outputs; an output of this loss weighs as much as a rollout.
-        constant = settings.weight * size / len(rows.episodes)
-        changed = [row * factor for row, factor in zip(advantages, factors.tolist(), strict=True)]
-        for row in np.flatnonzero(distilled):
-            changed[row] = torch.full_like(advantages[row], constant)
-        nested = torch.nested.as_nested_tensor(changed, layout=torch.jagged)
-        fields = TensorDict({"advantages": nested}, batch_size=len(rows.keys))
-        tq.kv_batch_put(keys=rows.keys, partition_id=rows.partition, fields=fields)
-
-    # ---- rollouts with several outputs ----
-
-    @property
-    def _several_outputs(self) -> bool:
-        return self.comprl.self_distillation.weight > 0 or self.comprl.actor_critic.train
-
-    @property
-    def _planned_rollouts(self) -> int:
-        """Rollouts of one batch, if none failed."""
-        prompts = self.config.data.train_batch_size // self.parameter_sync_step
-        return prompts * self.config.actor_rollout_ref.rollout.n
-
-    def _get_required_batch_multiple(self, dp_size: int) -> int:
-        multiple = super()._get_required_batch_multiple(dp_size)
-        return math.lcm(multiple, self._planned_rollouts) if self._several_outputs else multiple
-
-    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        """Take as many optimizer steps as if every rollout had one output: mini-batches grow with the outputs."""
-        actor = self.config.actor_rollout_ref.actor
-        size = actor.ppo_mini_batch_size
-        actor.ppo_mini_batch_size = size * self._stretch
-        try:
-            return super()._update_actor(batch, metrics)
-        finally:
-            actor.ppo_mini_batch_size = size
-
     def on_train_begin(self) -> None:
         """Before the first step."""
         self._add_metrics_file()
@@ -316,3 +241,77 @@ class ComplementaryTrainerMixin(StoppableTrainer):
         self._failures.collect(result)
         self._episodes.take(self.global_steps)
         return result
+
+
+@register_trainer("comprl_sync")
+class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
+    """Actor rollouts and updates alternate (verl's ``sync``)."""
+
+    base_mode = "sync"
+
+    def get_llm_client(self) -> LLMServerClient:
+        """Return the client of the rollouts; the other modes add and remove servers during a run."""
+        return make_client(self.llm_server_manager)
+
+    def resuming_client(self) -> LLMServerClient:
+        """Return a client of its own for the extractor's calls: the rollouts' need none that resumes in this mode."""
+        return make_client(self.llm_server_manager, resuming=True)
+
+    def prepare_step(self) -> dict:
+        """Draw the prompts of the step, and keep the place at which they begin."""
+        self._drawn_from = self.train_dataloader.state_dict()
+        return super().prepare_step()
+
+    def take_back_prompts(self) -> None:
+        """Let the next draw be that of the step that is left: nothing of it is in the checkpoint in this mode."""
+        self.train_dataloader.load_state_dict(self._drawn_from)
+
+    def record_left_episodes(self, step: int) -> None:
+        """Record them: they are played again, under other ids, or else with a record that replaces this one."""
+        self._episodes.leave(self.global_steps + 1 if self._is_deterministic else step)
+
+    def on_sample_end(self) -> None:
+        """Pause the servers before they sleep or get other weights, if they answer the extractor's calls, too.
+
+        verl relies on there being no requests: it would put the servers to sleep, or change the weights, under them.
+        Paused, a server keeps what it is sent; the extractor's client sends aborted calls again.
+        """
+        if self._actor_is_extractor:
+            self.order_servers("abort_replicas")
+        super().on_sample_end()
+
+    def on_step_end(self) -> None:
+        """Let the servers continue, with the new weights."""
+        super().on_step_end()
+        if self._actor_is_extractor:
+            self.order_servers("resume_generation_replicas")
+
+
+@register_trainer("comprl_colocate_async")
+class ComplementaryColocateAsync(ComplementaryTrainerMixin, SubmittedAhead, PausedEpisodes, PPOTrainerColocateAsync):
+    """The next batches are rolled out while one is trained; servers pause meanwhile (verl's ``colocate_async``)."""
+
+    base_mode = "colocate_async"
+
+    def get_llm_client(self) -> LLMServerClient:
+        """Return the client of the rollouts, which continues what a weight sync has aborted."""
+        return make_client(self.llm_server_manager, resuming=True)
+
+
+@register_trainer("comprl_separate_async")
+class ComplementarySeparateAsync(ComplementaryTrainerMixin, SubmittedAhead, LimitedTransfers, PPOTrainerSeparateAsync):
+    """Servers of their own roll out while the trainer trains (verl's ``separate_async``)."""
+
+    base_mode = "separate_async"
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config with our ``comprl`` and ``extractor`` subtrees."""
+        accept_flush(separate_async_logger)
+        super().__init__(config)
+
+    def pause_servers(self) -> None:
+        """Abort what the servers generate; the trainer's own ones free their memory for the engine too."""
+        trainer: Any = self  # verl's class has no types
+        trainer.standalone_checkpoint_manager.abort_replicas(reject_request=True)
+        if trainer.current_mode == HybridEngineMode.ROLLOUT:
+            trainer.switch_to_trainer()

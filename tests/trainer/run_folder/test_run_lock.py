@@ -11,9 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_comprl.folder_lock import FolderInUse
-from verl_comprl.trainer.modes import ComplementarySync
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.run_folder.lock import lock_run
+from verl_comprl.trainer.trainer import ComplementarySync
 
 OTHER_RUN = """
 import sys

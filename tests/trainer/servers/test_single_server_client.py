@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_comprl.trainer.modes import ComplementaryColocateAsync, ComplementarySync
 from verl_comprl.trainer.servers.single_server_client import make_client
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
 
 
 class Server:

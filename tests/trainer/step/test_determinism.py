@@ -8,7 +8,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import tensordict_utils as tu
 
-from verl_comprl.trainer.modes import ComplementarySync
+from verl_comprl.trainer.trainer import ComplementarySync
 
 ROWS = {"raw_prompt": ["a", "b"], "row": [1, 2]}
 

@@ -19,11 +19,11 @@ from verl_comprl.platform.waiting import call_within
 from verl_comprl.record import RunRecord
 from verl_comprl.rollout.failures import PARTITION as FAILED
 from verl_comprl.rollout.failures import describe
-from verl_comprl.trainer.modes import ComplementaryColocateAsync
 from verl_comprl.trainer.run_folder import failures
 from verl_comprl.trainer.run_folder.failures import FailureLog
 from verl_comprl.trainer.step import groups, keys
 from verl_comprl.trainer.step.groups import clear_leftovers, episodes_are_running, refill_groups_without_rows
+from verl_comprl.trainer.trainer import ComplementaryColocateAsync
 
 
 class Queue:

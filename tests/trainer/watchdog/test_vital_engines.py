@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from verl_comprl.trainer.modes import ComplementarySync
+from verl_comprl.trainer.trainer import ComplementarySync
 from verl_comprl.trainer.watchdog import liveness as module
 from verl_comprl.trainer.watchdog import situation
 from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors

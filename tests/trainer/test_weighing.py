@@ -15,9 +15,9 @@ from verl.utils import tensordict_utils as tu
 from verl_comprl.config.tree import ActorCriticConfig, ComprlConfig, SelfDistillationConfig
 from verl_comprl.names import ADVANTAGE_ESTIMATOR
 from verl_comprl.rollout.episode import OUTPUT_KEY, TASK_KEY, OutputKind
-from verl_comprl.trainer import trainer as trainer_module
-from verl_comprl.trainer.modes import ComplementarySeparateAsync, ComplementarySync
+from verl_comprl.trainer import weighing as weighing_module
 from verl_comprl.trainer.step import batch as batch_module
+from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
 
 EPISODE, JUDGEMENT, DISTILLATION = OutputKind.EPISODE, OutputKind.JUDGEMENT, OutputKind.DISTILLATION
 TOKENS = 3
@@ -82,7 +82,7 @@ def trained(
 ) -> tuple[list[float], Any]:
     """Return the advantage of each output, and the trainer."""
     queue = Queue(outputs, padding)
-    for module in (trainer_base, trainer_module, batch_module):
+    for module in (trainer_base, weighing_module, batch_module):
         monkeypatch.setattr(module, "tq", queue)
     trainer: Any = object.__new__(kind)
     algorithm = {"adv_estimator": estimator, "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False}
