@@ -125,15 +125,8 @@ async def test_an_episode_is_distilled_again_if_the_bank_could_not_take_it(
     assert "".join(map(chr, record.response_ids)) == second
 
 
-@pytest.mark.parametrize("list_nearest", [0, 3])  # 0: waits for the new text's vector, 3: for that of goal and outcome
-async def test_a_slow_embedding_holds_up_nobody_else(
-    open_manager: Open,
-    extractor: Extractor,
-    embedder: FakeEmbedder,
-    make_request: MakeRequest,
-    list_nearest: int,
-    tmp_path: Path,
-) -> None:
+def slow_embedding(embedder: FakeEmbedder) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let it embed documents only while the first event is set; the second is set when it is asked to."""
     gate, waiting = asyncio.Event(), asyncio.Event()
     embed = embedder.embed_documents
     gate.set()
@@ -144,6 +137,19 @@ async def test_a_slow_embedding_holds_up_nobody_else(
         return await embed(texts)
 
     embedder.embed_documents = slowly
+    return gate, waiting
+
+
+@pytest.mark.parametrize("list_nearest", [0, 3])  # 0: waits for the new text's vector, 3: for that of goal and outcome
+async def test_a_slow_embedding_holds_up_nobody_else(
+    open_manager: Open,
+    extractor: Extractor,
+    embedder: FakeEmbedder,
+    make_request: MakeRequest,
+    list_nearest: int,
+    tmp_path: Path,
+) -> None:
+    gate, waiting = slow_embedding(embedder)
     running = await open_manager(extractor_settings={"list_nearest": list_nearest})
     running.start()
     await running.seed("open the door")
@@ -167,16 +173,7 @@ async def test_a_slow_embedding_holds_up_nobody_else(
 async def test_a_merge_whose_text_is_embedded_slowly_holds_up_no_checkpoint(
     open_manager: Open, extractor: Extractor, embedder: FakeEmbedder, tmp_path: Path
 ) -> None:
-    gate, waiting = asyncio.Event(), asyncio.Event()
-    embed = embedder.embed_documents
-    gate.set()
-
-    async def slowly(texts: Any) -> Any:
-        waiting.set()
-        await gate.wait()
-        return await embed(texts)
-
-    embedder.embed_documents = slowly
+    gate, waiting = slow_embedding(embedder)
     running = await open_manager()
     running.start()
     await running.seed("open the door", "open the lid")

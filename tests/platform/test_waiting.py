@@ -1,4 +1,4 @@
-"""Limited waits, on real threads, locks and Ray actors."""
+"""Tests of waiting with a limit, on real threads, locks and Ray actors."""
 
 import ast
 import signal
