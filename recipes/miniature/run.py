@@ -165,7 +165,7 @@ def _checked(models: Path, output: Path, name: Name) -> bool:
         print(f"error: there is no {missing[0]}; make it with\n  {command}", file=sys.stderr)
         return False
     expected = check.EXPECTED | check_retrieval.EXPECTED | (check_mechanisms.EXPECTED if setting.mechanisms else {})
-    expected["right_contents"] = setting.least_right_contents, expected["right_contents"][1]
+    expected |= setting.expected
     # A changed prompt changes what the same weights do.
     weights = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     digest = f"{weights} {digest_of_examples(models / 'actor', setting)}"

@@ -137,7 +137,7 @@ def test_a_block_that_takes_too_long_is_left(interrupts: list[int]) -> None:
 
 
 Found = dict[str, list[str]]
-"""What a scan finds, by file."""
+"""Findings of a scan, by file."""
 
 
 def scanned(scan: Callable[[str], list[str]]) -> Found:
