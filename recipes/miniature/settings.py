@@ -1,6 +1,5 @@
 """The settings of the miniature: its config, and the pair of models that it starts with."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -23,7 +22,7 @@ class Setting:
     extractor_heads: int = 4
     """Attention heads; a head has as many dimensions in every setting."""
     vocabulary: int = 1000
-    expected: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    expected: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Ranges of its own in the check of the models, in place of ``check.EXPECTED``."""
     mechanisms: bool = False
     """Whether the models know ``search_and_ask`` and merges."""
