@@ -24,8 +24,8 @@ smollm2: setup  ## Train a real instruct model of 135 million parameters on this
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r recipes/smollm2/requirements.lock
 	@PATH="$(BIN):$$PATH" bash recipes/run.sh smollm2 cpu
 
-miniature: setup  ## Measure what experience is worth: three arms, two worlds, an hour or more (docs/miniature.md).
-	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run
+miniature: setup  ## Measure what experience is worth: three arms, two worlds, an hour (docs/miniature.md).
+	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run --every 60
 
 check: lint  ## Run the linters and the tests that need no engine: for daily work, about 3 minutes.
 	@$(BIN)/pytest -m "not run and not slow" -n 2 --dist worksteal -q

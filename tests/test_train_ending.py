@@ -85,3 +85,16 @@ def test_a_signal_ends_the_wait_for_metrics_backends_at_once(number):
     run, said = ending_run(finish)
     run()
     assert len(said) == 1 and "the run ends without them" in said[0]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), RuntimeError("reentrant call inside <_io.BufferedWriter>")])
+def test_a_signal_stops_a_run_whose_terminal_takes_no_more(error):
+    asked = []
+
+    def announce(text):
+        raise error
+
+    trainer = SimpleNamespace(request_stop=lambda: asked.append(1))
+    with training._stop_on_signal(trainer, SimpleNamespace(announce=announce)):
+        signal.raise_signal(signal.SIGTERM)
+    assert asked == [1]

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -311,10 +311,13 @@ def _stop_on_signal(trainer: Any, display: Any):
         nonlocal parent
         parent = os.getppid()
         signal.signal(number, stop_at_once)
-        display.announce(
-            "stopping as soon as there is a checkpoint of what has been trained; press Ctrl-C again to stop without one"
-        )
         trainer.request_stop()
+        # The terminal may be gone, or the main thread in the middle of writing to it: an error would end the run here.
+        with suppress(OSError, RuntimeError):
+            display.announce(
+                "stopping as soon as there is a checkpoint of what has been trained; "
+                "press Ctrl-C again to stop without one"
+            )
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

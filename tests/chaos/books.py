@@ -1,12 +1,12 @@
 """Whether the files of a run agree with one another after whatever happened to it.
 
-For runs of a synchronous trainer that ended with a checkpoint: by themselves, by SIGTERM, or after kills of the driver.
-(One that was stopped in the middle of a step may lack an episode whose record was on its way then.)
+For runs that ended with a checkpoint: by themselves, by SIGTERM, or after kills of the driver. (One that was stopped in
+the middle of a step may lack an episode whose record was on its way then.)
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ Tally = Counter[tuple[str, str, str]]
 """Episodes by entry, task and counter of the entry's usage."""
 
 
-def problems(run: Path) -> list[str]:
+def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
     """Return what is wrong with the books of a run.
 
     * An episode was distilled, waits in the queue, is a dead letter, or was not drawn: also one that the manager did
@@ -33,8 +33,13 @@ def problems(run: Path) -> list[str]:
     * An entry of the bank has the uses and successes of the episodes that read it, and was written by a call.
 
     A manager that was killed may have lost rewards and uses of the last steps, but has counted nothing twice.
+
+    Args:
+        run: Folder of the run.
+        ahead: With an asynchronous trainer, what :func:`counted_ahead` has returned at each end of the run. A resume may
+            play such an episode again under its id: its record is of that, what has counted is the first.
     """
-    books = Books(run)
+    books = Books(run, ahead)
     return [
         *_twice((each["id"] for each in books.record.episodes()), "episode"),
         *_unconfirmed(books),
@@ -46,11 +51,22 @@ def problems(run: Path) -> list[str]:
     ]
 
 
+def counted_ahead(run: Path) -> set[str]:
+    """Return the episodes that the manager of the last checkpoint has counted, and that none of its steps has trained."""
+    books = Books(run)
+    if books.checkpoint is None:
+        return set()
+    saved = books.manager
+    recorded = {id for id, episode in books.episodes.items() if episode["step"] <= saved["step"]}
+    return set(saved["reported"]) - recorded
+
+
 class Books:
     """What a run has left, by what it is about."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, ahead: Collection[str] = ()) -> None:
         self.record = RunRecord(run)
+        self.ahead = ahead
         config = run / "config.yaml"
         settings = yaml.safe_load(config.read_text("utf-8")) if config.exists() else {}
         self.learning: Line = settings.get("comprl", {}).get("extractor", {})
@@ -85,10 +101,14 @@ class Books:
     @property
     def unpaid(self) -> set[tuple[str, str]]:
         """Episodes and calls whose reward waits, in the last checkpoint, for the free half."""
-        if self.checkpoint is None:
-            return set()
-        state = json.loads((self.checkpoint / "manager.json").read_text("utf-8"))
-        return {(use["episode"], use["record_id"]) for use in state["credit"]["waiting"]}
+        waiting = self.manager["credit"]["waiting"] if self.checkpoint else ()
+        return {(use["episode"], use["record_id"]) for use in waiting}
+
+    @property
+    def manager(self) -> Line:
+        """State of the manager in the last checkpoint."""
+        assert self.checkpoint
+        return json.loads((self.checkpoint / "manager.json").read_text("utf-8"))
 
     def killed(self, waits: int = 0, *, counters: bool = False) -> set[int]:
         """Steps of which a manager that was killed has lost something that takes ``waits`` steps.
@@ -134,12 +154,13 @@ class Books:
         return step in lost or (is_late and any(step < each for each in lost))
 
     def left(self, event: Line) -> bool:
-        """Whether an event belongs to a step in which the run was stopped.
+        """Whether an event belongs to a step in which the run was stopped, or one that is not trained yet.
 
         The record of an episode of the last one may be missing; and no metric tells of a manager that was killed then.
         """
-        episode = self.episodes.get(event.get("episode", ""), {"status": ""})
-        return event["step"] > self.last or episode["status"] == "dropped"
+        id = event.get("episode", "")
+        episode = self.episodes.get(id, {"status": ""})
+        return event["step"] > self.last or episode["status"] == "dropped" or id in self.ahead
 
 
 def _lines(file: Path) -> list[Line]:
@@ -183,6 +204,8 @@ def _rewards(books: Books) -> Iterator[str]:
     for use in uses:
         name, id = use["episode"], use["call"]
         episode = books.finished.get(name)
+        if name in books.ahead:
+            continue
         if episode is None and name not in left:
             yield f"call {id} was rewarded for episode {name}, which is not on record"
         elif episode and id not in _texts_read(episode) | _behind_answers(books, episode):
@@ -191,7 +214,7 @@ def _rewards(books: Books) -> Iterator[str]:
             yield f"call {id} was rewarded for another outcome than that of episode {name}"
     lost = books.killed(2 if books.learning.get("utility") == "relative" else 0)
     for name, episode in books.finished.items():
-        is_known = episode["status"] == "trained" and not books.may_be_missing(episode)
+        is_known = episode["status"] == "trained" and not books.may_be_missing(episode) and name not in books.ahead
         if is_known and not books.may_be_lost(name, episode["step"], lost):
             for id in _texts_read(episode):
                 if (name, id) not in paid | books.unpaid:
@@ -222,6 +245,8 @@ def _reads(books: Books) -> Iterator[str]:
         if event["episode"] not in books.finished and not books.left(event):
             yield f"entry {event['entry']} was read by episode {event['episode']}, which is not on record"
     for name, episode in books.finished.items():
+        if name in books.ahead:
+            continue
         guide = episode["guide"]["entry"] if episode["guided"] else None
         asked = {q["entry"] for q in _questions(episode) if q["status"] == "answered"} - {guide}
         expected = {(guide, False), *((entry, True) for entry in asked)} if guide else set()

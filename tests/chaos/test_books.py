@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from books import UNWRITTEN, problems
+from books import UNWRITTEN, counted_ahead, problems
 
 from verl_comprl.experience import Experience, TaskUsage
 from verl_comprl.experience.schema import derive_id
@@ -66,6 +66,7 @@ class Books:
         self.metrics[1] |= {"comprl/unreported": 1.0, "comprl/unreported_dropped": 1.0}
         self.waiting, self.dead = ["second"], ["third"]
         self.unpaid: list[dict[str, str]] = []
+        self.reported = {"first": 1, "second": 2, "third": 2, "fourth": 2}
         self.usage = {"uses": 1, "successes": 1}
         self.entries = [ENTRY]
         self.settings: dict[str, Any] = {}
@@ -77,6 +78,9 @@ class Books:
         self.calls.append(use("c", "late"))
         self.usage = {"uses": 2, "successes": 2}
         self.waiting.append("late")
+
+    def manager(self) -> dict[str, Any]:
+        return {"step": 4, "reported": self.reported, "credit": {"waiting": self.unpaid}}
 
     def kill(self, step: int) -> None:
         for data in self.metrics[step - 1 :]:
@@ -93,7 +97,7 @@ class Books:
         (run / "queue").mkdir()
         (run / "latest_checkpointed_iteration.txt").write_text("4")
         (run / "config.yaml").write_text(yaml.safe_dump({"comprl": {"extractor": self.settings}}))
-        (saved / "manager.json").write_text(json.dumps({"credit": {"waiting": self.unpaid}}))
+        (saved / "manager.json").write_text(json.dumps(self.manager()))
         usage = (TaskUsage(task="room", **self.usage),)
         entries = [Experience(id=id, title="t", content="c", created_step=1, usage=usage) for id in self.entries]
         write_snapshot(saved / "bank", entries, np.ones((len(entries), 1), np.float32), {"dimension": 1})
@@ -293,6 +297,33 @@ def test_episodes_of_a_step_in_which_the_run_was_stopped_are_on_record(
         books.usage.update(uses=2, successes=2)
     found = problems(books.write(tmp_path))
     assert len(found) == bool(problem) and all(problem in text for text in found), found
+
+
+def test_what_a_checkpoint_has_counted_ahead_may_be_played_again_or_never_be_trained(tmp_path: Path) -> None:
+    books = Books()
+    books.reported |= {"again": 3, "never": 4}
+    books.events += [read("again", 3), read("never", 4)]
+    books.calls += [use("c", "again", 3), use("c", "never", 4)]
+    books.usage = {"uses": 3, "successes": 3}
+    books.episodes.append(episode("again", 5))  # its second play was free, after the checkpoint of step 4
+    books.waiting.append("again")
+    run = books.write(tmp_path)
+    ahead = counted_ahead(run)
+    assert ahead == {"again", "never"}
+    assert problems(run, ahead) == []
+    assert {problem.rpartition("episode ")[2].split(",")[0] for problem in problems(run)} >= {"again", "never"}
+
+
+def test_what_was_counted_ahead_is_still_not_lost_and_not_counted_twice(tmp_path: Path) -> None:
+    books = Books()
+    books.metrics.append({})
+    books.reported |= {"again": 3}
+    books.events.append(read("again", 3))
+    books.episodes.append(episode("again", 5))
+    books.usage = {"uses": 3, "successes": 3}
+    vanished, uses, successes = problems(books.write(tmp_path), {"again"})
+    assert vanished == "episode again of step 5 has vanished"
+    assert "has 3 uses in room, its events 1 to 2" in uses and "3 successes" in successes
 
 
 @pytest.mark.parametrize("settings", [{"distill": False}, {"distill_share": 1e-9}])

@@ -1,7 +1,8 @@
 """A run whose driver is killed at random moments goes on from its last checkpoint, again and again.
 
 While it trains and saves, while it starts (which restores the last checkpoint), and while it stops after a signal.
-``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times, in about 40 minutes.
+``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times with each of verl's three trainers,
+in about 40 minutes each.
 """
 
 import json
@@ -12,8 +13,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from books import problems
-from running import Run, comprl_bank, last_step, read_steps
+from arm_settings import AHEAD
+from books import counted_ahead, problems
+from running import Run, comprl_bank, last_step, read_steps, warm_started, with_tasks
 
 from verl_comprl.record import RunRecord
 
@@ -24,15 +26,28 @@ MOST_SECONDS = {"step": 25.0, "start": 60.0, "stop": 20.0}
 pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(300 * (KILLS + 2))]
 
 
-def test_a_run_whose_driver_is_killed_again_and_again_loses_no_entry_and_counts_no_episode_twice(folder: Path) -> None:
+TRAINERS = {"sync": [], "colocate_async": AHEAD, "separate_async": ["shared/trainer=separate_async"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return with_tasks(tmp_path, warm_started())
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_run_whose_driver_is_killed_again_and_again_loses_no_entry_and_counts_no_episode_twice(
+    folder: Path, trainer: str
+) -> None:
     moments = random.Random(KILLS)
     steps = folder / "run/metrics.jsonl"
+    common = [*TRAINERS[trainer], "trainer.save_freq=1"]
+    ahead = set[str]()
 
     def finished() -> int:
         return len(steps.read_text().splitlines()) if steps.exists() else 0
 
     for number in range(KILLS):
-        run = Run(folder, "trainer.total_training_steps=1000", "trainer.save_freq=1")
+        run = Run(folder, *common, "trainer.total_training_steps=1000")
         part = [*MOST_SECONDS][number % len(MOST_SECONDS)]
         started = finished()
         try:
@@ -47,12 +62,14 @@ def test_a_run_whose_driver_is_killed_again_and_again_loses_no_entry_and_counts_
             run.process.kill()
         assert run.process.wait() in (-signal.SIGKILL, 130), run.text()  # 130: it had stopped before the kill
         assert run.processes() == [], "what the driver has started outlives it"
+        ahead |= counted_ahead(folder / "run")
 
     last = last_step(folder / "run") + 2
-    run = Run(folder, f"trainer.total_training_steps={last}", "trainer.save_freq=1")
+    run = Run(folder, *common, f"trainer.total_training_steps={last}")
     assert run.process.wait(timeout=600) == 0, run.text()
     assert [step["step"] for step in read_steps(folder / "run")] == list(range(1, last + 1))
-    assert problems(folder / "run") == []
+    ahead |= counted_ahead(folder / "run")
+    assert problems(folder / "run", ahead if trainer != "sync" else ()) == []
 
     listed = comprl_bank(folder, "list", "--limit", "0", "--json").stdout
     bank = {json.loads(line)["id"] for line in listed.splitlines()}

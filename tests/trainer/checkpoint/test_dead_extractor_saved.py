@@ -84,6 +84,26 @@ def test_a_dead_engine_costs_what_it_learned_since_the_latest_checkpoint(
     assert not runtime.extractor.lock._is_owned()
 
 
+def test_an_engine_that_writes_after_all_does_not_write_into_the_extractor_that_was_taken(
+    runtime: Any, tmp_path: Path
+) -> None:
+    saved(runtime, tmp_path, 1)
+    runtime.extractor.failure = WaitTimeout("the extractor's workers to save", 5)
+    manager_saves, engine_saves, folders = runtime.manager.save.remote, runtime.extractor.save, []
+
+    def save_engine(folder: Path) -> None:
+        folders.append(folder)
+        engine_saves(folder)
+
+    def save_manager(folder: str) -> None:
+        runtime.extractor.failure, runtime.extractor.weight_version = None, 9
+        engine_saves(folders[0])  # the late worker
+        manager_saves(folder)
+
+    runtime.extractor.save, runtime.manager.save.remote = save_engine, save_manager
+    assert saved(runtime, tmp_path, 2) == ("version 3", 3)
+
+
 def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(runtime: Any, tmp_path: Path) -> None:
     begun_again, save, states = [], runtime.manager.save.remote, [False]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -196,6 +197,25 @@ def test_an_end_that_comes_too_late_is_none() -> None:
     with ending.allowed():
         pass
     ending.end("too late")
+
+
+def test_an_end_that_comes_while_the_block_is_left_does_not_wait_for_it_to_be_left_again() -> None:
+    ending = Ending(pytest.fail)
+
+    class Lock:
+        """The watchdog's thread has it, and its signal comes."""
+
+        def __enter__(self) -> None:
+            ending._reason = "training hangs"
+            signal.raise_signal(signal.SIGUSR2)
+
+        def __exit__(self, *_: object) -> None:
+            raise AssertionError
+
+    ending._lock = Lock()
+    with pytest.raises(RunHung, match="training hangs"), ending.allowed():
+        pass
+    assert ending._left.is_set()  # or the watchdog would kill the process some minutes later
 
 
 DEAF = """

@@ -92,16 +92,20 @@ def save(
         OSError: If the manager cannot write. ``SnapshotError`` if that is the bank.
         StoreError: If the bank's store cannot be reached.
     """
+    # A worker that hangs now may write later, when another extractor has taken this one's place.
+    unfinished = folder / f"{EXTRACTOR}_being_written"
     with ExitStack() as held:
         try:
             held.enter_context(holding(extractor.lock, limit, "a running update of the extractor to end"))
             if extractor.work_is_late and earlier is not None:  # the engine cannot save before it has ended
                 raise WaitTimeout("late work of the extractor to end", 0)
-            extractor.save(folder / EXTRACTOR)
+            extractor.save(unfinished)
+            unfinished.rename(folder / EXTRACTOR)
             version, is_present = extractor.weight_version, True
         except Exception as error:
             if earlier is None or not (given_up or isinstance(error, (*ACTOR_AWAY, WaitTimeout))):
                 raise
+            shutil.rmtree(unfinished, ignore_errors=True)
             version, is_present = _take_extractor(earlier, folder, error), False
         try:
             save_manager(str(folder / EXPERIENCE))
@@ -118,7 +122,6 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
     """Copy the extractor of an earlier checkpoint, whose version is returned: the rest of the run is to be saved."""
     why = f"{type(error).__name__}: {error}"
     print(f"the extractor cannot be saved, so the checkpoint gets that of {earlier.name}: {why}", flush=True)
-    shutil.rmtree(folder / EXTRACTOR, ignore_errors=True)  # what it may have written
     # No links: a worker that hangs now may write later, into the files of both.
     shutil.copytree(earlier / EXTRACTOR, folder / EXTRACTOR)
     return json.loads((earlier / STATE_FILE).read_text(encoding="utf-8"))["extractor_weight_version"]

@@ -60,6 +60,7 @@ class Ending:
                 raise
             raise RunHung(self._reason) from error  # also where leaving has raised something else
         finally:
+            self._left.set()  # also if the signal came while the lock was waited for
             signal.signal(_SIGNAL, previous or signal.SIG_DFL)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
