@@ -36,8 +36,8 @@ def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
 
     Args:
         run: Folder of the run.
-        ahead: With an asynchronous trainer, what :func:`counted_ahead` has returned at each end of the run. A resume may
-            play such an episode again under its id: its record is of that, what has counted is the first.
+        ahead: With an asynchronous trainer, what :func:`counted_ahead` has returned at each end of the run. A resume
+            may play such an episode again under its id: its record is of that, what has counted is the first.
     """
     books = Books(run, ahead)
     return [
@@ -52,7 +52,7 @@ def problems(run: Path, ahead: Collection[str] = ()) -> list[str]:
 
 
 def counted_ahead(run: Path) -> set[str]:
-    """Return the episodes that the manager of the last checkpoint has counted, and that none of its steps has trained."""
+    """Return the episodes that the manager of the last checkpoint has counted, and that no step had trained then."""
     books = Books(run)
     if books.checkpoint is None:
         return set()

@@ -1,8 +1,8 @@
 """A run whose driver is killed at random moments goes on from its last checkpoint, again and again.
 
 While it trains and saves, while it starts (which restores the last checkpoint), and while it stops after a signal.
-``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times with each of verl's three trainers,
-in about 40 minutes each.
+``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times with each of verl's three
+trainers, in about 40 minutes each.
 """
 
 import json
