@@ -75,9 +75,9 @@ def shared_overrides(
         f"data.val_files={held_out}",
         f"data.seed={seed}",
         f"data.train_batch_size={batch}",
-        # The rollouts of a mini-batch are computed at once.
-        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={mini_batch * ROLLOUTS}",
-        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={mini_batch * ROLLOUTS}",
+        # One prompt at a time: an update took 2.0 s on two cores, with 96 rollouts at once 2.4 s.
+        f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={ROLLOUTS}",
+        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={ROLLOUTS}",
         f"comprl.bank.capacity={ENTRIES_PER_RULE * RULES_PER_FAMILY * families}",
         f"trainer.total_training_steps={steps}",
         f"trainer.test_freq={every}",

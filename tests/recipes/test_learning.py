@@ -1,6 +1,6 @@
 """A run of the miniature, long enough for the extractor to learn: it fails when learning breaks.
 
-The margins come from the published runs, see ``docs/results/miniature`` and ``make_miniature``: in their first 30 steps
+The margins come from the published runs, see ``docs/results/miniature`` and ``two_worlds``: in their first 30 steps
 all twelve with an extractor that learns are above every margin, none of the seven with one that does not is (checked
 below). About the actor they say nothing, since 30 steps do not show what it learns: its updates are in
 ``trainer/test_gradients``. How often it passed: ``docs/miniature.md``.
@@ -17,7 +17,7 @@ import pytest
 from recipes.miniature.rows import read_rows
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = [ROOT / "docs/results" / name / "rows.jsonl" for name in ("miniature", "make_miniature")]
+PUBLISHED = [ROOT / "docs/results" / name / "rows.jsonl" for name in ("miniature", "two_worlds")]
 
 GAINS = {"extractor_reward": 0.08, "right": 0.1, "kind_family": 0.12}
 """Least gain from the first to the second 15 steps. Published: at least .19, .23 and .25; without learning at most .04

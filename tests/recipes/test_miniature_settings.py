@@ -87,7 +87,7 @@ def test_several_optimizer_steps_on_a_batch(tmp_path: Path, capsys: pytest.Captu
     for run in check(runs, compose(runs, ROOT / "recipes", SETTINGS["plain"].config)):
         actor = run.config.actor_rollout_ref.actor
         assert (run.config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs) == (12, 3, 1)
-        assert actor.ppo_micro_batch_size_per_gpu == 24 and actor.shuffle
+        assert actor.ppo_micro_batch_size_per_gpu == 8 and actor.shuffle
         # Eq. 4 with its clip, the ratio to the weights at the start of the batch.
         assert (actor.policy_loss.loss_mode, actor.clip_ratio) == ("vanilla", 0.2)
         assert not run.config.algorithm.rollout_correction.bypass_mode
