@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -212,7 +212,7 @@ def test_an_end_that_comes_while_the_block_is_left_does_not_wait_for_it_to_be_le
         def __exit__(self, *_: object) -> None:
             raise AssertionError
 
-    ending._lock = Lock()
+    ending._lock = cast(Any, Lock())
     with pytest.raises(RunHung, match="training hangs"), ending.allowed():
         pass
     assert ending._left.is_set()  # or the watchdog would kill the process some minutes later
