@@ -114,9 +114,9 @@ def run_lent(folder: Path, runs: list[dict[str, Any]], common: list[str], name: 
     assert done.returncode == 0, output.read_text()[-5000:]
 
 
-def after_a_moment(find: Callable[[], list[str]]) -> list[str]:
+def after_a_moment(find: Callable[[], list[str]], seconds: float = 10) -> list[str]:
     """Return what is found once nothing is, or at last."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + seconds
     while (found := find()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
@@ -182,8 +182,11 @@ class Run:
         return after_a_moment(lambda: [*self._processes(), *self._shared_memory()])
 
     def processes(self) -> list[str]:
-        """The same without shared memory, of which a process that is killed leaves what is its own."""
-        return after_a_moment(lambda: [*self._processes()])
+        """The same without shared memory, of which a process that is killed leaves what is its own.
+
+        A worker that Ray was just starting looks for the dead Ray for half a minute.
+        """
+        return after_a_moment(lambda: [*self._processes()], seconds=60)
 
     def listening(self) -> dict[str, set[str]]:
         """Addresses on which the run's processes listen for connections, by the process's name."""
