@@ -40,7 +40,7 @@ long: setup  ## Run the tests that take hours (every recipe, every arm, failures
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/backends.lock
 	@$(BIN)/pytest -m "long or backend"
 
-chaos: setup  ## Break a run 50 times, and kill drivers of another three 20 times: three hours (docs/reliability.md).
+chaos: setup  ## Break a run 50 times, and kill the driver 20 times with each of three trainers: three hours (docs/reliability.md).
 	@COMPRL_FAULTS=50 $(BIN)/pytest -s tests/chaos/test_random_faults.py
 	@COMPRL_KILLS=20 $(BIN)/pytest tests/chaos/test_killed_driver.py
 
