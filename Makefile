@@ -24,7 +24,7 @@ smollm2: setup  ## Train a real instruct model of 135 million parameters on this
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r recipes/smollm2/requirements.lock
 	@PATH="$(BIN):$$PATH" bash recipes/run.sh smollm2 cpu
 
-miniature: setup  ## Measure what experience is worth: three arms, two worlds, an hour (docs/miniature.md).
+miniature: setup  ## Measure what experience is worth: three arms, two worlds, about an hour (docs/miniature.md).
 	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run --every 60
 
 check: lint  ## Run the linters and the tests that need no engine: for daily work, about 3 minutes.

@@ -169,9 +169,10 @@ def test_a_manager_that_cannot_write_is_an_error_of_this_process_with_its_number
         raise failure.as_instanceof_cause()
 
     extractor: Any = SimpleNamespace(
-        lock=threading.Lock(), save=lambda folder: None, weight_version=1, work_is_late=False
+        lock=threading.Lock(), save=lambda folder: folder.mkdir(), weight_version=1, work_is_late=False
     )
+    folder = tmp_path / "global_step_3"
     with pytest.raises(type(cause), match="No space") as raised:
-        contents.save(tmp_path, 3, extractor, save, 1.0)
+        contents.save(folder, 3, extractor, save, 1.0)
     assert type(raised.value) is type(cause) and is_full(raised.value, tmp_path) is not store
-    assert not (tmp_path / STATE_FILE).exists() and not extractor.lock.locked()
+    assert not (folder / STATE_FILE).exists() and not extractor.lock.locked()

@@ -102,6 +102,7 @@ def test_an_engine_that_writes_after_all_does_not_write_into_the_extractor_that_
 
     runtime.extractor.save, runtime.manager.save.remote = save_engine, save_manager
     assert saved(runtime, tmp_path, 2) == ("version 3", 3)
+    assert {path.name for path in (tmp_path / "global_step_2").iterdir()} == {"extractor", "comprl", STATE_FILE}
 
 
 def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(runtime: Any, tmp_path: Path) -> None:

@@ -92,15 +92,17 @@ def save(
         OSError: If the manager cannot write. ``SnapshotError`` if that is the bank.
         StoreError: If the bank's store cannot be reached.
     """
-    # A worker that hangs now may write later, when another extractor has taken this one's place.
-    unfinished = folder / f"{EXTRACTOR}_being_written"
+    # Outside: a worker that hangs now may write later, when an earlier extractor is in its place, and listed.
+    unfinished = folder.with_name(f"{EXTRACTOR}_being_written")
     with ExitStack() as held:
         try:
             held.enter_context(holding(extractor.lock, limit, "a running update of the extractor to end"))
             if extractor.work_is_late and earlier is not None:  # the engine cannot save before it has ended
                 raise WaitTimeout("late work of the extractor to end", 0)
             extractor.save(unfinished)
-            unfinished.rename(folder / EXTRACTOR)
+            if unfinished.exists():  # a frozen extractor writes nothing
+                folder.mkdir(parents=True, exist_ok=True)
+                unfinished.rename(folder / EXTRACTOR)
             version, is_present = extractor.weight_version, True
         except Exception as error:
             if earlier is None or not (given_up or isinstance(error, (*ACTOR_AWAY, WaitTimeout))):
