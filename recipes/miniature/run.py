@@ -96,10 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--arms",
         nargs="+",
-        default=["baseline", "static_online", "complementary"],
+        # Those with an extractor first: its engine then starts beside the actor's, not after the first run.
+        default=["complementary", "static_online", "baseline"],
         choices=list(ARMS),
         metavar="ARM",
-        help=f"of {', '.join(ARMS)}; default: baseline static_online complementary",
+        help=f"of {', '.join(ARMS)}; default: complementary static_online baseline",
     )
     parser.add_argument("--seeds", type=_number(0), nargs="+", default=[1, 2], help="worlds; default: 1 2")
     parser.add_argument("--steps", type=_number(1), default=60, help="actor steps of each run (default: 60)")

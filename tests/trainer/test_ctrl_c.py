@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from running import Run, last_step, read_steps
 
-pytestmark = [pytest.mark.run, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1500)]
 
 END_SECONDS = 240
 
