@@ -25,7 +25,7 @@ smollm2: setup  ## Train a real instruct model of 135 million parameters on this
 	@PATH="$(BIN):$$PATH" bash recipes/run.sh smollm2 cpu
 
 miniature: setup  ## Measure what experience is worth: three arms, two worlds, about an hour (docs/miniature.md).
-	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run --every 60 data.val_max_samples=96
+	@PATH="$(BIN):$$PATH" python -m recipes.miniature.run --output outputs/make_miniature --every 60 data.val_max_samples=96
 
 check: lint  ## Run the linters and the tests that need no engine: for daily work, about 3 minutes.
 	@$(BIN)/pytest -m "not run and not slow" -n 2 --dist worksteal -q

@@ -7,7 +7,7 @@ from env_adapters.vaults.dataset import build_rows
 from env_adapters.vaults.world import FAMILIES, HELD_OUT, KINDS, NAMES
 
 EVALUATED = 192
-"""Held-out episodes in each evaluation, whatever the number of families."""
+"""Rows of the evaluation file, whatever the number of families; an evaluation has as many episodes of each kind."""
 
 
 def make_data(folder: Path, *, world: int, families: int) -> tuple[Path, Path]:
