@@ -95,6 +95,8 @@ def objects_in_store(address: str) -> int | None:
     environment = os.environ | {"RAY_AUTH_MODE": "token"}  # as of every cluster that a run of ours starts
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     counts = [part.split()[0] for part in done.stdout.split(",") if part.strip().endswith("objects")]
+    if not counts:
+        print(f"ray memory said nothing of objects: {done.stderr.strip()[-500:]}", file=sys.stderr, flush=True)
     return sum(map(int, counts)) if counts else None
 
 
