@@ -2,9 +2,10 @@
 
 The manager (a Ray actor with bank, embedder, queue and buffer), the agent loops, the environment host and the messages
 between worker processes are the real ones. Only the language-model servers are not: they wait as long as a 7B model on
-eight GPUs would take, and return tokens (``timed.py``). Every size is measured with and without experience, in turn,
-with equal numbers of generated tokens. The manager's queue is full when a measurement begins, so that distillation goes
-on beside it as in a run; the reports of its own episodes are part of it.
+eight GPUs would take, and return tokens (``timed.py``). Every size is measured without experience and with it, in turn,
+with equal numbers of generated tokens; with it twice: once the manager has distilled all episodes before the
+measurement begins, and once its queue is full, so that distillation needs processors while a thousand episodes begin.
+Where there are enough of them the two are the same.
 
     python -m benchmarks.scale [--episodes 128 256 512 1024] [--pairs 1] [--workers 2] [--output outputs/scale]
 """
@@ -31,8 +32,9 @@ ROOT = Path(__file__).parents[1]
 ROLLOUTS, TURNS, LENGTHS = 8, 8, (80, 160)
 TURN = "I look at the lamps and think about what the last move did. <action>left</action> "
 ANSWER = '<answer>[{{"operation": "add", "title": "{title}", "content": "worked: first {number}"}}]</answer>'
+ARMS = "without", "with, queue empty", "with, queue full"
 TARGET = 1.02
-"""Mean time of an episode with experience, relative to that without, at 1,024 episodes."""
+"""Mean time of an episode with experience, relative to that without, at 1,024 episodes and with an empty queue."""
 
 
 class EpisodeWorker:
@@ -126,6 +128,12 @@ class Setup:
         played = [episode for part in ray.get(parts) for episode in part]
         return time.perf_counter() - started, played
 
+    def drain(self) -> None:
+        """Wait until all episodes have been distilled."""
+        while self.waiting():
+            time.sleep(1)
+        time.sleep(5)  # the last ones, which no longer wait
+
     def waiting(self) -> float:
         """Return the episodes that wait for distillation."""
         import ray
@@ -162,11 +170,13 @@ def cpu_seconds() -> dict[str, float]:
     return used
 
 
-def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one batch, after one whose episodes take no time and then fill the queue."""
+def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace, *, drain: bool) -> dict[str, Any]:
+    """Measure one batch, after one whose episodes take no time and fill the queue, which is drained if wanted."""
     from benchmarks.timed import Speed
 
     setup.play(rows_of(episodes, 1000 * episodes + 2 * pair), Speed(prefill=0, decode=0), "warm-up")
+    if drain:
+        setup.drain()
     waiting, before = setup.waiting(), cpu_seconds()
     speed = Speed(decode=options.per_token, load=1 + episodes / 1024)
     seconds, played = setup.play(rows_of(episodes, 1000 * episodes + 2 * pair + 1), speed, str(pair))
@@ -186,6 +196,7 @@ def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace)
         "generate": mean("seconds_generate"),
         "tokens": mean("tokens_generated"),
         "guided": len(guided),
+        "parts": {key.removeprefix("seconds_"): mean(key) for key in played[0] if key.startswith("seconds_")},
         "cpu": sum(used.values()) / episodes,
         "cpu_of": {name: value / episodes for name, value in used.items() if value > 0.05},
         "waiting": (waiting, setup.waiting()),
@@ -196,7 +207,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, nargs="+", default=[128, 256, 512, 1024], help="concurrent episodes")
-    parser.add_argument("--pairs", type=int, default=1, help="measurements of each size, with and without (default: 1)")
+    parser.add_argument(
+        "--pairs", type=int, default=1, help="measurements of each size, without and with both (default: 1)"
+    )
     parser.add_argument("--workers", type=int, default=2, help="worker processes (default: 2)")
     parser.add_argument("--per-token", type=float, default=0.025, help="seconds per token, unloaded (default: 0.025)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/scale", help="folder of all files")
@@ -224,6 +237,7 @@ def main() -> None:
         f"comprl.initial_bank={output / 'bank'}",
         "comprl.extractor.distillation_workers=64",
         "comprl.bank.capacity=10000",
+        "comprl.record.enabled=false",  # no trainer receives records here; they cost the same with and without
     ]
     runs = [Run("without", (*shared, "arm=baseline")), Run("with", tuple(shared))]
     configs = [run.config for run in check(runs, compose(runs, ROOT / "recipes", "miniature/plain"))]
@@ -236,15 +250,16 @@ def main() -> None:
             flush=True,
         )
         for episodes in options.episodes:
-            found: list[list[dict[str, Any]]] = [[], []]
+            found: list[list[dict[str, Any]]] = [[] for _ in ARMS]
             for pair in range(options.pairs):
-                order = (0, 1) if pair % 2 == 0 else (1, 0)
-                for arm in order:
-                    found[arm].append(measure(setups[arm], episodes, pair, options))
-            print(row(episodes, *found), flush=True)
-            for arm, measured in zip(("without", "with"), found, strict=True) if options.profile else ():
-                print(f"  {arm}: {measured[0]['cpu_of']}, generate {measured[0]['generate']:.2f}", flush=True)
-        print(f"target: ratio at most {TARGET} at 1,024 episodes")
+                for arm in (number % len(ARMS) for number in range(pair, pair + len(ARMS))):
+                    setup = setups[min(arm, 1)]
+                    found[arm].append(measure(setup, episodes, pair, options, drain=ARMS[arm] == "with, queue empty"))
+            for measured in found[1:]:
+                print(row(episodes, found[0], measured), flush=True)
+            for arm, measured in zip(ARMS, found, strict=True) if options.profile else ():
+                print(f"  {arm}: processor {measured[0]['cpu_of']}, parts {measured[0]['parts']}", flush=True)
+        print(f"target: ratio at most {TARGET} at 1,024 episodes with an empty queue")
     finally:
         ray.shutdown()
 

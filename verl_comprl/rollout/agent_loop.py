@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from cachetools import LRUCache
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 from verl.utils.profiler import simple_timer
@@ -65,14 +65,25 @@ def search_and_ask_tool(run: str) -> SearchAndAskTool:
     return SearchAndAskTool(guidance=guidance(run))
 
 
-_settings_by_config: dict[int, tuple[DictConfig, ComprlConfig]] = {}
+class _Settings(NamedTuple):
+    """What agent loops read of a config."""
+
+    config: DictConfig
+    """The whole, kept so that its id stays its own."""
+    rollout: DictConfig
+    """Without interpolations: OmegaConf parses them at every access, which took a third of an episode's own time."""
+    comprl: ComprlConfig
 
 
-def _settings(config: DictConfig) -> ComprlConfig:
+_settings_by_config: dict[int, _Settings] = {}
+
+
+def _settings(config: DictConfig) -> _Settings:
     """Read the settings once per worker: verl makes an agent loop for every episode, from one config object."""
     if id(config) not in _settings_by_config:
-        _settings_by_config[id(config)] = config, comprl_config(config)
-    return _settings_by_config[id(config)][1]
+        rollout = OmegaConf.create(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
+        _settings_by_config[id(config)] = _Settings(config, cast(DictConfig, rollout), comprl_config(config))
+    return _settings_by_config[id(config)]
 
 
 @cache
@@ -111,7 +122,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         """Take verl's arguments; ``search_and_ask`` is the only tool, those of the worker are not offered."""
         super().__init__(*args, **kwargs)
         relieve_garbage_collector_once()
-        self._settings = _settings(self.config)
+        _, self.rollout_config, self._settings = _settings(self.config)
         self._run = str(self.config.trainer.default_local_dir)
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)
 

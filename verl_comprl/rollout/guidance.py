@@ -51,8 +51,6 @@ class Guidance:
     def __init__(self, manager: Any) -> None:
         """Wrap a Ray actor handle of :class:`~verl_comprl.manager.manager.ExperienceManager`."""
         self._manager = manager
-        # An environment can show the variables of the run, which an actor may quote: to an endpoint, or into samples.
-        self._redact = text_redactor()
         self._complained = False
         self._unconfirmed = UnconfirmedReports(self._send)
         self._timeouts = 0
@@ -73,7 +71,8 @@ class Guidance:
 
     async def guide(self, query: str, *, task: str, environment: str, prompt: str, read_only: bool) -> Guide:
         """Retrieve one entry for a rollout of ``prompt``; ``degraded`` if the manager does not answer."""
-        call = self._manager.guide.remote(self._redact(query), task, environment, prompt=prompt, read_only=read_only)
+        # An environment can show the variables of the run, which an actor may quote: to an endpoint, or into samples.
+        call = self._manager.guide.remote(text_redactor()(query), task, environment, prompt=prompt, read_only=read_only)
         return await self._patiently(call) or Guide("degraded")
 
     async def ask(self, query: str, *, task: str, environment: str, read_only: bool, timeout: float) -> Answer:
@@ -81,7 +80,7 @@ class Guidance:
 
         Seconds in which the actor's servers pause do not count: they may be what answers.
         """
-        call = self._manager.search_and_ask.remote(self._redact(query), task, environment, read_only=read_only)
+        call = self._manager.search_and_ask.remote(text_redactor()(query), task, environment, read_only=read_only)
         answer = await self._bounded(call, episode_clock().timeout(timeout))
         return Answer("degraded", UNAVAILABLE) if answer is None or answer is _LATE else answer
 

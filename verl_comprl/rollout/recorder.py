@@ -51,7 +51,6 @@ class EpisodeRecorder:
     def __init__(self, put: Callable[..., Awaitable[Any]] = tq.async_kv_put) -> None:
         """Send with ``put``, which has the signature of TransferQueue's."""
         self._put = put
-        self._redact = redactor()  # once: it looks at all variables
         self._complained = False
 
     async def record(
@@ -85,7 +84,7 @@ class EpisodeRecorder:
 
         Without the secrets of this process's variables, which the trainer's need not have.
         """
-        return pack(self._redact(encode(episode_record(row, episode, tokenizer, failure))))
+        return pack(redactor()(encode(episode_record(row, episode, tokenizer, failure))))
 
 
 def episode_record(
