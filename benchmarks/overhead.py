@@ -1,14 +1,15 @@
-"""Measures what experience costs the actor: wall clock of rollouts and steps in four arms that do the same work.
+"""Measures what experience costs the actor: wall clock of rollouts and steps in arms that do the same work.
 
 ``baseline``; ``recorded``, the method with an extractor that repeats recorded answers, so that no second model
-computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named. Every episode has the
+computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named; and ``burdened``, the
+baseline beside a process at idle priority that is not part of it (``burden``). Every episode has the
 same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
 asked, and the arms have the same prompts. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on
 engines that are started once; the first step of a turn is left out. Nothing is subtracted from the clock.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
-    python -m benchmarks.overhead [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead] [key=value …]
+    python -m benchmarks.overhead [--arms ARM …] [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -20,11 +21,13 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.burden import burden
 from benchmarks.paired import ratio_of_means, show
 from recipes.miniature.run import set_environment
 from verl_comprl.sweep.checks import check
@@ -32,9 +35,10 @@ from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[1]
-ARMS = ("baseline", "recorded", "idle", "normal")
-STARTING = ("normal", "baseline", "recorded", "idle")
-"""The first one starts both engines."""
+ARMS = ("baseline", "burdened", "recorded", "idle", "normal")
+USUAL = ("baseline", "recorded", "idle", "normal")
+WITHOUT = ("baseline", "burdened")
+"""Without experience."""
 LEFT_OUT = 1
 """Steps at the start of a turn that are not measured: nothing is in the background yet."""
 RECORDED_STEPS = 6
@@ -96,9 +100,9 @@ async def make_bank(folder: Path) -> None:
         await bank.close()
 
 
-def order(number: int) -> list[str]:
+def order(number: int, arms: Sequence[str]) -> list[str]:
     """Return the arms in the order of a round: forwards, then backwards."""
-    return list(ARMS if number % 2 == 0 else reversed(ARMS))
+    return list(arms if number % 2 == 0 else reversed(arms))
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -120,10 +124,12 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     bank = output / "bank"
     asyncio.run(make_bank(bank))
     shared = [*overrides(output, options.prompts), f"comprl.initial_bank={bank}", *options.overrides]
-    own = {arm: ["arm=baseline"] if arm == "baseline" else [f"comprl.extractor.cpu_priority={arm}"] for arm in ARMS}
+    own = {arm: ["arm=baseline"] if arm == "baseline" else [f"comprl.extractor.cpu_priority={arm}"] for arm in USUAL}
     own["recorded"] = ["comprl.extractor.cpu_priority=normal"]
-    runs = [Run(arm, (*shared, *own[arm])) for arm in STARTING]
-    checked = dict(zip(STARTING, check(runs, compose(runs, ROOT / "recipes", "miniature/plain")), strict=True))
+    # The first one starts both engines, and records.
+    starting = ["normal", *(arm for arm in USUAL[:-1] if arm in options.arms or arm == "baseline")]
+    runs = [Run(arm, (*shared, *own[arm])) for arm in starting]
+    checked = dict(zip(starting, check(runs, compose(runs, ROOT / "recipes", "miniature/plain")), strict=True))
     notes = output / "recording.json"
     with redirect_verl_output(output / "train.log", print, str):
         sweep = Interleaved(list(checked.values()), output / "recording.jsonl")
@@ -138,20 +144,21 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                 first.end_turn()
                 notes.write_text(json.dumps({"update_seconds": first.update_seconds()}))
             sweep.update_seconds = json.loads(notes.read_text())["update_seconds"]
-            for arm in STARTING[1:]:
+            for arm in starting[1:]:
                 arms[arm] = sweep.arm(checked[arm], extractor="recorded" if arm == "recorded" else "real")
             tell(f"started after {time.perf_counter() - started:.0f} s")
             done = [row["round"] for row in read_rows(file)]
             for number in range(max(done, default=-1) + 1, options.rounds):
                 rows: list[Row] = []
-                for arm in order(number):
+                for arm in order(number, options.arms):
                     if time.perf_counter() - started > 60 * options.minutes:
                         tell("time is up; the same command continues")
                         return
-                    rows += turn(arms[arm], arm, number, options.steps)
+                    with burden() if arm == "burdened" else nullcontext():
+                        rows += turn(arms["baseline" if arm == "burdened" else arm], arm, number, options.steps)
                 with file.open("a") as target:  # whole rounds only: what is compared belongs together
                     target.writelines(json.dumps(row) + "\n" for row in rows)
-                means = {arm: statistics.fmean(seconds(rows, arm)) for arm in ARMS}
+                means = {arm: statistics.fmean(seconds(rows, arm)) for arm in options.arms}
                 others = statistics.fmean(row["others"] for row in rows)
                 found = " ".join(f"{arm} {mean:.2f}" for arm, mean in means.items())
                 tell(f"round {number}, rollout, s: {found}; others {others:.2f} cores")
@@ -190,12 +197,17 @@ def turn(arm: Any, name: str, number: int, steps: int) -> list[Row]:
     return rows
 
 
+def measured_arms(rows: list[Row]) -> list[str]:
+    """Return the arms that have rows, in the order of the table."""
+    return [arm for arm in ARMS if any(row["arm"] == arm for row in rows)]
+
+
 class Measured:
     """The steps that all arms have, by round."""
 
     def __init__(self, rows: list[Row]) -> None:
         """Take what has been measured."""
-        by_arm: dict[str, dict[tuple[int, int], Row]] = {arm: {} for arm in ARMS}
+        by_arm: dict[str, dict[tuple[int, int], Row]] = {arm: {} for arm in measured_arms(rows)}
         for row in rows:
             by_arm[row["arm"]][row["round"], row["step"]] = row
         self.steps = sorted(set.intersection(*(set(found) for found in by_arm.values())))
@@ -230,8 +242,11 @@ class Measured:
     def differences(self) -> list[str]:
         """Return what is not equal in the work that is to be the same: the tokens of an episode, in each half."""
         expected = self.mean("baseline", GENERATED.format("free")) or 0.0
-        found = {f"{arm}, {half}": self.mean(arm, GENERATED.format(half)) for arm in ARMS for half in HALVES}
-        del found["baseline, guided"]  # it has no such half
+        found = {
+            f"{arm}, {half}": self.mean(arm, GENERATED.format(half))
+            for arm in self.turns
+            for half in (HALVES[:1] if arm in WITHOUT else HALVES)
+        }
         return [
             f"{name}: {'none' if tokens is None else f'{tokens:.4f}'} instead of {expected:.4f}"
             for name, tokens in found.items()
@@ -244,7 +259,7 @@ def verdict(measured: Measured) -> str:
     if differences := measured.differences():
         found = "; ".join(differences)
         return f"NO VERDICT, since the arms have not done the same work; tokens generated by an episode: {found}"
-    ratios = {arm: measured.ratio(arm, "timing_s/gen") for arm in JUDGED}
+    ratios = {arm: measured.ratio(arm, "timing_s/gen") for arm in JUDGED if arm in measured.turns}
     return "\n".join(
         f"{arm}: {show(ratio)}, target {'met' if ratio[2] <= TARGET else 'NOT MET'} (at most {TARGET})"
         if ratio
@@ -266,7 +281,7 @@ def report(measured: Measured) -> str:
         "| guide, ms | report, ms | updates per step | queue at the end | others' cores |",
         "|" + "---|" * 13,
     ]
-    for arm in ARMS:
+    for arm in measured.turns:
         times: list[str] = []
         for key in ("timing_s/gen", "timing_s/step"):
             ratio = measured.ratio(arm, key) if arm != "baseline" else None
@@ -285,21 +300,23 @@ def report(measured: Measured) -> str:
 
 def processes(rows: list[Row]) -> str:
     """Return mean cores of every kind of process by arm."""
-    seen: dict[str, dict[str, float]] = {arm: defaultdict(float) for arm in ARMS}
-    for arm in ARMS:
+    arms = measured_arms(rows)
+    seen: dict[str, dict[str, float]] = {arm: defaultdict(float) for arm in arms}
+    for arm in arms:
         chosen = {row["round"]: row["cores"] for row in rows if row["arm"] == arm}
         for cores in chosen.values():
             for name, used in cores.items():
                 seen[arm][name.rpartition(" ")[0]] += used / len(chosen)
-    names = sorted({name for found in seen.values() for name in found}, key=lambda name: -seen["normal"][name])
-    lines = ["| process, cores | " + " | ".join(ARMS) + " |", "|" + "---|" * (len(ARMS) + 1)]
-    lines += ["| " + " | ".join([name, *(f"{seen[arm][name]:.2f}" for arm in ARMS)]) + " |" for name in names]
+    names = sorted({name for found in seen.values() for name in found}, key=lambda name: -seen[arms[-1]][name])
+    lines = ["| process, cores | " + " | ".join(arms) + " |", "|" + "---|" * (len(arms) + 1)]
+    lines += ["| " + " | ".join([name, *(f"{seen[arm][name]:.2f}" for arm in arms)]) + " |" for name in names]
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=USUAL, help="default: all but burdened")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each arm (default: 10)")
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of a step, 8 rollouts each (default: 6)")
@@ -310,10 +327,12 @@ def main() -> None:
     options = parser.parse_args()
     file = options.output.resolve() / "overhead.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
+    if (before := measured_arms(read_rows(file))) and not options.report and set(before) != set(options.arms):
+        parser.error(f"{file} has rounds of {', '.join(before)}; other --arms need another --output")
     if not options.report:
         measure(options, file)
     rows = read_rows(file)
-    if {row["arm"] for row in rows} == set(ARMS):
+    if "baseline" in measured_arms(rows):
         measured = Measured(rows)
         print(f"\n{report(measured)}\n\n{processes(rows)}\n\n{verdict(measured)}")
 

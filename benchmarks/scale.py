@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 ROLLOUTS, TURNS, LENGTHS = 8, 8, (80, 160)
 TURN = "I look at the lamps and think about what the last move did. <action>left</action> "
 ANSWER = '<answer>[{{"operation": "add", "title": "{title}", "content": "worked: first {number}"}}]</answer>'
+VARIANTS = 1024
+"""Of each lesson the extractor writes: an entry that the bank has already would cost it nearly nothing."""
 ARMS = "without", "with, queue empty", "with, queue full"
 TARGET = 1.02
 """Mean time of an episode with experience, relative to that without, at 1,024 episodes and with an empty queue."""
@@ -55,7 +57,7 @@ class EpisodeWorker:
         from benchmarks.timed import TimedServer
 
         texts = [self._tokenizer.encode(TURN, add_special_tokens=False)]
-        server = TimedServer(texts, self._tokenizer.eos_token_id, speed, seed=seed, lengths=LENGTHS)
+        server = TimedServer(texts, self._tokenizer.eos_token_id, speed, seed=seed, lengths=LENGTHS, name=place)
         return await asyncio.gather(*(self._episode(server, row) for row in rows))
 
     async def _episode(self, server: Any, row: dict[str, Any]) -> dict[str, float]:
@@ -88,6 +90,8 @@ class Setup:
         from verl_comprl.manager.actor import Opening, open_bank, start_manager
 
         self.config, self.experience = config, bool(config.comprl.experience)
+        self.step = 0
+        """The latest that was played."""
         if self.experience:
             self.manager, loaded = start_manager(config)
             ray.get(loaded)
@@ -107,7 +111,7 @@ class Setup:
 
         extractor = self.config.extractor
         tokenizer = load_tokenizer(extractor.model)
-        titles = [f"{title}, {number}" for number in range(64) for _, title, _ in lessons(each=1)]
+        titles = [f"{title}, {number}" for number in range(VARIANTS) for _, title, _ in lessons(each=1)]
         answers = [ANSWER.format(title=title, number=number) for number, title in enumerate(titles)]
         texts = [tokenizer.encode(answer, add_special_tokens=False) for answer in answers]
         server: Any = TimedServer(texts, tokenizer.eos_token_id, Speed(), seed="extractor")
@@ -144,6 +148,11 @@ class Setup:
         return metrics["queue/depth"]
 
 
+def place(id: str) -> str:
+    """Return prompt and rollout of an episode, which are those of one in every other step."""
+    return id.partition("-")[2]
+
+
 def rows_of(episodes: int, step: int) -> list[dict[str, Any]]:
     """Return the rows of one step, with the columns that verl adds."""
     from benchmarks.fixed_turns import fixed_turns_rows
@@ -174,12 +183,15 @@ def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace,
     """Measure one batch, after one whose episodes take no time and fill the queue, which is drained if wanted."""
     from benchmarks.timed import Speed
 
-    setup.play(rows_of(episodes, 1000 * episodes + 2 * pair), Speed(prefill=0, decode=0), "warm-up")
+    # Steps are never used again: the manager takes an episode of an earlier one for a report that was sent twice.
+    setup.step += 1
+    setup.play(rows_of(episodes, setup.step), Speed(prefill=0, decode=0), "warm-up")
     if drain:
         setup.drain()
+    setup.step += 1
     waiting, before = setup.waiting(), cpu_seconds()
     speed = Speed(decode=options.per_token, load=1 + episodes / 1024)
-    seconds, played = setup.play(rows_of(episodes, 1000 * episodes + 2 * pair + 1), speed, str(pair))
+    seconds, played = setup.play(rows_of(episodes, setup.step), speed, str(pair))
     used = {name: value - before.get(name, 0.0) for name, value in cpu_seconds().items()}
 
     def mean(key: str) -> float:
@@ -213,7 +225,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="worker processes (default: 2)")
     parser.add_argument("--per-token", type=float, default=0.025, help="seconds per token, unloaded (default: 0.025)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/scale", help="folder of all files")
-    parser.add_argument("--profile", action="store_true", help="print the processor time of each kind of process")
+    parser.add_argument(
+        "--profile", action="store_true", help="print processor time by kind of process, and seconds by part"
+    )
     options = parser.parse_args()
     output: Path = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
@@ -258,7 +272,7 @@ def main() -> None:
             for measured in found[1:]:
                 print(row(episodes, found[0], measured), flush=True)
             for arm, measured in zip(ARMS, found, strict=True) if options.profile else ():
-                print(f"  {arm}: processor {measured[0]['cpu_of']}, parts {measured[0]['parts']}", flush=True)
+                print(f"  {arm}: {[(one['cpu_of'], one['parts']) for one in measured]}", flush=True)
         print(f"target: ratio at most {TARGET} at 1,024 episodes with an empty queue")
     finally:
         ray.shutdown()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -30,7 +30,14 @@ class TimedServer:
     """In the place of verl's client; what it returns follows from seed, conversation and turn."""
 
     def __init__(
-        self, texts: Sequence[list[int]], end: int, speed: Speed, *, seed: str, lengths: tuple[int, int] | None = None
+        self,
+        texts: Sequence[list[int]],
+        end: int,
+        speed: Speed,
+        *,
+        seed: str,
+        lengths: tuple[int, int] | None = None,
+        name: Callable[[str], str] = str,
     ) -> None:
         """Set up.
 
@@ -40,15 +47,17 @@ class TimedServer:
             speed: Time per request.
             seed: Of what is drawn.
             lengths: Smallest and largest number of tokens of a turn, to which its text is repeated or cut.
+            name: Returns of a conversation's id what its turns are drawn from: those of the same name have equal turns.
         """
         self._texts, self._end, self._speed, self._lengths, self._seed = texts, end, speed, lengths, seed
+        self._name = name
         self._seen: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         """Wait, and return a turn."""
         self._turns[request_id] += 1
-        random = Random(f"{self._seed} {request_id} {self._turns[request_id]}")
+        random = Random(f"{self._seed} {self._name(request_id)} {self._turns[request_id]}")
         text = random.choice(self._texts)
         count = min(random.randint(*self._lengths) if self._lengths else len(text) + 1, sampling_params["max_tokens"])
         await asyncio.sleep(self._speed.seconds(len(prompt_ids) - self._seen[request_id], count))

@@ -1,21 +1,30 @@
 """Order of the arms, the table, and the environment of equal work; nothing is trained."""
 
+import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from benchmarks.burden import burden
 from benchmarks.fixed_turns import FixedTurns, fixed_turns_rows
-from benchmarks.overhead import ARMS, GENERATED, UPDATES, Measured, order, processes, report, verdict
+from benchmarks.overhead import ARMS, GENERATED, UPDATES, Measured, main, order, processes, report, verdict
 
 
 def test_every_second_round_runs_backwards() -> None:
-    assert order(0) == [*ARMS] and order(1) == [*reversed(ARMS)] and order(2) == [*ARMS]
+    arms = ["baseline", "recorded", "idle"]
+    assert [order(number, arms) for number in range(3)] == [arms, ["idle", "recorded", "baseline"], arms]
 
 
 def row(arm: str, number: int, step: int, gen: float, updates: float = 0.0) -> dict[str, Any]:
     metrics = {"timing_s/gen": gen, "timing_s/step": 2 * gen, UPDATES: updates, GENERATED.format("free"): 64.0}
-    if arm != "baseline":
+    if arm not in ("baseline", "burdened"):
         metrics |= {GENERATED.format("guided"): 64.0, "comprl/rollout/guided/seconds_guide": 0.002}
     return {"arm": arm, "round": number, "step": step, "metrics": metrics, "others": 0.5, "cores": {"x 1": 0.25}}
 
@@ -79,7 +88,34 @@ def test_processes_of_a_kind_are_added_up_and_averaged_over_rounds() -> None:
     for changed in rows:
         if changed["round"] == 1 and changed["arm"] == "idle":
             changed["cores"] = {"x 1": 0.5, "x 2": 0.25}
-    assert "| x | 0.25 | 0.25 | 0.50 | 0.25 |" in processes(rows)
+    assert "| x | 0.25 | 0.25 | 0.25 | 0.50 | 0.25 |" in processes(rows)
+
+
+def test_arms_that_were_not_measured_are_left_out() -> None:
+    rows = [changed for changed in rounds([(1.0, 1.1), (1.0, 1.1)]) if changed["arm"] in ("baseline", "idle")]
+    lines = report(Measured(rows)).splitlines()
+    assert [line.split(" | ")[0] for line in lines[3:]] == ["| baseline", "| idle"]
+    assert verdict(Measured(rows)) == "idle: 1.100 (1.100 to 1.100), target NOT MET (at most 1.03)"
+    assert processes(rows).startswith("| process, cores | baseline | idle |")
+
+
+def test_other_arms_do_not_continue_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "overhead.jsonl").write_text(json.dumps(row("baseline", 0, 0, 1.0)) + "\n")
+    monkeypatch.setattr(sys, "argv", ["overhead", "--output", str(tmp_path), "--arms", "baseline", "idle"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "has rounds of baseline; other --arms need another --output" in capsys.readouterr().err
+
+
+def test_a_burden_computes_at_idle_priority_until_it_is_taken_away() -> None:
+    with burden() as process:
+        watched = psutil.Process(process.pid)
+        while os.sched_getscheduler(process.pid) != os.SCHED_IDLE:
+            time.sleep(0.02)
+        assert watched.nice() == 15 and watched.is_running()
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("text", ["<action>left</action>", "anything at all", ""])

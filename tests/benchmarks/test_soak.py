@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks import soak
-from benchmarks.soak import BOUNDED, REQUESTS, RUN, ray_address, report, sample
+from benchmarks.soak import BOUNDED, REQUESTS, RUN, objects_in_store, ray_address, report, sample
 
 
 def write(folder: Path, process: Callable[[int], dict[str, Any]], data: Callable[[int], dict[str, float]], last: int):
@@ -144,7 +145,7 @@ def test_what_was_measured_is_kept_when_the_run_continues_or_has_finished(
 ) -> None:
     started: list[list[str]] = []
 
-    def start(command: list[str], cwd: Path) -> Any:
+    def start(command: list[str], cwd: Path, env: dict[str, str]) -> Any:
         started.append(command)
         return popen([sys.executable, "-c", "pass"])
 
@@ -171,3 +172,27 @@ def test_objects_are_counted_in_the_ray_that_the_run_has_started() -> None:
             assert ray_address(psutil.Process()) == "127.0.0.1:36747"
         finally:
             process.kill()
+
+
+@pytest.mark.run
+def test_objects_are_counted_in_a_ray_on_loopback_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As by default; ``ray memory`` cannot reach one."""
+    program = """
+        import sys, numpy, ray
+        from verl_comprl.platform.patches import ray_on_loopback
+        with ray_on_loopback():
+            ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        kept = [ray.put(numpy.zeros(10**6)) for _ in range(3)]
+        print("up", flush=True)
+        sys.stdin.readline()
+    """
+    environment = {**os.environ, "RAY_AUTH_MODE": "token"}
+    environment.pop("RAY_ADDRESS", None)
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        address = ray_address(psutil.Process(process.pid))
+        assert address is not None and objects_in_store(address) == 3
+        process.communicate("\n")
+    assert objects_in_store(address) is None and "cannot be counted" in capsys.readouterr().err

@@ -30,6 +30,16 @@ def test_secrets_do_not_reach_plain_text() -> None:
     assert text_redactor(environment)(text) == "*** and ***, short, /home/me, *** *** no_proxy_at_all"
 
 
+def test_a_secret_that_is_set_or_changed_later_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = encode({"text": "first-0123 second-0123"})
+    monkeypatch.delenv("LATER_KEY", raising=False)
+    assert redactor()(record) == record and text_redactor()("first-0123") == "first-0123"
+    monkeypatch.setenv("LATER_KEY", "first-0123")
+    assert redactor()(record) == encode({"text": "*** second-0123"}) and text_redactor()("first-0123") == "***"
+    monkeypatch.setenv("LATER_KEY", "second-0123")
+    assert redactor()(record) == encode({"text": "first-0123 ***"}) and text_redactor()("second-0123") == "***"
+
+
 @pytest.mark.parametrize("name", ["BASIC_AUTH", "DB_PASS", "PROXY_AUTH"])
 def test_names_of_other_habits_are_secret_too(name: str) -> None:
     assert text_redactor({name: "sk-0123456789"})("sk-0123456789") == "***"

@@ -45,7 +45,7 @@ def make_loop(tokenizer, queue, monkeypatch):
     from verl_comprl.rollout.search_and_ask import SearchAndAskTool
 
     reporter = FailureReporter(queue.put)
-    recorder = cache(lambda: EpisodeRecorder(queue.put))  # made when it is needed, with the variables of then
+    recorder = EpisodeRecorder(queue.put)
 
     def build(
         server: ScriptedServer,
@@ -59,7 +59,7 @@ def make_loop(tokenizer, queue, monkeypatch):
         tool = SearchAndAskTool(guidance=guidance)
         monkeypatch.setattr(agent_loop, "environment_host", cache(EnvironmentHost))
         monkeypatch.setattr(agent_loop, "failure_reporter", lambda: reporter)
-        monkeypatch.setattr(agent_loop, "episode_recorder", recorder)
+        monkeypatch.setattr(agent_loop, "episode_recorder", lambda: recorder)
         monkeypatch.setattr(agent_loop, "guidance", lambda run: guidance)
         monkeypatch.setattr(agent_loop, "search_and_ask_tool", lambda run: tool)
         surroundings: dict[str, Any] = {"server_manager": server, "processor": None, "dataset_cls": None}

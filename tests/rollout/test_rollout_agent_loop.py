@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from ray.exceptions import RayActorError
 from scripted import (
     ANSWER,
@@ -302,3 +303,12 @@ async def test_a_running_episode_can_be_seen_with_the_part_that_it_is_in(make_lo
         ["report", "report"],
     ]
     assert under_way() == []
+
+
+def test_an_interpolation_of_the_config_is_parsed_once_per_worker(make_loop: Any, tokenizer: Any) -> None:
+    """And not at every access, which took a third of an episode's own time in the agent loop."""
+    length = "${actor_rollout_ref.rollout.response_length}"
+    loop = make_loop(ScriptedServer(tokenizer, []), ScriptedManager(GUIDE), prompt_length=length)
+    assert OmegaConf.is_interpolation(loop.config.actor_rollout_ref.rollout, "prompt_length")
+    assert not OmegaConf.is_interpolation(loop.rollout_config, "prompt_length")
+    assert loop.rollout_config.prompt_length == loop.config.actor_rollout_ref.rollout.prompt_length == 2048

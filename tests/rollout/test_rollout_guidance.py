@@ -89,9 +89,9 @@ async def test_a_question_waits_while_the_actors_servers_pause(
 async def test_no_secret_of_the_environment_leaves_the_rollout_in_a_query(
     manager: HangingManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SOME_API_KEY", 'a"secret-0123')
-    manager.gate.set()
     guidance = Guidance(manager)
+    monkeypatch.setenv("SOME_API_KEY", 'a"secret-0123')  # as by an environment, when the worker has long begun
+    manager.gate.set()
     queries = ('The log shows SOME_API_KEY=a"secret-0123; what now?', "{'SOME_API_KEY': 'a\"secret-0123'}")
     for query in queries:
         await guidance.guide(query, task="t", environment="e", prompt="", read_only=False)

@@ -244,9 +244,10 @@ async def test_a_tokenizer_that_panics_costs_the_record_only(
 async def test_a_secret_that_only_this_node_has_leaves_it_neither_in_the_record_nor_in_the_report(
     make_loop: Any, tokenizer: Any, queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NODE_API_KEY", "sk-of-this-node")
     manager = ScriptedManager(GUIDE)
-    await play(make_loop(ScriptedServer(tokenizer, ["I read sk-of-this-node."] * 9), manager), **row(0))
+    loop = make_loop(ScriptedServer(tokenizer, ["I read sk-of-this-node."] * 9), manager)
+    monkeypatch.setenv("NODE_API_KEY", "sk-of-this-node")  # as by an environment, when the worker has long begun
+    await play(loop, **row(0))
     ((report,),) = [arguments for name, arguments, _ in manager.calls if name == "report"]
     record = queue.episodes["u_0"]
     assert [record["turns"][0]["response"], report.request.turns[0].response] == ["I read ***."] * 2

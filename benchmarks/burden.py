@@ -1,0 +1,41 @@
+"""A process that computes at idle priority and has nothing to do with a run: what any second model would be beside it.
+
+How much it slows a run is what two models on the same cores cost each other, whatever the software between them.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NICENESS = 15
+"""Ray's for its workers; an idle process has it besides."""
+SIZE = 512
+"""Of the matrices, three of which are 3 MiB: about as much as the miniature's models."""
+
+
+@contextmanager
+def burden() -> Iterator[subprocess.Popen[bytes]]:
+    """Let the process compute, on one core at most."""
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.burden"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    """Compute until killed."""
+    os.nice(max(0, NICENESS - os.nice(0)))
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    import torch
+
+    torch.set_num_threads(1)
+    left, right = torch.randn(2, SIZE, SIZE)
+    while True:
+        left = torch.tanh(left @ right)
+
+
+if __name__ == "__main__":
+    main()
