@@ -1,6 +1,7 @@
-"""A process that computes at idle priority and has nothing to do with a run: what any second model would be beside it.
+"""A process that computes at idle priority and has nothing to do with a run.
 
-How much it slows a run is what two models on the same cores cost each other, whatever the software between them.
+It takes all that a run leaves over of one core, which is more than an extractor does. So what it slows a run by is no
+cost of the method.
 """
 
 import os

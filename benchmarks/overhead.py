@@ -10,6 +10,7 @@ engines that are started once; the first step of a turn is left out. Nothing is 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
     python -m benchmarks.overhead [--arms ARM …] [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead]
+        [key=value …]
     python -m benchmarks.overhead --report
 """
 

@@ -5,7 +5,6 @@ between worker processes are the real ones. Only the language-model servers are 
 eight GPUs would take, and return tokens (``timed.py``). Every size is measured without experience and with it, in turn,
 with equal numbers of generated tokens; with it twice: once the manager has distilled all episodes before the
 measurement begins, and once its queue is full, so that distillation needs processors while a thousand episodes begin.
-Where there are enough of them the two are the same.
 
     python -m benchmarks.scale [--episodes 128 256 512 1024] [--pairs 1] [--workers 2] [--output outputs/scale]
 """

@@ -113,6 +113,7 @@ def test_a_burden_computes_at_idle_priority_until_it_is_taken_away() -> None:
     with burden() as process:
         watched = psutil.Process(process.pid)
         while os.sched_getscheduler(process.pid) != os.SCHED_IDLE:
+            assert process.poll() is None
             time.sleep(0.02)
         assert watched.nice() == 15 and watched.is_running()
     assert process.returncode == -signal.SIGKILL

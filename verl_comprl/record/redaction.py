@@ -56,9 +56,7 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], b
     return _redactor(frozenset(environment.items()))
 
 
-# Both are asked for by every episode, and looking at all variables takes ten times as long as comparing them.
-
-
+# Every episode asks for both, and looking for secrets in all variables takes ten times as long as comparing them.
 @lru_cache(maxsize=2)
 def _text_redactor(variables: frozenset[tuple[str, str]]) -> Callable[[str], str]:
     secrets = _spellings(dict(variables))
