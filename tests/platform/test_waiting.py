@@ -214,8 +214,8 @@ def test_every_coroutine_waits_for_an_actor_within_a_limit() -> None:
     assert scanned(remote_calls_without_limit) == {
         # References, which are awaited with a limit of their own each (test_rollout_guidance.py).
         "rollout/guidance.py": [
-            "self._manager.guide.remote(self._redact(query), task, environment, prompt=prompt, read_only=read_only)",
-            "self._manager.search_and_ask.remote(self._redact(query), task, environment, read_only=read_only)",
+            "self._manager.guide.remote(text_redactor()(query), task, environment, prompt=prompt, read_only=read_only)",
+            "self._manager.search_and_ask.remote(text_redactor()(query), task, environment, read_only=read_only)",
             "self._manager.report.remote(episode)",
         ],
         # Part of a generation of the extractor, whose limit is around all of it (manager/server_calls.py, `bounded`).
