@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections import UserDict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +40,20 @@ def test_a_secret_that_is_set_or_changed_later_is_found_too(monkeypatch: pytest.
     assert redactor()(record) == encode({"text": "*** second-0123"}) and text_redactor()("first-0123") == "***"
     monkeypatch.setenv("LATER_KEY", "second-0123")
     assert redactor()(record) == encode({"text": "first-0123 ***"}) and text_redactor()("second-0123") == "***"
+
+
+def test_a_variable_that_is_removed_meanwhile_is_left_out() -> None:
+    class Removing(UserDict[str, str]):
+        """A thread removes the first variable while the names are read."""
+
+        def __iter__(self) -> Iterator[str]:
+            names = [*self.data]
+            self.data.pop("FIRST_KEY", None)
+            return iter(names)
+
+    variables = {"FIRST_KEY": "firstsecret", "SECOND_KEY": "secondsecret"}
+    assert text_redactor(Removing(variables))("firstsecret secondsecret") == "firstsecret ***"
+    assert redactor(Removing(variables))(b'"secondsecret"') == b'"***"'
 
 
 @pytest.mark.parametrize("name", ["BASIC_AUTH", "DB_PASS", "PROXY_AUTH"])

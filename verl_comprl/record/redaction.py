@@ -44,7 +44,7 @@ def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
     It finds them in JSON and in Python's ``repr`` too, and single lines of a secret: output is logged line by line, and
     a printed key often lacks the line break at its end.
     """
-    return _text_redactor(frozenset(environment.items()))
+    return _text_redactor(_variables(environment))
 
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], bytes]:
@@ -53,7 +53,12 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], b
     The record is given and returned as a line of JSON. Names and numbers stay, whatever a secret looks like: only the
     texts come from elsewhere.
     """
-    return _redactor(frozenset(environment.items()))
+    return _redactor(_variables(environment))
+
+
+def _variables(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    # Not of items(): an environment that plays in a thread may remove a variable meanwhile, which would raise there.
+    return frozenset((name, value) for name in list(environment) if (value := environment.get(name)) is not None)
 
 
 # Every episode asks for both, and looking for secrets in all variables takes ten times as long as comparing them.
