@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from verl_comprl.record import redaction
 from verl_comprl.record.lines import encode
 from verl_comprl.record.redaction import redact_also, redactor, text_redactor
 
@@ -39,7 +40,19 @@ def test_a_secret_that_is_set_or_changed_later_is_found_too(monkeypatch: pytest.
     monkeypatch.setenv("LATER_KEY", "first-0123")
     assert redactor()(record) == encode({"text": "*** second-0123"}) and text_redactor()("first-0123") == "***"
     monkeypatch.setenv("LATER_KEY", "second-0123")
-    assert redactor()(record) == encode({"text": "first-0123 ***"}) and text_redactor()("second-0123") == "***"
+    assert redactor()(record) == encode({"text": "*** ***"}) and text_redactor()("second-0123") == "***"
+    monkeypatch.delenv("LATER_KEY")  # an episode that has seen it may be recorded later
+    assert redactor()(record) == encode({"text": "*** ***"}) and text_redactor()("first-0123") == "***"
+
+
+def test_no_more_secrets_are_remembered_than_some_and_those_of_now_always_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_seen", frozenset())
+    for number in range(redaction.MOST_SECRETS + 10):
+        monkeypatch.setenv("SESSION_KEY", f"session-{number:05}")
+        text_redactor()
+    last = redaction.MOST_SECRETS + 9
+    text = text_redactor()(" ".join(f"session-{number:05}" for number in range(last + 1)))
+    assert text.endswith("***") and 0 < text.count("session-") < 100
 
 
 def test_a_variable_that_is_removed_meanwhile_is_left_out() -> None:

@@ -24,6 +24,7 @@ from scripted import (
     row,
     unfinished,
 )
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 
 import env_adapters
 from verl_comprl.manager.messages import Guide
@@ -312,3 +313,13 @@ def test_an_interpolation_of_the_config_is_parsed_once_per_worker(make_loop: Any
     assert OmegaConf.is_interpolation(loop.config.actor_rollout_ref.rollout, "prompt_length")
     assert not OmegaConf.is_interpolation(loop.rollout_config, "prompt_length")
     assert loop.rollout_config.prompt_length == loop.config.actor_rollout_ref.rollout.prompt_length == 2048
+    # verl makes a loop for every episode, from the config object of its worker.
+    surroundings: dict[str, Any] = {"server_manager": None, "processor": None, "dataset_cls": None}
+    again = type(loop)(
+        trainer_config=DictConfigWrap(loop.config),
+        tokenizer=tokenizer,
+        data_config=DictConfigWrap(OmegaConf.create({})),
+        hf_model_type="qwen3",
+        **surroundings,
+    )
+    assert again.rollout_config is loop.rollout_config

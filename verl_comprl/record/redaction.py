@@ -16,6 +16,9 @@ REDACTED = "***"
 SHORTEST_SECRET = 8
 """Characters; shorter values are words that occur in any text."""
 
+MOST_SECRETS = 100
+"""That are remembered of a process: some environments make a key for every session."""
+
 REDACT = "COMPRL_REDACT"
 """Variable with the names of others whose values are secrets, whatever they are called; separated by commas."""
 
@@ -41,45 +44,63 @@ def redact_also(name: str) -> None:
 def text_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
     """Return a function that replaces the environment's secrets in plain text with ``***``.
 
-    It finds them in JSON and in Python's ``repr`` too, and single lines of a secret: output is logged line by line, and
-    a printed key often lacks the line break at its end.
+    Of this process's variables also those that were there at an earlier call: an environment that plays in a thread may
+    set and remove them, and what it showed is written later. It finds secrets in JSON and in Python's ``repr`` too, and
+    single lines of a secret: output is logged line by line, and a printed key often lacks the line break at its end.
     """
-    return _text_redactor(_variables(environment))
+    return _text_redactor(_secrets(environment))
 
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[bytes], bytes]:
-    """Return a function that replaces the environment's secrets in the texts of a record with ``***``.
+    """Return a function that replaces the secrets of :func:`text_redactor` in the texts of a record with ``***``.
 
     The record is given and returned as a line of JSON. Names and numbers stay, whatever a secret looks like: only the
     texts come from elsewhere.
     """
-    return _redactor(_variables(environment))
+    return _redactor(_secrets(environment))
 
 
-def _variables(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+_seen: frozenset[str] = frozenset()
+"""Secrets that this process's variables have had."""
+
+
+def _secrets(environment: Mapping[str, str]) -> frozenset[str]:
+    global _seen
     # Not of items(): an environment that plays in a thread may remove a variable meanwhile, which would raise there.
-    return frozenset((name, value) for name in list(environment) if (value := environment.get(name)) is not None)
+    variables = ((name, value) for name in list(environment) if (value := environment.get(name)) is not None)
+    found = _values(frozenset(variables))
+    if environment is not os.environ:
+        return found
+    if not found <= _seen:
+        _seen = frozenset([*found, *_seen][:MOST_SECRETS])
+    return _seen
 
 
-# Every episode asks for both, and looking for secrets in all variables takes ten times as long as comparing them.
+# Every episode asks for a redactor, and looking for secrets in all variables takes ten times as long as comparing them.
 @lru_cache(maxsize=2)
-def _text_redactor(variables: frozenset[tuple[str, str]]) -> Callable[[str], str]:
-    secrets = _spellings(dict(variables))
+def _values(variables: frozenset[tuple[str, str]]) -> frozenset[str]:
+    environment = dict(variables)
+    return frozenset(value for name, value in variables if is_secret(name, value, environment))
+
+
+@lru_cache(maxsize=2)
+def _text_redactor(secrets: frozenset[str]) -> Callable[[str], str]:
+    spellings = _spellings(secrets)
 
     def redact(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, REDACTED)
+        for spelling in spellings:
+            text = text.replace(spelling, REDACTED)
         return text
 
     return redact
 
 
 @lru_cache(maxsize=2)
-def _redactor(variables: frozenset[tuple[str, str]]) -> Callable[[bytes], bytes]:
-    redact = _text_redactor(variables)
+def _redactor(secrets: frozenset[str]) -> Callable[[bytes], bytes]:
+    redact = _text_redactor(secrets)
     # JSON spells each character by itself, so a line without any of these has no text with a secret. Looking for them
     # is much faster than reading the line, and nearly all lines have none.
-    signs = [encode(secret)[1:-1] for secret in _spellings(dict(variables))]
+    signs = [encode(spelling)[1:-1] for spelling in _spellings(secrets)]
 
     def redact_line(line: bytes) -> bytes:
         if not any(sign in line for sign in signs):
@@ -99,10 +120,9 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _spellings(environment: Mapping[str, str]) -> list[str]:
-    """Return all that stands for a secret of the environment, longest first: one may contain another."""
-    secrets = (value for name, value in environment.items() if is_secret(name, value, environment))
-    found = {form for value in secrets for form in _forms(value) if len(form) >= SHORTEST_SECRET}
+def _spellings(secrets: Iterable[str]) -> list[str]:
+    """Return all that stands for a secret, longest first: one may contain another."""
+    found = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST_SECRET}
     return sorted(found, key=len, reverse=True)
 
 

@@ -73,6 +73,8 @@ class _Settings(NamedTuple):
     rollout: DictConfig
     """Without interpolations: OmegaConf parses them at every access, which took a third of an episode's own time."""
     comprl: ComprlConfig
+    run: str
+    """The run's folder."""
 
 
 _settings_by_config: dict[int, _Settings] = {}
@@ -82,7 +84,8 @@ def _settings(config: DictConfig) -> _Settings:
     """Read the settings once per worker: verl makes an agent loop for every episode, from one config object."""
     if id(config) not in _settings_by_config:
         rollout = OmegaConf.create(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
-        _settings_by_config[id(config)] = _Settings(config, cast(DictConfig, rollout), comprl_config(config))
+        run = str(config.trainer.default_local_dir)
+        _settings_by_config[id(config)] = _Settings(config, cast(DictConfig, rollout), comprl_config(config), run)
     return _settings_by_config[id(config)]
 
 
@@ -122,8 +125,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
         """Take verl's arguments; ``search_and_ask`` is the only tool, those of the worker are not offered."""
         super().__init__(*args, **kwargs)
         relieve_garbage_collector_once()
-        _, self.rollout_config, self._settings = _settings(self.config)
-        self._run = str(self.config.trainer.default_local_dir)
+        _, self.rollout_config, self._settings, self._run = _settings(self.config)
         self._parser = ToolParser.get_tool_parser(self.rollout_config.multi_turn.format, self.tokenizer)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
