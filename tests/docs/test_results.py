@@ -123,6 +123,30 @@ def check_tables(title: str, of: Successes, steps: tuple[int, int, int], lengths
         assert cells == [interval(differences(*pair(what, of, step))) for step in steps[1:]], what
 
 
+def test_asynchronous_runs_on_the_page_are_those_of_the_rows_beside_those_of_the_same_worlds() -> None:
+    folders = {"separate_async": "separate_async", "sync": "miniature"}
+
+    def of(trainer: str, arm: str, mode: str, step: int) -> dict[int, float]:
+        found = successes(folders[trainer], "3")(arm, mode, step)
+        return {world: found[world] for world in (17, 18, 19)}
+
+    rows = stored_rows(ROOT / "docs/results/separate_async/rows.jsonl")
+    for arm, mode, trainer, *cells in (table_rows := table("docs/results.md", "| arm | evaluated | trainer |")):
+        at = [of(trainer, arm, mode, step) for step in (0, 30, 60)]
+        lag = [row["staleness"] for row in rows if row["arm"] == arm]
+        assert len(lag) == 3 and max(each["largest"] for each in lag) == 1
+        staleness = f"{short(mean(each['mean'] for each in lag))} (1)" if trainer == "separate_async" else "0"
+        worlds = " ".join(short(at[-1][world]) for world in (17, 18, 19))
+        assert cells == [*(spread(list(found.values())) for found in at), worlds, staleness], (arm, mode, trainer)
+    compared = table("docs/results.md", "| paired over three worlds")
+    assert (len(table_rows), len(compared)) == (6, 3)
+    with_experience = {step: [of(trainer, "complementary", "with", step) for trainer in folders] for step in (30, 60)}
+    without = {step: [of(trainer, "baseline", "without", step) for trainer in folders] for step in (30, 60)}
+    for number, (_, *cells) in enumerate(compared[:2]):
+        assert cells == [interval(differences(with_experience[at][number], without[at][number])) for at in (30, 60)]
+    assert compared[2][1:] == [interval(differences(*with_experience[at])) for at in (30, 60)]
+
+
 def test_one_family_on_the_page_is_that_of_the_rows() -> None:
     check_tables("one family", successes("one_family", "1x12"), (0, 20, 40), (6, 6))
 
