@@ -18,12 +18,23 @@ SIZE = 512
 
 @contextmanager
 def burden() -> Iterator[subprocess.Popen[bytes]]:
-    """Let the process compute, on one core at most."""
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.burden"]) as process:
+    """Let the process compute, on one core at most, from the first product on.
+
+    Raises:
+        RuntimeError: If it ends by itself, so that nothing was a burden.
+    """
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.burden"], stdout=subprocess.PIPE) as process:
         try:
+            _check(process.stdout is not None and process.stdout.readline())
             yield process
+            _check(process.poll() is None)
         finally:
             process.kill()
+
+
+def _check(computes: object) -> None:
+    if not computes:
+        raise RuntimeError("the process that is to be a burden has ended")
 
 
 def main() -> None:
@@ -34,6 +45,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     left, right = torch.randn(2, SIZE, SIZE)
+    print(torch.tanh(left @ right).sum().item(), flush=True)
     while True:
         left = torch.tanh(left @ right)
 

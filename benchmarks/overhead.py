@@ -9,8 +9,8 @@ engines that are started once; the first step of a turn is left out. Nothing is 
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
-    python -m benchmarks.overhead [--arms ARM …] [--rounds 10] [--steps 4] [--minutes 12] [--output outputs/overhead]
-        [key=value …]
+    python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4] [--minutes 12]
+        [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -125,10 +125,10 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     bank = output / "bank"
     asyncio.run(make_bank(bank))
     shared = [*overrides(output, options.prompts), f"comprl.initial_bank={bank}", *options.overrides]
-    own = {arm: ["arm=baseline"] if arm == "baseline" else [f"comprl.extractor.cpu_priority={arm}"] for arm in USUAL}
+    own = {arm: ["arm=baseline"] if arm in WITHOUT else [f"comprl.extractor.cpu_priority={arm}"] for arm in ARMS}
     own["recorded"] = ["comprl.extractor.cpu_priority=normal"]
     # The first one starts both engines, and records.
-    starting = ["normal", *(arm for arm in USUAL[:-1] if arm in options.arms or arm == "baseline")]
+    starting = ["normal", *(arm for arm in ARMS[:-1] if arm in options.arms)]
     runs = [Run(arm, (*shared, *own[arm])) for arm in starting]
     checked = dict(zip(starting, check(runs, compose(runs, ROOT / "recipes", "miniature/plain")), strict=True))
     notes = output / "recording.json"
@@ -156,7 +156,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
                         tell("time is up; the same command continues")
                         return
                     with burden() if arm == "burdened" else nullcontext():
-                        rows += turn(arms["baseline" if arm == "burdened" else arm], arm, number, options.steps)
+                        rows += turn(arms[arm], arm, number, options.steps)
                 with file.open("a") as target:  # whole rounds only: what is compared belongs together
                     target.writelines(json.dumps(row) + "\n" for row in rows)
                 means = {arm: statistics.fmean(seconds(rows, arm)) for arm in options.arms}
@@ -326,6 +326,8 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of every run's configuration")
     options = parser.parse_args()
+    if "baseline" not in options.arms:
+        parser.error("--arms: baseline is missing, to which the others are compared")
     file = options.output.resolve() / "overhead.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     if (before := measured_arms(read_rows(file))) and not options.report and set(before) != set(options.arms):

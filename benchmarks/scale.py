@@ -5,6 +5,7 @@ between worker processes are the real ones. Only the language-model servers are 
 eight GPUs would take, and return tokens (``timed.py``). Every size is measured without experience and with it, in turn,
 with equal numbers of generated tokens; with it twice: once the manager has distilled all episodes before the
 measurement begins, and once its queue is full, so that distillation needs processors while a thousand episodes begin.
+The ratio is the geometric mean over pairs, with the interval of Student's t.
 
     python -m benchmarks.scale [--episodes 128 256 512 1024] [--pairs 1] [--workers 2] [--output outputs/scale]
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.paired import ratio_of_means, show
+from benchmarks.paired import geometric_ratio, show
 from recipes.miniature.run import set_environment
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
@@ -192,6 +193,8 @@ def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace,
     speed = Speed(decode=options.per_token, load=1 + episodes / 1024)
     seconds, played = setup.play(rows_of(episodes, setup.step), speed, str(pair))
     used = {name: value - before.get(name, 0.0) for name, value in cpu_seconds().items()}
+    left = setup.waiting()
+    setup.drain()  # or the next measurement, which may be one without experience, would have it in the background
 
     def mean(key: str) -> float:
         return sum(episode[key] for episode in played) / len(played)
@@ -210,7 +213,7 @@ def measure(setup: Setup, episodes: int, pair: int, options: argparse.Namespace,
         "parts": {key.removeprefix("seconds_"): mean(key) for key in played[0] if key.startswith("seconds_")},
         "cpu": sum(used.values()) / episodes,
         "cpu_of": {name: value / episodes for name, value in used.items() if value > 0.05},
-        "waiting": (waiting, setup.waiting()),
+        "waiting": (waiting, left),
     }
 
 
@@ -249,7 +252,7 @@ def main() -> None:
         "extractor.rollout.max_model_len=2304",
         f"comprl.initial_bank={output / 'bank'}",
         "comprl.extractor.distillation_workers=64",
-        "comprl.bank.capacity=10000",
+        "comprl.bank.capacity=1000000",  # never full, where an entry more has to remove another one
         "comprl.record.enabled=false",  # no trainer receives records here; they cost the same with and without
     ]
     runs = [Run("without", (*shared, "arm=baseline")), Run("with", tuple(shared))]
@@ -287,10 +290,12 @@ def row(episodes: int, without: list[dict[str, Any]], with_experience: list[dict
     assert len(tokens) <= len(without), f"the arms have not generated equally many tokens: {tokens}"
     # A mean for each batch: its episodes share the load of the machine, so that only batches are independent.
     base, ours = ([statistics.fmean(one["seconds"]) for one in found] for found in (without, with_experience))
-    before, after = with_experience[-1]["waiting"]
+    before, after = (
+        statistics.fmean(waiting) for waiting in zip(*(one["waiting"] for one in with_experience), strict=True)
+    )
     cells = [f"{episodes:,}", f"{statistics.fmean(base):.2f}", f"{statistics.fmean(ours):.2f}"]
     # Each episode generates as many tokens in both.
-    cells += [show(ratio_of_means(ours, base)) if len(base) > 1 else f"{ours[0] / base[0]:.3f}"]
+    cells += [show(geometric_ratio(ours, base)) if len(base) > 1 else f"{ours[0] / base[0]:.3f}"]
     cells += [f"{mean(with_experience, 'all') / mean(without, 'all'):.4f}"]
     cells += [f"{1000 * mean(with_experience, 'guide'):.0f} ({1000 * mean(with_experience, 'guide_longest'):.0f})"]
     cells += [f"{1000 * mean(with_experience, 'report'):.0f}"]

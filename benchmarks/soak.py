@@ -108,11 +108,11 @@ def objects_in_store(address: str) -> int | None:
     environment = os.environ | {"RAY_AUTH_MODE": "token"}  # as of every cluster that a run of ours starts
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
-    except subprocess.SubprocessError as error:
+        return int(done.stdout.rpartition("\n")[0].rpartition("\n")[2])
+    except (subprocess.SubprocessError, ValueError) as error:  # the run goes on, and with it all other samples
         reason = str(getattr(error, "stderr", None) or error).strip()
         print(f"Ray's objects cannot be counted: {reason[-500:]}", file=sys.stderr, flush=True)
         return None
-    return int(done.stdout.split()[-1])
 
 
 def last_step(run: Path) -> int:

@@ -56,7 +56,24 @@ def ratio(*pairs: tuple[dict[str, Any], dict[str, Any]]) -> str:
 def test_the_interval_of_the_ratio_is_over_batches_whatever_their_episodes_took() -> None:
     pairs = (batch(1.0, 3.0), batch(3.2, 1.2)), (batch(2.0, 6.0), batch(6.4, 2.4))
     assert ratio(*pairs) == "1.100 (1.100 to 1.100)"
-    assert ratio(pairs[0], (batch(2.0, 2.0), batch(3.0, 3.0))) == "1.300 (1.100 to 1.500)"
+    # Logarithms of 1.1 and 1.5, half of whose distance is to be multiplied by t = 12.706.
+    assert ratio(pairs[0], (batch(2.0, 2.0), batch(3.0, 3.0))) == "1.285 (0.179 to 9.215)"
+
+
+def test_episodes_that_wait_are_means_over_batches() -> None:
+    measured = [batch(1.0, 1.0), batch(1.0, 1.0) | {"waiting": (5, 2)}]
+    assert scale.row(128, measured, measured).strip("| ").split(" | ")[-1] == "4, 2"
+
+
+def test_what_a_measurement_leaves_in_the_queue_is_not_left_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"seconds": 1.0, "guided": False, "seconds_report": 0.1, "seconds_generate": 0.5, "tokens_generated": 7.0}
+    setup: Any = object.__new__(scale.Setup)
+    setup.step, setup.experience, depth = 0, True, [3.0]
+    monkeypatch.setattr(setup, "play", lambda *_: (1.0, [seconds]))
+    monkeypatch.setattr(setup, "waiting", lambda: depth[0])
+    monkeypatch.setattr(setup, "drain", lambda: depth.__setitem__(0, 0.0))
+    found = scale.measure(setup, 8, 0, SimpleNamespace(per_token=0.0), drain=False)  # pyright: ignore[reportArgumentType]
+    assert found["waiting"] == (3.0, 3.0) and depth == [0.0]
 
 
 def test_a_single_pair_has_no_interval() -> None:

@@ -147,6 +147,7 @@ def test_what_was_measured_is_kept_when_the_run_continues_or_has_finished(
 
     def start(command: list[str], cwd: Path, env: dict[str, str]) -> Any:
         started.append(command)
+        assert env.items() >= soak.RECORDED_TASKS.items()
         return popen([sys.executable, "-c", "pass"])
 
     popen = subprocess.Popen
@@ -172,6 +173,14 @@ def test_objects_are_counted_in_the_ray_that_the_run_has_started() -> None:
             assert ray_address(psutil.Process()) == "127.0.0.1:36747"
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("printed", ["", "no number\n"])
+def test_an_answer_that_is_no_number_is_told_and_the_sampling_goes_on(
+    printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(soak, "_COUNT_OBJECTS", f"print({printed!r}, end='')")
+    assert objects_in_store("127.0.0.1:1") is None and "cannot be counted" in capsys.readouterr().err
 
 
 @pytest.mark.run
