@@ -18,6 +18,7 @@ from hypothesis import settings
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
 from verl_comprl.extractor.calls import ExtractorCalls, Generate, Generation, Prompt
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.record import redaction
 
 # The first example of a test may import verl, which takes seconds.
 settings.register_profile("comprl", deadline=None)
@@ -42,6 +43,12 @@ class CharacterTokenizer:
 def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     # verl's import sets the root logger to ERROR, so what a test sees would depend on the tests before it.
     caplog.set_level(logging.WARNING, logger="verl_comprl")
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A process remembers the secrets that its variables have had; any text may be one somewhere.
+    monkeypatch.setattr(redaction, "_seen", frozenset())
 
 
 @pytest.fixture

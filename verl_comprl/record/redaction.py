@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ SHORTEST_SECRET = 8
 """Characters; shorter values are words that occur in any text."""
 
 MOST_SECRETS = 100
-"""That are remembered of a process: some environments make a key for every session."""
+"""That are remembered of a process, besides those of now: some environments make a key for every session."""
 
 REDACT = "COMPRL_REDACT"
 """Variable with the names of others whose values are secrets, whatever they are called; separated by commas."""
@@ -72,7 +73,7 @@ def _secrets(environment: Mapping[str, str]) -> frozenset[str]:
     if environment is not os.environ:
         return found
     if not found <= _seen:
-        _seen = frozenset([*found, *_seen][:MOST_SECRETS])
+        _seen = found | frozenset(islice(_seen - found, max(0, MOST_SECRETS - len(found))))
     return _seen
 
 
