@@ -46,9 +46,10 @@ def warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A process remembers the secrets that its variables have had; any text may be one somewhere.
-    monkeypatch.setattr(redaction, "_seen", frozenset())
+def no_secrets_of_other_tests() -> None:
+    # A process remembers the secrets that its variables have had; any text may be one somewhere. Not by monkeypatch: it
+    # would be set up first for every test, and so undo what a test patches after that test's other fixtures have ended.
+    redaction._seen = frozenset()
 
 
 @pytest.fixture
