@@ -9,8 +9,8 @@ engines that are started once; the first step of a turn is left out. Nothing is 
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
-    python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4] [--minutes 12]
-        [--output outputs/overhead]
+    python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
+        [--turn-tokens 8] [--minutes 12] [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -44,6 +44,13 @@ LEFT_OUT = 1
 """Steps at the start of a turn that are not measured: nothing is in the background yet."""
 RECORDED_STEPS = 6
 ROLLOUTS, TURNS, TURN_TOKENS = 8, 8, 8
+LENGTHS = {
+    "data.max_response_length": 208,
+    "actor_rollout_ref.rollout.max_model_len": 304,
+    "extractor.rollout.prompt_length": 384,
+    "extractor.rollout.max_model_len": 424,
+}
+"""The miniature's, in tokens: for turns of ``TURN_TOKENS``."""
 UPDATES = "comprl/extractor/updates"
 HALVES = ("free", "guided")
 GENERATED = "comprl/rollout/{}/tokens_generated"
@@ -56,7 +63,13 @@ JUDGED = ("recorded", "idle")
 Row = dict[str, Any]
 
 
-def overrides(output: Path, prompts: int) -> list[str]:
+def lengths(turn_tokens: int) -> list[str]:
+    """Return what lets an episode with turns of ``turn_tokens`` fit into actor and extractor as one of 8 does."""
+    more = TURNS * (turn_tokens - TURN_TOKENS)
+    return [f"comprl.max_turn_tokens={turn_tokens}", *(f"{key}={length + more}" for key, length in LENGTHS.items())]
+
+
+def overrides(output: Path, prompts: int, turn_tokens: int = TURN_TOKENS) -> list[str]:
     """Return what all runs share."""
     import pandas
 
@@ -78,7 +91,7 @@ def overrides(output: Path, prompts: int) -> list[str]:
         f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={batch}",
         "actor_rollout_ref.actor.optim.lr=0.0",
         "actor_rollout_ref.rollout.ignore_eos=true",
-        f"comprl.max_turn_tokens={TURN_TOKENS}",
+        *lengths(turn_tokens),
         "comprl.warmup_steps=0",
         "comprl.poll_interval=0.02",
         "comprl.drain_timeout=0",
@@ -124,7 +137,11 @@ def measure(options: argparse.Namespace, file: Path) -> None:
 
     bank = output / "bank"
     asyncio.run(make_bank(bank))
-    shared = [*overrides(output, options.prompts), f"comprl.initial_bank={bank}", *options.overrides]
+    shared = [
+        *overrides(output, options.prompts, options.turn_tokens),
+        f"comprl.initial_bank={bank}",
+        *options.overrides,
+    ]
     own = {arm: ["arm=baseline"] if arm in WITHOUT else [f"comprl.extractor.cpu_priority={arm}"] for arm in ARMS}
     own["recorded"] = ["comprl.extractor.cpu_priority=normal"]
     # The first one starts both engines, and records.
@@ -321,6 +338,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="turns of each arm (default: 10)")
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of a step, 8 rollouts each (default: 6)")
+    parser.add_argument("--turn-tokens", type=int, default=TURN_TOKENS, help="of each of 8 turns (default: 8)")
     parser.add_argument("--minutes", type=float, default=12.0, help="no turn begins later than this (default: 12)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/overhead", help="folder of all files")
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")
@@ -330,8 +348,11 @@ def main() -> None:
         parser.error("--arms: baseline is missing, to which the others are compared")
     file = options.output.resolve() / "overhead.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
-    if (before := measured_arms(read_rows(file))) and not options.report and set(before) != set(options.arms):
-        parser.error(f"{file} has rounds of {', '.join(before)}; other --arms need another --output")
+    if (before := read_rows(file)) and not options.report:
+        if set(arms := measured_arms(before)) != set(options.arms):
+            parser.error(f"{file} has rounds of {', '.join(arms)}; other --arms need another --output")
+        if (tokens := before[0]["metrics"].get(GENERATED.format("free"))) != TURNS * options.turn_tokens:
+            parser.error(f"{file} has episodes of {tokens} tokens; other --turn-tokens need another --output")
     if not options.report:
         measure(options, file)
     rows = read_rows(file)

@@ -11,10 +11,24 @@ from typing import Any
 
 import psutil
 import pytest
+from omegaconf import OmegaConf
 
 from benchmarks.burden import burden
 from benchmarks.fixed_turns import FixedTurns, fixed_turns_rows
-from benchmarks.overhead import ARMS, GENERATED, UPDATES, Measured, main, order, processes, report, verdict
+from benchmarks.overhead import (
+    ARMS,
+    GENERATED,
+    LENGTHS,
+    ROOT,
+    UPDATES,
+    Measured,
+    lengths,
+    main,
+    order,
+    processes,
+    report,
+    verdict,
+)
 
 
 def test_every_second_round_runs_backwards() -> None:
@@ -99,14 +113,37 @@ def test_arms_that_were_not_measured_are_left_out() -> None:
     assert processes(rows).startswith("| process, cores | baseline | idle |")
 
 
-def test_other_arms_do_not_continue_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--arms", "baseline", "idle"], "has rounds of baseline; other --arms need another --output"),
+        (
+            ["--arms", "baseline", "--turn-tokens", "64"],
+            "has episodes of 64.0 tokens; other --turn-tokens need another --output",
+        ),
+    ],
+)
+def test_other_work_does_not_continue_what_was_measured(
+    options: list[str],
+    error: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "overhead.jsonl").write_text(json.dumps(row("baseline", 0, 0, 1.0)) + "\n")
-    monkeypatch.setattr(sys, "argv", ["overhead", "--output", str(tmp_path), "--arms", "baseline", "idle"])
+    monkeypatch.setattr(sys, "argv", ["overhead", "--output", str(tmp_path), *options])
     with pytest.raises(SystemExit):
         main()
-    assert "has rounds of baseline; other --arms need another --output" in capsys.readouterr().err
+    assert error in capsys.readouterr().err
+
+
+def test_longer_turns_get_as_much_more_room_as_they_need() -> None:
+    usual = OmegaConf.load(ROOT / "recipes/miniature/miniature.yaml")
+    assert all(OmegaConf.select(usual, key) == length for key, length in LENGTHS.items())
+    settings = OmegaConf.from_dotlist(lengths(64))
+    more = 8 * (64 - 8)
+    assert settings.comprl.max_turn_tokens == 64
+    assert all(OmegaConf.select(settings, key) == length + more for key, length in LENGTHS.items())
 
 
 def test_a_burden_computes_at_idle_priority_until_it_is_taken_away() -> None:
