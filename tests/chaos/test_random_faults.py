@@ -83,7 +83,7 @@ class World:
             "store emptied": self._emptied,
             "store slow": self._slow,
             "store refusing": self._refusing,
-            "embedder away": lambda: self._away(embedder.server),
+            "embedder away": self._deaf,
             "embedder refusing": self._wrong,
         }
         if FAULTS:
@@ -184,11 +184,26 @@ class World:
             yield
 
     @contextmanager
+    def _deaf(self) -> Iterator[None]:
+        with self._until_embedded("embedder away"):
+            self._embedder.server.stop()
+            yield
+        self._embedder.server.start()
+
+    @contextmanager
     def _wrong(self) -> Iterator[None]:
-        with self._whole_step():
-            self._embedder.failures = [Response("no", 500)] * 20
+        with self._until_embedded("embedder refusing"):
+            self._embedder.failures = [Response("no", 500)] * 1000
             yield
         self._embedder.failures = []
+
+    @contextmanager
+    def _until_embedded(self, kind: str) -> Iterator[None]:
+        """Until it was counted: vectors of queries are kept, so that after a while only new entries need an embedder."""
+        begun = self._finished()
+        with self._whole_step():
+            yield
+        self._run.wait_until(lambda: self.was_counted(kind, begun))
 
 
 def in_order(kinds: list[str], chance: random.Random) -> Iterator[str]:
