@@ -199,7 +199,7 @@ class World:
 
     @contextmanager
     def _until_embedded(self, kind: str) -> Iterator[None]:
-        """Until it was counted: vectors of queries are kept, so that after a while only new entries need an embedder."""
+        """Until it was counted: vectors of queries are kept, so that after a while only new entries ask an embedder."""
         begun = self._finished()
         with self._whole_step():
             yield

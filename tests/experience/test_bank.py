@@ -21,6 +21,7 @@ from verl_comprl.experience import (
     Update,
     derive_id,
 )
+from verl_comprl.experience.schema import MAX_ANCESTORS
 
 
 def key(word: str) -> Add:
@@ -133,12 +134,45 @@ async def test_an_update_of_an_entry_that_was_merged_with_others_leaves_what_cam
     assert bank.get(ab) is not None and [entry.content for entry in bank.entries()] == ["both", "more"]
 
 
-async def test_lineage_in_a_circle_ends(bank: Any, apply: Any) -> None:
+async def test_lineage_is_that_of_the_entries_also_in_a_bank_that_was_opened_again(open_bank: Any, apply: Any) -> None:
+    """An episode that waits meanwhile must neither add what it would have replaced, nor leave a quarantine behind."""
+    bank = await open_bank()
+    first = at = (await apply(bank, key("a"))).new_ids[0]
+    for number in range(3):
+        update = Update(ids=(1,), title="a", content=str(number))
+        (at,) = (await apply(bank, update, call_id=str(number), listed=[at])).new_ids
+    await bank.quarantine([at], "harmful")
+    await bank.close()
+    bank = await open_bank()
+    late = Update(ids=(1,), title="a", content="late")
+    report = await apply(bank, late, call_id="late", listed=[first])
+    (entry,) = bank.entries()
+    assert (report.updated, report.added) == (1, 0) and (entry.content, entry.parents) == ("late", (at,))
+    assert entry.ancestors[0] == at and entry.ancestors[-1] == first and len(entry.ancestors) == 4
+    assert "harmful" in entry.quarantined
+
+
+async def test_the_newest_of_those_that_stand_for_an_entry_is_found_until_it_is_removed(bank: Any, apply: Any) -> None:
     (a,) = (await apply(bank, key("a"))).new_ids
-    await bank.delete([a])
-    bank._table.replaced_by.update({a: "x", "x": a})
-    report = await apply(bank, Update(ids=(1,), title="a", content="new"), call_id="2", listed=[a])
-    assert (report.added, report.rejected) == (1, 0)
+    updates = (Update(ids=(1,), title="b", content="first"), Update(ids=(2,), title="c", content="second"))
+    (b,) = (await apply(bank, Update(ids=(1,), title="b", content="b"), call_id="1", listed=[a])).new_ids
+    first, second = (await apply(bank, *updates, call_id="2", listed=[a, b])).new_ids
+    assert bank._table.current(a) == bank._table.current(b) == second
+    await bank.delete([second])
+    assert bank._table.current(a) == first
+    await bank.delete([first])
+    assert bank._table.current(a) is None and not bank._table._successors
+
+
+async def test_an_entry_remembers_the_latest_of_its_ancestors(bank: Any, apply: Any) -> None:
+    (at,) = (await apply(bank, key("a"))).new_ids
+    seen = [at]
+    for number in range(MAX_ANCESTORS + 1):
+        update = Update(ids=(1,), title="a", content=str(number))
+        (at,) = (await apply(bank, update, call_id=str(number), listed=[at])).new_ids
+        seen.append(at)
+    assert bank.get(at).ancestors == tuple(seen[-2:0:-1])
+    assert bank._table.current(seen[0]) is None and bank._table.current(seen[1]) == at
 
 
 @pytest.mark.parametrize("scope", ["task", "environment"])

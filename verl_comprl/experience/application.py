@@ -78,7 +78,7 @@ async def apply_operations(
         listed=listed,
         provenance={**provenance, "created_at": table.now()},
         capacity=config.capacity,
-        replaced_by=table.replaced_by,
+        current=table.current,
         duplicates=await duplicates(ledger.store, additions, threshold=config.dedup_similarity, scope=scope),
     )
     if changes.new or changes.removed:

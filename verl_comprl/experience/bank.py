@@ -298,7 +298,7 @@ class ExperienceBank:
         Raises:
             StoreError: If the store failed. What the embedder raises is passed on.
         """
-        known = descendants(tuple(exclude), self._table.by_id, self._table.replaced_by)
+        known = descendants(exclude, self._table.current)
         scope = self._scope(task, environment)
         hits = await self._retriever.search(text, limit, scope=scope, exclude=frozenset(known), quarantined=False)
         return [entry for entry, _ in hits]

@@ -29,9 +29,7 @@ class EntryTable:
         self.quarantined: frozenset[str] = frozenset()
         # Entries carry the call that wrote them, so a reopened bank still knows the calls whose text it holds.
         self.applied: LRUCache[str, None] = LRUCache(self._max_calls)
-        self.replaced_by: LRUCache[str, str] = LRUCache(self._max_calls)
-        """Id of the entry that replaced another, by the other's id; only of the latest replacements. Entries that
-        replaced several are not in it: who read only one of those must not replace what became of all."""
+        self._successors: dict[str, set[str]] = {}  # by the id of each of their ancestors
         self.change(list(entries), ())
         self.sort()
 
@@ -50,15 +48,29 @@ class EntryTable:
                 ids.remove(id)
             else:
                 del self._records[entry.record_id]
+            for ancestor in entry.ancestors:
+                self._successors[ancestor].discard(id)
+                if not self._successors[ancestor]:
+                    del self._successors[ancestor]
         for entry in new:
             self.by_id[entry.id] = entry
             self._records.setdefault(entry.record_id, set()).add(entry.id)
             if entry.record_id:
                 self.applied[entry.record_id] = None
-            if len(entry.parents) == 1:
-                self.replaced_by[entry.parents[0]] = entry.id
+            for ancestor in entry.ancestors:
+                self._successors.setdefault(ancestor, set()).add(entry.id)
         if self.quarantined or any(entry.quarantined for entry in new):
             self.quarantined = frozenset(entry.id for entry in self.by_id.values() if entry.quarantined)
+
+    def current(self, id: str) -> str | None:
+        """Return an entry's id, or that of the newest entry which stands for it now; None if nothing is left of it.
+
+        Follows from the entries alone, so that a bank that was opened again, or restored, gives the same.
+        """
+        if id in self.by_id:
+            return id
+        found = self._successors.get(id, ())
+        return max(found, key=lambda id: (self.by_id[id].created_at, id), default=None)
 
     def rewritten(self, changes: Mapping[str, Mapping[str, Any]]) -> list[Experience]:
         """Return copies of entries with ``changes`` applied, which are new field values by id."""

@@ -18,6 +18,9 @@ READABLE_VERSIONS = (1, 2)
 ASKED_WEIGHT = 0.5
 """Default weight of an episode that read an entry only through an answer, relative to one that it guided."""
 
+MAX_ANCESTORS = 32
+"""Episodes that read the same entry are distilled one after the other, and each may replace it: a few in a step."""
+
 _NAMESPACE = uuid.UUID("8b1d6a52-5f0e-4a53-9a55-0d6f3f6f6c11")
 
 
@@ -44,6 +47,9 @@ def canonical_id(id: str) -> str:
 
 Id = Annotated[str, AfterValidator(canonical_id)]
 Ids = Annotated[tuple[str, ...], AfterValidator(lambda ids: tuple(map(canonical_id, ids)))]
+Ancestors = Annotated[
+    tuple[str, ...], AfterValidator(lambda ids: tuple(dict.fromkeys(map(canonical_id, ids)))[:MAX_ANCESTORS])
+]
 Whole = Annotated[int, Field(gt=-(2**62), lt=2**62)]
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 """A table of a snapshot holds integers below 2**63: what is counted later must fit, too."""
@@ -128,6 +134,10 @@ class Experience(_Record):
     source_success: bool | None = None
     parents: Ids = ()
     """Entries that this one replaced (update, merge)."""
+    ancestors: Ancestors = ()
+    """Entries that this one stands for, newest first: the one that it replaced, the one before that, and so on, up to
+    ``MAX_ANCESTORS``; none before several were replaced at once, since who read one of those has not read the others.
+    An episode that waits with one of them finds this entry, also in a bank that was opened again."""
     usage: tuple[TaskUsage, ...] = ()
     """Outcomes of the episodes that read the entry, one item per task of theirs, sorted by task."""
     retrievals: Count = 0

@@ -75,6 +75,28 @@ async def test_a_flush_before_a_snapshot_notices_it(
     await bank.close()
 
 
+async def test_a_server_that_is_emptied_while_the_lease_is_renewed_belongs_to_nobody_else(
+    double: QdrantDouble, config: BankConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the write of the lease and reading it back."""
+    bank = await filled(config)
+    before = bank.entries()
+    write = Lease._write
+
+    async def then_emptied(lease: Lease, owner: str) -> str:
+        monkeypatch.setattr(Lease, "_write", write)
+        mark = await write(lease, owner)
+        double.empty()
+        return mark
+
+    monkeypatch.setattr(Lease, "_write", then_emptied)
+    with pytest.raises(StoreVanished, match=r"its lease is no longer on the server"):
+        await bank._ledger.store._lease.confirm()
+    await bank.apply([Add(title="key", content="take it")], call_id="2", **CALL)
+    assert bank.entries()[:2] == before and await bank.verify() == [] and bank.statistics()["rebuilds"] == 1
+    await bank.close()
+
+
 async def test_closing_leaves_the_bank_on_the_server(double: QdrantDouble, config: BankConfig) -> None:
     bank = await filled(config)
     await bank.flush()

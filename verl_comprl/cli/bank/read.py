@@ -29,6 +29,9 @@ from verl_comprl.experience.transfer.query_language import (
 from verl_comprl.experience.transfer.snapshot import read_snapshot, write_snapshot
 from verl_comprl.nearest import did_you_mean
 
+_OWN_LINES = ("title", "content", "parents", "ancestors")
+"""Fields that `show` prints in another form, or not at all."""
+
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 ReadCommand = Callable[[BankSource, argparse.Namespace], Coroutine[Any, Any, int]]
 
@@ -113,7 +116,7 @@ async def _show(source: BankSource, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**entry_fields(entry), "children": children}))
         return 0
-    fields = {name: value for name, value in entry_fields(entry).items() if name not in ("title", "content", "parents")}
+    fields = {name: value for name, value in entry_fields(entry).items() if name not in _OWN_LINES}
     fields |= {name: format_time(fields[name]) for name in ("created_at", "last_retrieved_at")}
     fields |= {name: ", ".join(fields[name]) for name in ("tasks", "environments")}
     fields["usage"] = "; ".join(_usage(usage) for usage in entry.usage)

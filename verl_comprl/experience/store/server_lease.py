@@ -17,7 +17,7 @@ from typing import Any
 
 from qdrant_client import models
 
-from verl_comprl.experience.store.errors import StoreError
+from verl_comprl.experience.store.errors import StoreError, StoreVanished
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 
 logger = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class Lease:
         """Record that the writer is alive, whenever that was done last.
 
         Raises:
+            StoreVanished: If the lease is no longer on the server.
             StoreError: If another process has become the writer; nothing can be written any more then.
         """
         async with self._changing:
@@ -112,7 +113,9 @@ class Lease:
         for _ in range(2):  # the first may only learn the turn of a renewal that got no answer, and change nothing
             now = _clocks()
             mark = await self._write(self._id)
-            writer = await self._read() or {}
+            writer = await self._read()
+            if writer is None:  # taken by nobody: the server has lost it since, which `regain` mends
+                raise StoreVanished(f"{self._client.name}: its lease is no longer on the server")
             if writer.get("owner") != self._id:
                 self._lost = (
                     f"{self._client.name}: this process is no longer its writer, {_described(writer)} is; "

@@ -4,10 +4,9 @@ Owns the meaning of the operations, as a pure function. The plan is carried out 
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import Any
 
 from verl_comprl.experience.schema import (
@@ -97,7 +96,7 @@ def plan_changes(
     provenance: Mapping[str, Any],
     capacity: int,
     duplicates: Collection[int] = (),
-    replaced_by: Mapping[str, str] = MappingProxyType({}),
+    current: Callable[[str], str | None],
 ) -> Changes:
     """Return the changes that ``operations`` make to ``entries``.
 
@@ -118,7 +117,8 @@ def plan_changes(
         provenance: Further fields of new entries; ``created_at`` is that of the first.
         capacity: Maximum number of entries; quarantined ones are evicted first, then the oldest.
         duplicates: Positions of operations to reject as duplicates.
-        replaced_by: Id of the entry that replaced another, by the other's id.
+        current: Gives what an entry is or has become, None if nothing is left of it
+            (:meth:`~verl_comprl.experience.entries.EntryTable.current`).
     """
     new: dict[str, Experience] = {}
     removed: dict[str, None] = {}
@@ -134,7 +134,7 @@ def plan_changes(
             rejections["bad_index"] += 1
             continue
         named = tuple(listed[index - 1] for index in indices)
-        parents = descendants(named, entries, replaced_by) if isinstance(operation, Update) else named
+        parents = descendants(named, current) if isinstance(operation, Update) else named
         votes_only = isinstance(operation, Upvote | Downvote)  # on the text that the episode read
         if (taken.intersection(named) and not votes_only) or any(parent not in entries for parent in parents):
             rejections["vanished"] += 1
@@ -195,19 +195,9 @@ def _first_to_go(
     return list(islice(chain(quarantined, others), count))
 
 
-def descendants(
-    ids: Sequence[str], entries: Mapping[str, Experience], replaced_by: Mapping[str, str]
-) -> tuple[str, ...]:
+def descendants(ids: Iterable[str], current: Callable[[str], str | None]) -> tuple[str, ...]:
     """Return the entries that ``ids`` are or have become, without those of which nothing is left."""
-    found: dict[str, None] = {}
-    for id in ids:
-        seen = set()
-        while id not in entries and id in replaced_by and id not in seen:  # imported lineage may have cycles
-            seen.add(id)
-            id = replaced_by[id]
-        if id in entries:
-            found[id] = None
-    return tuple(found)
+    return tuple(dict.fromkeys(filter(None, map(current, ids))))
 
 
 def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], fields: Mapping[str, Any]) -> Experience:
@@ -219,5 +209,6 @@ def _entry(operation: Add | Update | Merge, parents: Sequence[Experience], field
         title=operation.title,
         content=operation.content,
         parents=tuple(parent.id for parent in parents),
+        ancestors=(parents[0].id, *parents[0].ancestors) if len(parents) == 1 else (),
         **{**fields, **names},
     )
