@@ -125,6 +125,27 @@ def test_a_sync_that_failed_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPa
         # Nobody calls finalize: the sync has failed after this.
 
 
+async def test_a_sender_that_fails_produces_what_is_left() -> None:
+    """The trainer's other ranks would wait for it in the collective that produces the next weight."""
+    from verl_comprl.platform.gloo_engine import GlooCheckpointEngine
+
+    class Gone:
+        def broadcast(self, *_: Any) -> None:
+            raise ConnectionError("a server is gone")
+
+    engine, produced = GlooCheckpointEngine(BUCKET, is_master=True), list[str]()
+    engine._group = Gone()
+
+    def produce() -> Any:
+        for name, weight in weights(1).items():
+            produced.append(name)
+            yield name, weight
+
+    with pytest.raises(ConnectionError, match="a server is gone"):
+        await engine.send_weights(produce())
+    assert produced == list(weights(1))
+
+
 def test_the_header_of_a_bucket_is_data_and_nothing_else() -> None:
     from verl.checkpoint_engine.base import TensorMeta
 

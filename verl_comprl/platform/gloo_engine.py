@@ -12,6 +12,7 @@ One rank of the trainer broadcasts to all ranks of the servers, bucket by bucket
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -25,9 +26,9 @@ from verl.checkpoint_engine.base import (
     merge_weight_chunks,
     split_weight_chunks,
 )
-from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_comprl.names import GLOO_ENGINE
+from verl_comprl.platform.weight_transfers import exhaust
 
 Address = tuple[str, int]
 
@@ -95,9 +96,16 @@ class GlooCheckpointEngine(CheckpointEngine):
         Every rank of the trainer must exhaust them, also those that send nothing: producing a weight is a collective.
         """
         if self._group is None:
-            async for _ in ensure_async_iterator(weights):
-                pass
+            await exhaust(weights)
             return
+        try:
+            await self._send_all(weights)
+        except Exception:
+            with suppress(Exception):  # the first one counts
+                await exhaust(weights)
+            raise
+
+    async def _send_all(self, weights: Any) -> None:
         bucket, metas, filled = torch.empty(self._bucket_size, dtype=torch.uint8), [], 0
         async for meta, chunk in split_weight_chunks(weights, self._bucket_size):
             if filled + meta.chunk_size > self._bucket_size:

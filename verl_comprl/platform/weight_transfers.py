@@ -1,9 +1,17 @@
-"""Limits of verl's transfers of weights from an engine's process to a server on the same device."""
+"""Limits of verl's transfers of weights from an engine's process to a server on the same device, and their failures."""
+
+import os
+from contextlib import suppress
+from typing import Any
 
 import zmq
+from verl.workers.rollout.utils import ensure_async_iterator
 
 TRANSFER_SECONDS = 300
 """Limit of handing one bucket of weights to the server, and of asking whether it is there."""
+
+RELEASE_SECONDS = 5
+"""Limit of looking for a server that is left in a transfer; one that is there connects every tenth of a second."""
 
 
 def limit_transfers(seconds: float) -> None:
@@ -14,3 +22,43 @@ def limit_transfers(seconds: float) -> None:
     context = zmq.Context.instance()  # of verl's sender, in this process; these are defaults of new sockets
     for option in (zmq.SNDTIMEO, zmq.RCVTIMEO):
         context.setsockopt(option, int(seconds * 1000))
+
+
+async def exhaust(weights: Any) -> None:
+    """Produce the weights that are left, without sending them.
+
+    Producing one is a collective of all training ranks. The others would wait for this one, and take its first weight
+    of the next transfer for the one that they wait for.
+    """
+    async for _ in ensure_async_iterator(weights):
+        pass
+
+
+def release_receiver(handle: str, seconds: float = RELEASE_SECONDS) -> bool:
+    """Let the server give up a transfer whose sender has failed; its order then ends with an error.
+
+    verl's receiver waits without limit, and takes the first message of the next sender for a part of the old transfer.
+
+    Args:
+        handle: Address of the transfer.
+        seconds: How long to look for it.
+
+    Returns:
+        Whether there was one.
+    """
+    file = handle.removeprefix("ipc://")
+    with suppress(OSError):
+        os.remove(file)
+    socket = zmq.Context.instance().socket(zmq.REQ)
+    try:
+        socket.setsockopt(zmq.SNDTIMEO, int(seconds * 1000))
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.bind(handle)
+        socket.send_pyobj({})  # neither a buffer nor a bucket
+        return True
+    except zmq.Again:
+        return False
+    finally:
+        socket.close()
+        with suppress(OSError):
+            os.remove(file)

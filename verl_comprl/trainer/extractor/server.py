@@ -6,19 +6,20 @@ two models in one job would use the same names. The extractor's replicas have a 
 
 import asyncio
 import os
+from collections.abc import Awaitable, Generator
+from contextlib import suppress
 from typing import Any
 
 import ray
 from verl.single_controller.ray import RayWorkerGroup
 from verl.workers.rollout.replica import RolloutMode
-from verl.workers.rollout.utils import ensure_async_iterator
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
-from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
+from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, exhaust, limit_transfers, release_receiver
 
 # A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
 # ranks only, so both models would use the same.
@@ -26,6 +27,9 @@ from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transf
 
 class ExtractorServerAdapter(ServerAdapter):
     """Trainer side of the weight sync: addresses the replica of the extractor that this worker belongs to."""
+
+    _failed = False
+    """Whether the last transfer was begun and has not succeeded."""
 
     def __init__(self, *args, **kwargs) -> None:
         """Take verl's arguments; shift the replica rank, and the name of the socket that contains it."""
@@ -39,17 +43,36 @@ class ExtractorServerAdapter(ServerAdapter):
         self.zmq_handle = f"ipc:///tmp/rl-colocate-zmq-{job}-replica-{self.replica_rank}-rank-{local_rank}.sock"
 
     async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
-        """Send the weights to the server of this worker, unless it has died."""
-        if not await self._server_has_died():
+        """Send the weights to the server of this worker, unless it has died.
+
+        A transfer that fails leaves neither the other workers nor the server waiting, so that it can be tried again.
+        """
+        try:
+            if await self._server_has_died():
+                await exhaust(weights)
+                return
+            if self._failed:  # the server may have been stopped when it was to be released
+                await asyncio.to_thread(release_receiver, self.zmq_handle)
+            self._failed = True
             await super().update_weights(weights, *args, **kwargs)
-            return
-        async for _ in ensure_async_iterator(weights):  # producing a weight is a collective of all workers
-            pass
+            self._failed = False
+        except Exception:
+            with suppress(Exception):  # the first one counts
+                await exhaust(weights)
+            if self._failed:
+                await asyncio.to_thread(release_receiver, self.zmq_handle)
+            raise
 
     async def resume(self, tags: list[str]) -> None:
         """Let the server take its memory back, unless it has died."""
         if not await self._server_has_died():
-            await super().resume(tags)
+            await _within(TRANSFER_SECONDS, super().resume(tags), "a server of the extractor to take its memory back")
+
+    async def _execute_method(self, method: str, non_block: bool = False, **options: Any) -> Any:
+        """Give the server an order; verl waits for the answer, be it here or later, without limit."""
+        answer = await super()._execute_method(method, non_block=True, **options)
+        limited = None if answer is None else _Limited(answer, f"a server of the extractor to end {method}")
+        return limited if non_block or limited is None else await limited
 
     async def _server_has_died(self) -> bool:
         """Return whether the replica's first node, which has the engine, or this worker's has died.
@@ -62,17 +85,36 @@ class ExtractorServerAdapter(ServerAdapter):
             name = f"{self._get_server_name_prefix()}server_{self.replica_rank}_{node}"
             try:
                 server: Any = ray.get_actor(name)
-                async with asyncio.timeout(TRANSFER_SECONDS):
-                    await server.__ray_call__.remote(raise_if_dead)
+                answer = server.__ray_call__.remote(raise_if_dead)
+                await _within(TRANSFER_SECONDS, answer, "a server of the extractor to say that it is there")
             except ValueError:  # Ray knows no actor of that name any more
                 return True
-            except TimeoutError as error:
-                raise WaitTimeout("a server of the extractor to say that it is there", TRANSFER_SECONDS) from error
             except Exception as error:
                 if not is_dead(error):
                     raise
                 return True
         return False
+
+
+class _Limited:
+    """An answer that is waited for with a limit, which begins when it is waited for."""
+
+    def __init__(self, answer: Any, what: str) -> None:
+        self._answer, self._what = answer, what
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return _within(TRANSFER_SECONDS, self._answer, self._what).__await__()
+
+
+async def _within(seconds: float, answer: Awaitable[Any], what: str) -> Any:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await answer
+    except TimeoutError as error:
+        if not limit.expired():  # the server's own
+            raise
+        raise WaitTimeout(what, seconds) from error
 
 
 class ExtractorReplica(vLLMReplica):
