@@ -67,13 +67,15 @@ def launchers_variables(environment: dict[str, str]) -> set[str]:
 
 
 def test_two_processes_share_a_cluster_and_leave_nothing(make_cluster, report: Path) -> None:
-    cluster = make_cluster("0", COMPRL_RAY_START="--num-gpus 3 --num-cpus 5", RAY_ADDRESS="10.0.0.9:1")
+    cluster = make_cluster(
+        "0", COMPRL_RAY_START="--num-gpus 3 --num-cpus 5 --resources '{\"big\": 1}'", RAY_ADDRESS="10.0.0.9:1"
+    )
     for node in (1, 0):
         cluster.start(node)
     assert cluster.launcher_codes(FORM_SECONDS) == [0, 0], cluster.text()
     assert not cluster.left_after(10)
     seen = json.loads(report.read_text())
-    assert (seen["resources"]["GPU"], seen["resources"]["CPU"]) == (6, 10)
+    assert [seen["resources"][name] for name in ("GPU", "CPU", "big")] == [6, 10, 2]
     for environment in (seen["driver"], *(node["environment"] for node in seen["nodes"])):
         assert not launchers_variables(environment)
         assert environment["RAY_AUTH_MODE"] == "token" and len(environment["RAY_AUTH_TOKEN"]) == 64

@@ -1,5 +1,6 @@
 """One node's processes, without Ray."""
 
+import json
 import os
 import signal
 import subprocess
@@ -44,6 +45,32 @@ def test_a_child_that_does_not_end_is_killed_with_its_own_children(node: Node, m
     assert process.returncode == -signal.SIGKILL
     _, alive = psutil.wait_procs(children, timeout=10)
     assert children and not alive
+
+
+@pytest.mark.parametrize(
+    "given", ["--resources '{\"big\": 2}' --num-cpus 4", "--num-cpus 4 --resources='{\"big\": 2}'"]
+)
+def test_resources_of_the_user_join_the_nodes_own(node: Node, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """Of several ``--resources`` Ray takes the last ones only, and nodes are counted by theirs."""
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(node, "start", lambda *command, **_: commands.append(command))
+    node.environment["COMPRL_RAY_START"] = given
+    node.start_ray("--head")
+    (command,) = commands
+    assert command.count("--resources") == 1
+    assert json.loads(command[command.index("--resources") + 1]) == {"big": 2, f"comprl_node_{node.rank}": 1}
+    assert command[-2:] == ("--num-cpus", "4")
+
+
+@pytest.mark.parametrize("given", ["--resources big=1", "--resources [1]"])
+def test_resources_that_ray_cannot_read_are_refused_by_name(
+    node: Node, capfd: pytest.CaptureFixture[str], given: str
+) -> None:
+    node.environment["COMPRL_RAY_START"] = given
+    with pytest.raises(SystemExit):
+        node.start_ray("--head")
+    said = capfd.readouterr().err
+    assert "COMPRL_RAY_START" in said and repr(given.split()[1]) in said
 
 
 def test_ray_prints_into_a_file_whose_end_a_message_can_show(node: Node, capfd: pytest.CaptureFixture[str]) -> None:

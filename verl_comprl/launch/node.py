@@ -1,5 +1,6 @@
 """This node's processes: its ``ray start``, and on the first node the training."""
 
+import argparse
 import json
 import shlex
 import shutil
@@ -54,8 +55,8 @@ class Node:
     def start_ray(self, *options: str) -> Process:
         """Start Ray's part of this node; ``COMPRL_RAY_START`` has further options of ``ray start``."""
         own = ("--node-ip-address", self.ip, "--temp-dir", str(self.folder / "ray"), "--disable-usage-stats", "--block")
-        mark = ("--resources", json.dumps({f"comprl_node_{self.rank}": 1}))
-        given = shlex.split(self.environment.get("COMPRL_RAY_START", ""))
+        resources, given = _read_options(self.environment.get("COMPRL_RAY_START", ""))
+        mark = ("--resources", json.dumps(resources | {f"comprl_node_{self.rank}": 1}))
         command = ("-m", "ray.scripts.scripts", "start", *options, *own, *mark, *_NO_FIXED_PORTS, *given)
         with self._ray_output.open("ab") as output:  # how to use a cluster that is gone when the run ends
             return self.start(*command, output=output)
@@ -103,3 +104,23 @@ def gloo_interface(ip: str) -> str:
             return ""
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, addresses in interfaces if any(each.address == ip for each in addresses)), "")
+
+
+def _read_options(given: str) -> tuple[dict[str, float], list[str]]:
+    """Split options of ``ray start`` into resources, of which it takes only those that come last, and the others."""
+    parser = argparse.ArgumentParser(
+        prog="COMPRL_RAY_START", usage="options of `ray start`", add_help=False, allow_abbrev=False
+    )
+    parser.add_argument("--resources", type=_resources, default={}, metavar="JSON")
+    found, others = parser.parse_known_args(shlex.split(given))
+    return found.resources, others
+
+
+def _resources(text: str) -> dict[str, float]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object, such as {{"big": 1}}')
+    return found
