@@ -4,7 +4,6 @@ Owns the order of work and the journal from which an interrupted distillation re
 """
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from verl_comprl.experience import DistillationRequest, ExperienceBank
 from verl_comprl.extractor.calls import ExtractorCalls
 from verl_comprl.extractor.distillation import apply_answer, listed_ids, nearest_entries, outcome_of
-from verl_comprl.record.lines import decode
+from verl_comprl.record.lines import append_lines, decode, encode
 from verl_comprl.record.redaction import redactor
 
 _UNREADABLE = "unreadable"
@@ -100,5 +99,4 @@ class OfflineDistillation:
 
     def _note(self, episode: DistillationRequest, became: str) -> None:
         # After the bank's write: an episode that is noted but not written would be lost.
-        with self._journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"id": episode.id, "became": became}) + "\n")
+        append_lines(self._journal, encode({"id": episode.id, "became": became}) + b"\n")
