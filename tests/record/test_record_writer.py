@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/experience)
 
+from verl_comprl.record import writer as writer_module
 from verl_comprl.record.lines import decode
 from verl_comprl.record.writer import MOST_WAITING, RecordWriter
 
@@ -98,6 +99,27 @@ def test_what_is_not_written_in_time_or_comes_too_late_is_counted(
         there.set()
     (message,) = [record.getMessage() for record in ours(caplog)]
     assert "closed" in message
+
+
+def test_a_checkpoint_waits_for_what_is_being_written_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, there = RecordWriter(tmp_path), threading.Event()
+
+    def slow() -> list[dict[str, Any]]:
+        assert there.wait(60)
+        return [{"n": 1}]
+
+    writer.write(1, slow, 1)
+    monkeypatch.setattr(writer_module, "SETTLE_SECONDS", 0.01)
+    writer.settle()
+    assert writer.files.steps() == [] and writer.lost == 0
+    monkeypatch.setattr(writer_module, "SETTLE_SECONDS", 60)
+    threading.Timer(0.2, there.set).start()
+    writer.settle()
+    assert list(decode(writer.files.read(1))) == [{"n": 1}]
+    writer.write(2, [{}], 1)  # nothing is closed
+    assert writer.lost == 0 and set(written(writer)) == {1, 2}
 
 
 def test_a_process_ends_though_a_write_hangs(tmp_path: Path) -> None:

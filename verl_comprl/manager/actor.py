@@ -3,6 +3,7 @@
 The logic is in ``manager.manager``; this adds what depends on Ray and verl.
 """
 
+import asyncio
 import json
 import logging
 import time
@@ -135,6 +136,11 @@ class _ManagerActor(BankInspection, ExperienceManager):
     async def take_warnings(self) -> list[str]:
         """Return what was logged as a warning or worse since the last call, with tracebacks."""
         return self._warnings.take()
+
+    async def save(self, folder: str) -> None:
+        """Write the state into ``folder``, and the records of the calls that it has."""
+        await super().save(folder)
+        await asyncio.to_thread(self._call_log.settle)
 
     async def restore(self, folder: str) -> None:
         """Replace the state with what ``save`` wrote."""

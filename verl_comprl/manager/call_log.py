@@ -114,6 +114,11 @@ class CallLog:
         if self.writer and events:
             self.writer.write(step, [{"step": step} | event for event in events], len(events))
 
+    def settle(self) -> None:
+        """Wait for what is being written; see :meth:`~verl_comprl.record.writer.RecordWriter.settle`."""
+        if self.writer:
+            self.writer.settle()
+
     def close(self, step: int) -> None:
         """Write the rest and wait for it."""
         self.flush(step)

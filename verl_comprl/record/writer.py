@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 16
 """Writes that may wait for a slow disk; further ones are lost, or their records would fill the memory."""
 
+SETTLE_SECONDS = 30.0
+"""How long a checkpoint waits for its records."""
+
 Records = Iterable[Mapping[str, Any]]
 
 
@@ -62,6 +65,13 @@ class RecordWriter:
         written: Future[None] = Future()
         self._waiting.append((written, count))
         self._orders.put((written, partial(self._write, step, records, count)))
+
+    def settle(self) -> None:
+        """Wait for what is being written, so that a checkpoint has no episode or call that is on no record.
+
+        Not for ever: where the disk is that slow, a run that is killed next loses these records, and no training.
+        """
+        wait([written for written, _ in self._waiting], SETTLE_SECONDS)
 
     def close(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for what is being written; nothing can be written afterwards."""

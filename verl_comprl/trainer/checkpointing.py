@@ -149,11 +149,15 @@ class CheckpointingTrainer(EngineSharing):
             if not self._is_last_save:
                 raise EpisodesMissing(missing)
             print(f"the checkpoint of step {step} is written nevertheless: {missing}", flush=True)
+        self._settle_records()
         keep = 1 if settings.get("remove_previous_ckpt_in_save") else settings.get("max_actor_ckpt_to_keep")
         saved = folders.finish(step, (MODEL, "data.pt", *self.experience_runtime.checkpoint_parts), keep)
         self._saved_step = step
         self.experience_runtime.note_checkpoint(saved)
         callback.on_save(trainer=self, global_step=step, checkpoint_dir=str(saved), async_save=False)
+
+    def _settle_records(self) -> None:
+        """Wait for the records of episodes that the checkpoint has as trained."""
 
     def _load_checkpoint(self) -> None:
         """Load verl's part of the checkpoint that was chosen; verl would take the one that its marker names."""

@@ -171,6 +171,9 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
 
     # ---- one actor step ----
 
+    def _settle_records(self) -> None:
+        self._episodes.settle()
+
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Train the actor, then collect the step's outcomes and start a merge if one is due.
 

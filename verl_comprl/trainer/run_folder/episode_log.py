@@ -89,6 +89,11 @@ class EpisodeLog:
         lost = self._missing + (self.writer.lost if self.writer else 0)
         return {"comprl/record/episodes_lost": float(lost)}
 
+    def settle(self) -> None:
+        """Wait for what is being written; see :meth:`~verl_comprl.record.writer.RecordWriter.settle`."""
+        if self.writer:
+            self.writer.settle()
+
     def close(self, step: int) -> None:
         """Wait for what is being written; ``step`` is one that a stop has ended after some of its updates, if any."""
         if self._trained:
