@@ -70,7 +70,11 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.comprl = ComprlConfig(bank=BankConfig(path="-"), queue=QueueConfig(folder="-"))
     trainer.progress, trainer._failures = MagicMock(), MagicMock()
     trainer._episodes = SimpleNamespace(
-        take=events.record, leave=lambda step: None, metrics=dict, close=lambda step: None
+        take=events.record,
+        leave=lambda step: None,
+        metrics=dict,
+        close=lambda step: None,
+        settle=lambda: events.append("settle records"),
     )
     trainer._under_way = SimpleNamespace(metrics=lambda trainer: {})
     trainer.end_episodes, trainer.kill_episodes = lambda free_memory=False: events.append("end_episodes"), dict
@@ -129,9 +133,9 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),
         *(*held, "hold_updates", "collect 2", "record 2", "take_turn"),
-        *("hold_updates", "save verl's", "save 2", "name", "note", "resume_updates", "publish 2"),
+        *("hold_updates", "save verl's", "save 2", "settle records", "name", "note", "resume_updates", "publish 2"),
         *(*held, "hold_updates", "collect 3", "record 3", "take_turn"),
-        *("hold_updates", "save verl's", "save 3", "name", "note", "resume_updates", "publish 3"),
+        *("hold_updates", "save verl's", "save 3", "settle records", "name", "note", "resume_updates", "publish 3"),
         *("settle_reports", "end_episodes", "finish", "stop 3600.0"),
     ]
     assert [metrics["comprl/closed"] for metrics in logged] == [1.0, 2.0, 3.0]
@@ -268,18 +272,23 @@ def test_a_stop_counts_though_no_step_begins_after_it(
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_a_run_that_was_stopped_in_its_last_evaluation_makes_it_when_it_is_resumed(
-    tmp_path: Path, measured: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("step", "saved", "due"), [(STEPS, STEPS, True), (2, 2, True), (1, 1, False), (2, -1, False)])
+def test_a_run_that_was_ended_in_an_evaluation_makes_it_when_it_is_resumed(
+    tmp_path: Path, step: int, saved: int, due: bool, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not one that continues the checkpoint of another run, or a step after which none is due."""
     events = Events()
     with_stubs(events, monkeypatch)
     trainer = trainer_of(cast(Any, ComplementarySync), events, 1, [])
     evaluating(trainer, monkeypatch)
-    trainer.config.trainer.default_local_dir, trainer.global_steps = str(tmp_path), STEPS
-    steps = [STEPS - 1, *([STEPS] if measured else [])]
+    trainer.config.trainer.test_freq = 2
+    trainer.config.trainer.default_local_dir, trainer.global_steps, trainer._saved_step = str(tmp_path), step, saved
+    steps = [step - 1, *([step] if measured else [])]
     (tmp_path / "evaluations.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in steps))
     trainer.fit(MagicMock())
-    assert ("evaluate" in events) != measured and "train" not in events
+    assert events.count("train") == STEPS - step
+    later = [number for number in range(step + 1, STEPS + 1) if number in (2, STEPS)]
+    assert events.count("evaluate") == (due and not measured) + len(later)
 
 
 def test_a_run_has_as_many_steps_as_it_is_to_have_whatever_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:

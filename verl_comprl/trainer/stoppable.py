@@ -58,7 +58,7 @@ class StoppableTrainer(CheckpointingTrainer):
         with open_dict(settings):
             # verl ends at the first of both, and then without the checkpoint and the evaluation of a last step.
             settings.total_epochs = max(settings.total_epochs, self.total_training_steps)
-            if self._lacks_last_evaluation():
+            if self._lacks_evaluation():
                 settings.val_before_train = True
         try:
             super().fit(agent_loop_manager)
@@ -71,11 +71,16 @@ class StoppableTrainer(CheckpointingTrainer):
         if not settings.val_only:
             self.stop_between_steps()
 
-    def _lacks_last_evaluation(self) -> bool:
-        """Whether the run was stopped in the evaluation after its last step, which begins with no step any more."""
-        if self.config.trainer.test_freq <= 0 or self.global_steps < self.total_training_steps:
+    def _lacks_evaluation(self) -> bool:
+        """Whether the run was ended in the evaluation after the step from which it continues.
+
+        A checkpoint is complete before its step is evaluated, and the next step is another one.
+        """
+        step, every = self.global_steps, self.config.trainer.test_freq
+        continues = self._saved_step == step > 0 and step % max(1, every) == 0
+        if every <= 0 or not (continues or step >= self.total_training_steps):
             return False
-        return all(measured["step"] != self.global_steps for measured in RunRecord(self._folder).evaluations())
+        return all(measured["step"] != step for measured in RunRecord(self._folder).evaluations())
 
     def stop_between_steps(self) -> None:
         """Leave if asked to; to be called when a step begins, or after the last one, where one would begin.
