@@ -11,6 +11,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from verl_comprl.extractor.calls import Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.manager.server_calls import bounded
+from verl_comprl.platform import pauses
+from verl_comprl.platform.pauses import PausableClock
 from verl_comprl.platform.under_way import under_way
 
 
@@ -77,5 +79,21 @@ async def test_a_generation_that_hangs_is_given_up() -> None:
         return Generation([1], [-0.5], 0)
 
     assert (await bounded(generate, 0.05)(Prompt([], []))).token_ids == [1]
+    with pytest.raises(TimeoutError):
+        await bounded(generate, 0.05)(Prompt([], [1]))
+
+
+async def test_a_pause_of_the_actors_servers_which_may_be_asked_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = PausableClock()
+    monkeypatch.setattr(pauses, "_clock", clock)
+
+    async def generate(_: Prompt) -> Generation:
+        await asyncio.sleep(0.3)
+        return Generation([1], [0.0], 0)
+
+    clock.pause(True)
+    assert (await bounded(generate, 0.05)(Prompt([], [1]))).token_ids == [1]
+    clock.pause(False)
+    await asyncio.sleep(0)  # for the clock, which was told from another thread, as far as it knows
     with pytest.raises(TimeoutError):
         await bounded(generate, 0.05)(Prompt([], [1]))

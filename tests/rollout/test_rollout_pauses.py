@@ -136,7 +136,13 @@ async def test_a_critic_outlasts_its_limit_where_the_servers_pause(
 
 def test_the_trainer_stops_the_clocks_of_all_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Any] = []
-    monkeypatch.setattr(pauses, "_clock", SimpleNamespace(pause=lambda paused: events.append(f"clock {paused}")))
+    numbers: list[int] = []
+
+    def told(paused: bool, number: int) -> None:
+        events.append(f"clock {paused}")
+        numbers.append(number)
+
+    monkeypatch.setattr(pauses, "_clock", SimpleNamespace(told=told))
 
     def worker() -> Any:
         call = SimpleNamespace(remote=lambda function, *arguments: function(None, *arguments))
@@ -159,4 +165,15 @@ def test_the_trainer_stops_the_clocks_of_all_its_workers(monkeypatch: pytest.Mon
         *("abort_replicas", "sleep_replicas", "update_weights", "resume_generation_replicas"),
         *(["clock False"] * 3),
     ]
+    assert len(set(numbers)) == 2 and numbers == sorted(numbers)
     pause_episodes([], True)
+
+
+async def test_a_pause_that_arrives_after_its_end_has_no_effect() -> None:
+    clock = PausableClock()
+    clock.told(False, 2)
+    clock.told(True, 1)
+    async with asyncio.timeout(60):
+        with pytest.raises(TimeoutError):
+            async with clock.timeout(0.01):
+                await asyncio.Event().wait()

@@ -1,12 +1,12 @@
 """Bounds generations of the extractor in time, and tells what concerns its server from a request that failed."""
 
-import asyncio
 from typing import Any
 
 from verl_comprl.experience.busy import BUSY
 from verl_comprl.extractor.calls import Generate, Generation, Prompt
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.platform.deaths import ACTOR_DIED
+from verl_comprl.platform.pauses import episode_clock
 from verl_comprl.platform.under_way import doing
 
 
@@ -20,7 +20,7 @@ def bounded(generate: Generate, seconds: float) -> Generate:
     async def generate_within(prompt: Prompt) -> Generation:
         try:
             with doing("generation of the extractor"):
-                async with asyncio.timeout(seconds):
+                async with episode_clock().timeout(seconds):  # the actor's servers, which may be asked, pause
                     return await generate(prompt)
         except Exception as error:
             if is_dead(error):

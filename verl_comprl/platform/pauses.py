@@ -5,6 +5,7 @@ their questions where the actor is the extractor.
 """
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ class PausableClock:
         self._limits: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
         """Limits by the seconds that are left of them; those of a limit that runs are as of the last pause."""
         self._paused = False
+        self._latest = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
@@ -26,6 +28,15 @@ class PausableClock:
         limit = asyncio.timeout(None if self._paused else seconds)
         self._limits[limit] = seconds
         return limit
+
+    def told(self, paused: bool, number: int) -> None:
+        """Do what the latest message of the run's driver says: Ray may bring them in another order.
+
+        A pause that overtook its end would have none.
+        """
+        if number > self._latest:
+            self._latest = number
+            self.pause(paused)
 
     def pause(self, paused: bool) -> None:
         """Stop the clock, or let it continue; from any thread."""
@@ -53,6 +64,8 @@ class PausableClock:
 
 
 _clock = PausableClock()
+_numbers = itertools.count(1)
+"""Of the messages from this process."""
 
 
 def episode_clock() -> PausableClock:
@@ -67,9 +80,10 @@ def pause_episodes(processes: Sequence[Any], paused: bool) -> None:
         processes: Their Ray actors.
         paused: Whether the servers pause.
     """
+    number = next(_numbers)
     for process in processes:
-        process.__ray_call__.remote(_pause, paused)
+        process.__ray_call__.remote(_pause, paused, number)
 
 
-def _pause(_: Any, paused: bool) -> None:
-    _clock.pause(paused)
+def _pause(_: Any, paused: bool, number: int) -> None:
+    _clock.told(paused, number)
