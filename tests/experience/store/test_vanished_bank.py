@@ -90,8 +90,9 @@ async def test_a_server_that_is_emptied_while_the_lease_is_renewed_belongs_to_no
         return mark
 
     monkeypatch.setattr(Lease, "_write", then_emptied)
+    store: Any = bank._ledger.store
     with pytest.raises(StoreVanished, match=r"its lease is no longer on the server"):
-        await bank._ledger.store._lease.confirm()
+        await store._lease.confirm()
     await bank.apply([Add(title="key", content="take it")], call_id="2", **CALL)
     assert bank.entries()[:2] == before and await bank.verify() == [] and bank.statistics()["rebuilds"] == 1
     await bank.close()

@@ -144,7 +144,7 @@ async def test_a_server_that_stood_still_takes_the_next_transfer_when_it_goes_on
     """And the other workers, for which producing a weight is a collective, have not waited for this one."""
     await adapter.update_weights(weights(1, []), global_steps=1)
     produced: list[str] = []
-    stop = partial(os.kill, server.process.pid, signal.SIGSTOP)
+    stop = partial(os.kill, server.process.pid or 0, signal.SIGSTOP)
     with pytest.raises(zmq.Again):
         await adapter.update_weights(weights(2, produced, stop), global_steps=2)
     assert produced == NAMES
