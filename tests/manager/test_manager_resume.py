@@ -27,10 +27,12 @@ SETTINGS: dict[str, Any] = {
 
 
 def recorded(prompt: str) -> str:
-    """Answer the same prompt in the same way: sometimes with a lesson, sometimes with what cannot be parsed."""
+    """Answer the same prompt in the same way: with a lesson, that of an entry in other words, or what is no answer."""
     number = crc32(prompt.encode())
     if number % 5 == 0:
         return "unreadable"
+    if number % 5 == 1 and "\n1. " in prompt:
+        return answered({"operation": "update", "ids": [1], "title": f"again {number % 97}", "content": str(number)})
     return answered({"operation": "add", "title": f"lesson {number % 97}", "content": f"about the number {number}"})
 
 
@@ -122,3 +124,4 @@ async def test_a_resumed_run_has_the_same_entries_credits_and_samples(
     assert totals["guides"]["explored"] and totals["merges"] == 2 and totals["parse_failures"]
     assert any(record.train_count for record in expected["records"].values())
     assert {entry["title"] for entry in expected["entries"]} > {"both"}
+    assert any(entry["ancestors"] for entry in expected["entries"])
