@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from lora_settings import lora
 from probes import FIXED, PROMPT, read_probes
 from running import Run, last_step
 
@@ -13,22 +14,12 @@ from verl_comprl.cli.main import main
 
 pytestmark = [pytest.mark.run, pytest.mark.timeout(1800)]
 
-RANK, STEPS = 8, 5
+STEPS = 5
 MODELS = ("actor", "extractor")
 
 Measured = dict[str, list[dict[str, Any]]]
 Trained = tuple[Path, list[str], Measured, Measured]
 """Folder of a run, its overrides, and what was measured of each model after the steps and in their checkpoints."""
-
-
-def lora(*, merge: bool) -> list[str]:
-    """Overrides; adapters need a higher learning rate than full weights."""
-    overrides = []
-    for model in ("actor_rollout_ref", "extractor"):
-        overrides += [f"{model}.model.lora_rank={RANK}", f"{model}.model.lora_alpha=16"]
-        overrides += [f"{model}.model.lora.merge={str(merge).lower()}", f"{model}.rollout.load_format=safetensors"]
-        overrides += [f"{model}.actor.optim.lr=0.01"]
-    return overrides
 
 
 def log_probs(model: torch.nn.Module) -> list[float]:

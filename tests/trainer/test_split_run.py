@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from lora_settings import lora
 from running import Run, read_steps, undocumented
 
 from verl_comprl.names import GLOO_ENGINE
@@ -13,8 +14,10 @@ pytestmark = [pytest.mark.run, pytest.mark.long, pytest.mark.timeout(1800)]
 STEPS = 4
 
 
-def test_servers_apart_get_the_weights_of_their_engine(folder: Path) -> None:
-    run = folder / "split"
+@pytest.mark.parametrize("adapters", [False, True])
+def test_servers_apart_get_the_weights_of_their_engine(folder: Path, adapters: bool) -> None:
+    """Adapters merged into the weights, as only these pass through a checkpoint engine."""
+    run = folder / f"split-{adapters}"
     sync = "extractor.rollout.checkpoint_engine"
     apart = Run(
         folder,
@@ -25,6 +28,7 @@ def test_servers_apart_get_the_weights_of_their_engine(folder: Path) -> None:
         "extractor.rollout.n_gpus_per_node=1",
         f"{sync}.backend={GLOO_ENGINE}",
         f"{sync}.custom_backend_module=verl_comprl.platform.gloo_engine",
+        *(lora(merge=True) if adapters else []),
         script="probed_run.py",
     )
     try:
