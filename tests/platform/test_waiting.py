@@ -218,6 +218,8 @@ def test_every_coroutine_waits_for_an_actor_within_a_limit() -> None:
             "self._manager.search_and_ask.remote(text_redactor()(query), task, environment, read_only=read_only)",
             "self._manager.report.remote(episode)",
         ],
+        # Awaited by `_within`.
+        "trainer/extractor/server.py": ["server.__ray_call__.remote(raise_if_dead)"],
         # Part of a generation of the extractor, whose limit is around all of it (manager/server_calls.py, `bounded`).
         "trainer/servers/failover_client.py": ["self._load_balancer.remove_servers.remote([server])"],
     }

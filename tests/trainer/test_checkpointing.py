@@ -63,7 +63,7 @@ def make_trainer(kind: type, run: Path, events: list[str], **settings: Any) -> A
     trainer.trainer_mode, trainer.use_critic, trainer._saved_step = kind.base_mode, False, -1
     trainer._saves_failed, trainer.total_training_steps, trainer.stop = 0, 9, StopRequest()
     trainer.actor_rollout_wg, trainer.checkpoint_callback = Workers(), Callback(events)
-    trainer.experience_runtime = Experience(events)
+    trainer.experience_runtime, trainer._episodes = Experience(events), SimpleNamespace(settle=lambda: None)
     rows: Any = list(range(10))
     trainer.train_dataloader = StatefulDataLoader(rows, batch_size=1)
     trainer._resumed_from = resume_folder(trainer.config, events.append)

@@ -228,9 +228,9 @@ def test_the_text_of_an_entry_cannot_control_the_terminal(comprl_bank: Run, fold
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "--where", "colour=red"], "no field 'colour'; the fields are asked, asked_successes, content, "),
-        (["list", "--sort", "colour"], "--sort: no field 'colour'; the fields are asked, asked_successes, content, "),
-        (["list", "--where", "usess>=5"], "no field 'usess'; did you mean uses? the fields are asked, "),
+        (["list", "--where", "colour=red"], "no field 'colour'; the fields are ancestors, asked, asked_successes, "),
+        (["list", "--sort", "colour"], "--sort: no field 'colour'; the fields are ancestors, asked, asked_successes, "),
+        (["list", "--where", "usess>=5"], "no field 'usess'; did you mean uses? the fields are ancestors, asked, "),
         (["list", "--sort", "succes_rate"], "--sort: no field 'succes_rate'; did you mean success_rate? the fields "),
         (["show", "zz"], "no entry has id 'zz'"),
         (["stats", "--collection", "c"], "--collection is only for --url"),
