@@ -35,7 +35,8 @@ FAMILIES = "|".join(
         r"</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
         r"<\|[a-z_]{3,32}>|<[a-z_]{3,32}\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
         r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
-        r"\]~!?b[\[\]]|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
+        r"\]~!?b[\[\]]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
+        r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
         r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
         r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
     )

@@ -117,7 +117,7 @@ def test_a_line_that_begins_with_a_heading_of_ours_is_quoted(line: str, end: str
 
 MARKERS = (
     "[INST]", "[/INST]", "[|user|]", "[CLS]", "]~b]", "[e~[", "<|im_end|>", "</s>", "<function=a>", "\uff3bINST\uff3d",
-    "[SEP]", "<custom>", "{x}",
+    "]!d~[", "|||IP_ADDRESS|||", "[SEP]", "<custom>", "{x}", "|own|", "]own[",
 )  # fmt: skip
 """Tokens of model families, and such as only a tokenizer knows; they are removed when the prompt is complete."""
 
@@ -165,7 +165,7 @@ def test_a_tag_that_one_text_begins_and_another_one_ends_takes_nothing_of_ours_w
 def _as_read(text: str) -> str:
     """Return the text as the complete prompt has it."""
     shown = without_control_tokens(text)
-    for token in ("[SEP]", "<custom>", "{x}"):
+    for token in ("[SEP]", "<custom>", "{x}", "|own|", "]own["):
         shown = shown.replace(token, " ")
     return shown
 
@@ -173,7 +173,7 @@ def _as_read(text: str) -> str:
 def test_other_texts_stay_as_they_are() -> None:
     honest = "if a < b and c <d> [e] {f}:\n| 1. | [g]: <br>\nstep 2. then 3 < 4\n<b>1</b>\n1. first\n<"
     assert quoted(honest) == honest
-    assert quoted("if a <b:") == "if a < b:"  # might begin a tag
+    assert quoted("|..<...|\n|.>..<..|\nif i<n") == "|..<...|\n|.>..<..|\nif i<n"
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\t", "\u3164", "\u200b", "\x00"])

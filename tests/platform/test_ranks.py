@@ -59,7 +59,7 @@ def test_a_rank_that_fails_takes_the_others_with_it(tmp_path: Path) -> None:
             expected = (
                 ("well", "well")
                 if failing == "nowhere"
-                else (f"OtherRankFailed: rank 1 could not write its part: {own}", own)
+                else (f"OtherRankFailed: rank 1 could not do its part: {own}", own)
             )
             assert [pipe.recv() for pipe in pipes] == [(left, 3, True) for left in expected]
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from lora_settings import lora
+from lora_settings import lora, tolerance
 from probes import FIXED, PROMPT, read_probes
 from running import Run, last_step
 
@@ -81,9 +81,10 @@ def test_adapters_are_learned_and_reach_the_servers(folder: Path, trained: Train
     measured = trained[2][model]
     assert len(measured) == STEPS
     for line in measured:
-        assert line["server"] == pytest.approx(line["engine"], abs=1e-4), line["version"]
+        assert line["server"] == pytest.approx(line["engine"], abs=tolerance(trained[1])), line["version"]
     assert measured[-1]["version"] > 0, f"{model} was never updated"
-    assert distance(untrained(folder, model), measured[-1]["fixed"]) > 1e-3, f"{model} computes as without an adapter"
+    moved = distance(untrained(folder, model), measured[-1]["fixed"])
+    assert moved > 2 * tolerance(trained[1]), f"{model} computes as without an adapter"
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -117,4 +118,4 @@ def test_a_resumed_run_starts_with_its_adapters(folder: Path, trained: Trained) 
     assert extractor["fixed"] == pytest.approx(lines["extractor"][-1]["fixed"], abs=1e-5)
     for model in MODELS:
         for line in read_probes(again.probe, model):
-            assert line["server"] == pytest.approx(line["engine"], abs=1e-4), (model, line["version"])
+            assert line["server"] == pytest.approx(line["engine"], abs=tolerance(overrides)), (model, line["version"])

@@ -202,6 +202,14 @@ class Experience(_Record):
 
     @model_validator(mode="before")
     @classmethod
+    def _with_ancestors(cls, fields: Any) -> Any:
+        """Read an entry that was written before it had ``ancestors``: one of them is known."""
+        if not isinstance(fields, dict) or fields.get("ancestors") is not None or len(fields.get("parents") or ()) != 1:
+            return fields
+        return {**fields, "ancestors": fields["parents"]}
+
+    @model_validator(mode="before")
+    @classmethod
     def _from_version_1(cls, fields: Any) -> Any:
         """Read an entry of version 1: its task is the only one, and all its uses are counted as that task's."""
         if not isinstance(fields, dict) or fields.get("schema_version") != 1:

@@ -1,7 +1,7 @@
-"""Lets all ranks of an engine leave the writing of a checkpoint together when one of them fails.
+"""Lets all ranks of an engine fail together when one of them fails.
 
-verl's engines meet at barriers while they write. Without this a rank whose disk is full leaves the others waiting
-there, and whatever the workers are asked for next meets that barrier instead of its own counterpart.
+verl's engines meet at barriers and in other collectives. Without this a rank that fails before one leaves the others
+waiting there, and whatever the workers are asked for next meets that one instead of its own counterpart.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,22 @@ from verl_comprl.platform.patches import barriers_replaced
 
 
 class OtherRankFailed(RuntimeError):
-    """Another rank could not write its part of a checkpoint."""
+    """Another rank could not do its part."""
+
+
+def meet(failure: Exception | None = None) -> None:
+    """Wait for all ranks, of which each says whether it has failed.
+
+    Raises:
+        OtherRankFailed: In the ranks that have not failed themselves, if one of them has.
+    """
+    import torch.distributed as distributed
+
+    failures: list[str | None] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(failures, failure and f"{type(failure).__name__}: {failure}")
+    if failure is None and any(failures):
+        rank, reason = next((rank, text) for rank, text in enumerate(failures) if text)
+        raise OtherRankFailed(f"rank {rank} could not do its part: {reason}")
 
 
 @contextmanager
@@ -24,15 +39,6 @@ def leaving_together() -> Iterator[None]:
     Raises:
         OtherRankFailed: In the ranks that have not failed themselves.
     """
-    import torch.distributed as distributed
-
-    def meet(failure: str | None = None) -> None:
-        failures: list[str | None] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(failures, failure)
-        if failure is None and any(failures):
-            rank, reason = next((rank, text) for rank, text in enumerate(failures) if text)
-            raise OtherRankFailed(f"rank {rank} could not write its part: {reason}")
-
     try:
         with barriers_replaced(meet):
             yield
@@ -40,5 +46,5 @@ def leaving_together() -> Iterator[None]:
     except OtherRankFailed:
         raise
     except Exception as error:
-        meet(f"{type(error).__name__}: {error}")
+        meet(error)
         raise

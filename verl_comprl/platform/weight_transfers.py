@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import zmq
@@ -35,9 +36,11 @@ async def exhaust(weights: Any) -> None:
 
 
 def release_receiver(handle: str, seconds: float = RELEASE_SECONDS) -> bool:
-    """Let the server give up a transfer whose sender has failed; its order then ends with an error.
+    """Let the server end a transfer whose sender has failed, with the weights that it has.
 
     verl's receiver waits without limit, and takes the first message of the next sender for a part of the old transfer.
+    It is given an empty last bucket, so that its order ends well: an order that fails in one of several workers of a
+    server leaves the answers of the others in vLLM's queues, for the orders that come next.
 
     Args:
         handle: Address of the transfer.
@@ -49,16 +52,25 @@ def release_receiver(handle: str, seconds: float = RELEASE_SECONDS) -> bool:
     file = handle.removeprefix("ipc://")
     with suppress(OSError):
         os.remove(file)
-    socket = zmq.Context.instance().socket(zmq.REQ)
+    buffer = SharedMemory(create=True, size=1)
+    # Buffer and bucket in one. A receiver that expects the handle of a device's memory fails at it.
+    message = {"name": buffer.name, "size": buffer.size, "bucket_meta": {}, "is_last": True}
+    socket, found = zmq.Context.instance().socket(zmq.REQ), False
     try:
-        socket.setsockopt(zmq.SNDTIMEO, int(seconds * 1000))
         socket.setsockopt(zmq.LINGER, 1000)
         socket.bind(handle)
-        socket.send_pyobj({})  # neither a buffer nor a bucket
-        return True
+        for patience in (seconds, min(seconds, 1.0)):  # one that had no buffer yet takes the first message for it
+            socket.setsockopt(zmq.SNDTIMEO, int(patience * 1000))
+            socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))
+            socket.send_pyobj(message)
+            found = True
+            socket.recv()
     except zmq.Again:
-        return False
+        pass
     finally:
         socket.close()
+        buffer.close()
+        buffer.unlink()
         with suppress(OSError):
             os.remove(file)
+    return found

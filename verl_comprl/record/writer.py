@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 16
 """Writes that may wait for a slow disk; further ones are lost, or their records would fill the memory."""
 
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 10.0
 """How long a checkpoint waits for its records."""
 
 Records = Iterable[Mapping[str, Any]]

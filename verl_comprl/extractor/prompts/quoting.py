@@ -15,12 +15,20 @@ from verl_comprl.untrusted import folded, replace_marked, without_control_tokens
 _BEFORE = r"(?:<[^<>]*+>|(?:\d+|[a-z])[.):]|[^a-z0-9])*+"
 _SHORT = "earlier[^a-z0-9]*experience"
 """Of a longer heading."""
-_HEADING = re.compile(rf"{_BEFORE}({'|'.join([*sorted(headings()), _SHORT])})[^a-z0-9]*?(?:[:=]|\Z)")
-_NUMBER = re.compile(r"[\W_]*\d+[\s*_]*[.):\]](?:\W|\Z)")
-_BRACKETED = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}")
-"""May be a token of the model that reads the prompt, from which it is removed later."""
-_OPEN = re.compile(r"<(?=[^\s<>][^<>]*+(?:<|\Z|(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])> ))")
-"""Begin of a tag that only a ``>`` of the prompt would end: the tag would be removed with what is ours in it."""
+# Of which every control token has one: what comes before may be a token of the model that reads. With few characters
+# between, or a line of such characters would take quadratic time.
+_BEHIND = r"[<>\[\]{}|][^a-z0-9<>\[\]{}|]{0,8}"
+_HEADING = re.compile(rf"(?:\A{_BEFORE}|{_BEHIND})({'|'.join([*sorted(headings()), _SHORT])})[^a-z0-9]*?(?:[:=]|\Z)")
+_NUMBER = re.compile(rf"(?:\A[\W_]*|{_BEHIND})\d+[\s*_]*[.):\]](?:\W|\Z)")
+_TOKEN = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\][^\[\]\s]{0,16}\[|(?<!\|)\|++[^|\s]{1,64}\|++")
+"""May be a control token, from which the prompt is cleaned later: it stands for a space."""
+_OPEN = re.compile(
+    r"<(?=(?:/?(?:function|parameter)=|/?invoke\b|\|DSML\||seed:|/?minimax:)"
+    r"[^<>]*+(?:<|\Z|(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])> ))",
+    re.IGNORECASE,
+)
+"""Begin of a marker of ``untrusted.FAMILIES`` that can go over lines, and that only a ``>`` of the prompt would end: it
+would be removed with what is ours in it."""
 
 
 def quoted(text: str, *, part: str = "") -> str:
@@ -34,10 +42,10 @@ def quoted(text: str, *, part: str = "") -> str:
     # Before, and not only when the prompt is complete: a marker at the beginning of a line hides what comes after it.
     for line in without_control_tokens(text).splitlines(keepends=True):
         seen = folded(line).lower()
-        bare = _BRACKETED.sub(" ", seen)
-        heading = _HEADING.match(seen) or _HEADING.match(bare)
+        bare = _TOKEN.sub(" ", seen)
+        heading = _HEADING.search(seen) or _HEADING.search(bare)
         # A number begins an entry of a list only after an empty line; others are steps inside of an entry.
-        number = after_empty and (_NUMBER.match(seen) or _NUMBER.match(bare))
+        number = after_empty and (_NUMBER.search(seen) or _NUMBER.search(bare))
         lines.append(f"> {line}" if number or (heading and heading[1] != part) else line)
         after_empty = not bare.strip()
     return replace_marked("".join(lines), _OPEN, "< ")

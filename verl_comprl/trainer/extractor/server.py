@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
+from torch import distributed
 from verl.single_controller.ray import RayWorkerGroup
 from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
@@ -19,7 +20,14 @@ from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
 from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
-from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, exhaust, limit_transfers, release_receiver
+from verl_comprl.platform.ranks import meet
+from verl_comprl.platform.weight_transfers import (
+    RELEASE_SECONDS,
+    TRANSFER_SECONDS,
+    exhaust,
+    limit_transfers,
+    release_receiver,
+)
 
 # A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
 # ranks only, so both models would use the same.
@@ -29,7 +37,11 @@ class ExtractorServerAdapter(ServerAdapter):
     """Trainer side of the weight sync: addresses the replica of the extractor that this worker belongs to."""
 
     _failed = False
-    """Whether the last transfer was begun and has not succeeded."""
+    """Whether the last transfer was begun and has not succeeded, in all ranks alike."""
+    _in_engine = False
+    """Whether this is a training rank, and not a server with slots of its own."""
+    _order: Any = None
+    """Answer to come of the server that is to receive weights; None in ranks without a server."""
 
     def __init__(self, *args, **kwargs) -> None:
         """Take verl's arguments; shift the replica rank, and the name of the socket that contains it."""
@@ -37,6 +49,7 @@ class ExtractorServerAdapter(ServerAdapter):
         limit_transfers(TRANSFER_SECONDS)
         if self.replica_rank >= FIRST_EXTRACTOR_REPLICA:
             return  # a server with slots of its own names its rank
+        self._in_engine = True
         self.replica_rank += FIRST_EXTRACTOR_REPLICA
         job = ray.get_runtime_context().get_job_id()
         local_rank = self.rollout_rank % int(os.environ["RAY_LOCAL_WORLD_SIZE"])
@@ -45,32 +58,72 @@ class ExtractorServerAdapter(ServerAdapter):
     async def update_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
         """Send the weights to the server of this worker, unless it has died.
 
-        A transfer that fails leaves neither the other workers nor the server waiting, so that it can be tried again.
+        A transfer that fails is one that failed in all ranks, and leaves no server waiting, so that it can be tried
+        again: verl's next barrier would not be met by the rank that failed.
+
+        Raises:
+            OtherRankFailed: If another rank could not send.
+            Exception: Of the server if it could not take the weights, else of verl's sender.
         """
-        try:
-            if await self._server_has_died():
-                await exhaust(weights)
-                return
-            if self._failed:  # the server may have been stopped when it was to be released
-                await asyncio.to_thread(release_receiver, self.zmq_handle)
-            self._failed = True
-            await super().update_weights(weights, *args, **kwargs)
-            self._failed = False
-        except Exception:
-            with suppress(Exception):  # the first one counts
-                await exhaust(weights)
-            if self._failed:
-                await asyncio.to_thread(release_receiver, self.zmq_handle)
-            raise
+        if self._failed:  # the server may have been stopped when it was to be released
+            await self._together(asyncio.to_thread(release_receiver, self.zmq_handle))
+        self._failed = True
+        await self._together(self._send(weights, *args, **kwargs))
+        self._failed = False
 
     async def resume(self, tags: list[str]) -> None:
         """Let the server take its memory back, unless it has died."""
+        await self._together(self._resume(tags))
+
+    async def _together(self, work: Awaitable[Any]) -> None:
+        failure: Exception | None = None
+        try:
+            await work
+        except Exception as error:
+            failure = error
+        if self._in_engine and distributed.is_initialized() and distributed.get_world_size() > 1:
+            meet(failure)
+        if failure is not None:
+            raise failure
+
+    async def _send(self, weights: Any, *args: Any, **kwargs: Any) -> None:
+        self._order, sends = None, False
+        try:
+            sends = not await self._server_has_died()
+            if sends:
+                await super().update_weights(weights, *args, **kwargs)
+            else:
+                await exhaust(weights)
+        except Exception as error:
+            with suppress(Exception):  # the first one counts
+                await exhaust(weights)
+            if not sends:
+                raise
+            cause = await self._failure_of_order(seconds=0.1)
+            await asyncio.to_thread(release_receiver, self.zmq_handle)
+            await self._failure_of_order(seconds=RELEASE_SECONDS)  # it is over when the next one is given
+            raise cause or error from error
+
+    async def _failure_of_order(self, *, seconds: float) -> Exception | None:
+        if self._order is None:
+            return None
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._order)
+        except TimeoutError:
+            return None
+        except Exception as error:
+            return error
+        return None
+
+    async def _resume(self, tags: list[str]) -> None:
         if not await self._server_has_died():
             await _within(TRANSFER_SECONDS, super().resume(tags), "a server of the extractor to take its memory back")
 
     async def _execute_method(self, method: str, non_block: bool = False, **options: Any) -> Any:
         """Give the server an order; verl waits for the answer, be it here or later, without limit."""
         answer = await super()._execute_method(method, non_block=True, **options)
+        self._order = answer
         limited = None if answer is None else _Limited(answer, f"a server of the extractor to end {method}")
         return limited if non_block or limited is None else await limited
 
