@@ -63,7 +63,8 @@ class ExtractorServerAdapter(ServerAdapter):
 
         Raises:
             OtherRankFailed: If another rank could not send.
-            Exception: Of the server if it could not take the weights, else of verl's sender.
+            RuntimeError: If the server has failed before the sender has.
+            Exception: Whatever else verl's sender raises.
         """
         if self._failed:  # the server may have been stopped when it was to be released
             await self._together(asyncio.to_thread(release_receiver, self.zmq_handle))
@@ -94,7 +95,7 @@ class ExtractorServerAdapter(ServerAdapter):
                 await super().update_weights(weights, *args, **kwargs)
             else:
                 await exhaust(weights)
-        except Exception as error:
+        except Exception:
             with suppress(Exception):  # the first one counts
                 await exhaust(weights)
             if not sends:
@@ -102,7 +103,10 @@ class ExtractorServerAdapter(ServerAdapter):
             cause = await self._failure_of_order(seconds=0.1)
             await asyncio.to_thread(release_receiver, self.zmq_handle)
             await self._failure_of_order(seconds=RELEASE_SECONDS)  # it is over when the next one is given
-            raise cause or error from error
+            if cause is not None:
+                # Not as it is: that a server has died would read as the death of this worker.
+                raise RuntimeError(f"a server of the extractor could not take the weights: {cause!r}") from cause
+            raise
 
     async def _failure_of_order(self, *, seconds: float) -> Exception | None:
         if self._order is None:
