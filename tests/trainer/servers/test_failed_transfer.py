@@ -74,6 +74,8 @@ class Server:
 
     def end(self) -> None:
         os.kill(self.process.pid or 0, signal.SIGCONT)
+        self._pipe.send(False)
+        self.process.join(10)  # one that is killed leaves semaphores of its libraries
         self.process.kill()
         self._orders.shutdown()
 
