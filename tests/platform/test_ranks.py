@@ -1,10 +1,10 @@
 """All ranks leave a block together when one of them fails, and understand one another afterwards."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from two_ranks import two_ranks
 
 PLACES = ("before", "between", "after", "nowhere")
 """Where rank 1 fails: before, between or after the barriers that both come to."""
@@ -44,17 +44,8 @@ def run_rank(rank: int, file: str, pipe: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rank_that_fails_takes_the_others_with_it(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    for rank in range(2):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=run_rank, args=(rank, str(tmp_path / "ranks"), theirs), daemon=True)
-        process.start()
-        theirs.close()
-        pipes.append(ours)
-        processes.append(process)
     own = "OSError: [Errno 28] No space left on device"
-    try:
+    with two_ranks(run_rank, tmp_path) as pipes:
         for failing in PLACES:
             expected = (
                 ("well", "well")
@@ -62,6 +53,3 @@ def test_a_rank_that_fails_takes_the_others_with_it(tmp_path: Path) -> None:
                 else (f"OtherRankFailed: rank 1 could not do its part: {own}", own)
             )
             assert [pipe.recv() for pipe in pipes] == [(left, 3, True) for left in expected]
-    finally:
-        for process in processes:
-            process.kill()

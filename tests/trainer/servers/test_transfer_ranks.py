@@ -1,11 +1,11 @@
-"""A transfer of weights that breaks in one of two training ranks; verl's sender and the servers are fakes."""
+"""Transfers of weights by two training ranks, of which one fails; verl's sender and the servers are fakes."""
 
 import asyncio
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from two_ranks import two_ranks
 
 NAMES = ("embedding", "layer", "head")
 FAILING = ("resume", "send", "nowhere")
@@ -48,7 +48,7 @@ def run_rank(rank: int, file: str, pipe: Any) -> None:
         return False
 
     ServerAdapter.update_weights, ServerAdapter.resume = send, resume  # pyright: ignore
-    ExtractorServerAdapter._server_has_died = alive
+    ExtractorServerAdapter._server_has_died = alive  # pyright: ignore
     server.release_receiver = lambda handle: bool(released.append(handle))
     distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     adapter: Any = object.__new__(ExtractorServerAdapter)
@@ -75,20 +75,8 @@ def run_rank(rank: int, file: str, pipe: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rank_that_cannot_send_fails_together_with_the_others(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    for rank in range(2):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=run_rank, args=(rank, str(tmp_path / "ranks"), theirs), daemon=True)
-        process.start()
-        theirs.close()
-        pipes.append(ours)
-        processes.append(process)
-    try:
+    with two_ranks(run_rank, tmp_path) as pipes:
         seen = {place: [pipe.recv() for pipe in pipes] for place in FAILING}
-    finally:
-        for process in processes:
-            process.kill()
     for place, sums in (("resume", []), ("send", [3, 30, 300])):
         (first, *_), (own, *_) = seen[place]
         assert own == f"ConnectionError: a server does not answer ({place})"
