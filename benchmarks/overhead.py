@@ -28,6 +28,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from benchmarks.burden import burden
 from benchmarks.paired import ratio_of_means, show
 from recipes.miniature.run import set_environment
@@ -44,13 +46,13 @@ LEFT_OUT = 1
 """Steps at the start of a turn that are not measured: nothing is in the background yet."""
 RECORDED_STEPS = 6
 ROLLOUTS, TURNS, TURN_TOKENS = 8, 8, 8
-LENGTHS = {
-    "data.max_response_length": 208,
-    "actor_rollout_ref.rollout.max_model_len": 304,
-    "extractor.rollout.prompt_length": 384,
-    "extractor.rollout.max_model_len": 424,
-}
-"""The miniature's, in tokens: for turns of ``TURN_TOKENS``."""
+LENGTHS = (
+    "data.max_response_length",
+    "actor_rollout_ref.rollout.max_model_len",
+    "extractor.rollout.prompt_length",
+    "extractor.rollout.max_model_len",
+)
+"""Settings of the miniature, in tokens, that hold an episode with turns of ``TURN_TOKENS``."""
 UPDATES = "comprl/extractor/updates"
 HALVES = ("free", "guided")
 GENERATED = "comprl/rollout/{}/tokens_generated"
@@ -65,8 +67,9 @@ Row = dict[str, Any]
 
 def lengths(turn_tokens: int) -> list[str]:
     """Return what lets an episode with turns of ``turn_tokens`` fit into actor and extractor as one of 8 does."""
-    more = TURNS * (turn_tokens - TURN_TOKENS)
-    return [f"comprl.max_turn_tokens={turn_tokens}", *(f"{key}={length + more}" for key, length in LENGTHS.items())]
+    usual, more = OmegaConf.load(ROOT / "recipes/miniature/miniature.yaml"), TURNS * (turn_tokens - TURN_TOKENS)
+    longer = {key: OmegaConf.select(usual, key) + more for key in LENGTHS}
+    return [f"comprl.max_turn_tokens={turn_tokens}", *(f"{key}={length}" for key, length in longer.items())]
 
 
 def overrides(output: Path, prompts: int, turn_tokens: int = TURN_TOKENS) -> list[str]:

@@ -1,4 +1,4 @@
-"""All ranks leave a block together when one of them fails, and understand one another afterwards."""
+"""Failure of one rank in a block: all leave it together, and understand one another afterwards."""
 
 from pathlib import Path
 from typing import Any

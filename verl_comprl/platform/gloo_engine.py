@@ -100,8 +100,8 @@ class GlooCheckpointEngine(CheckpointEngine):
             return
         try:
             await self._send_all(weights)
-        except Exception:
-            with suppress(Exception):  # the first one counts
+        except Exception:  # whatever it was is raised again
+            with suppress(Exception):
                 await exhaust(weights)
             raise
 

@@ -1,4 +1,4 @@
-"""Writes step files from a thread of its own; what cannot be written is counted, logged once and survived."""
+"""Writes step files from a thread of its own; records that cannot be written are counted, logged once and survived."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Transfers of weights by two training ranks, of which one fails; verl's sender and the servers are fakes."""
+"""Transfers of weights by two training ranks, with a failure in one; verl's sender and the servers are fakes."""
 
 import asyncio
 from pathlib import Path

@@ -6,9 +6,10 @@ structure is follows from the templates. All other lines stay as they are, witho
 """
 
 import re
+from collections.abc import Sequence
 
 from verl_comprl.extractor.prompts.templates import headings
-from verl_comprl.untrusted import folded, replace_marked, without_control_tokens
+from verl_comprl.untrusted import SYNTAX, folded, replace_marked, without_control_tokens
 
 # Marks of a list or of a heading, white space and tags: a reader takes "- **Outcome:**" for "Outcome:". Possessive, as
 # a tag can be matched in two ways, which would take exponential time.
@@ -18,8 +19,11 @@ _SHORT = "earlier[^a-z0-9]*experience"
 # Of which every control token has one: what comes before may be a token of the model that reads. With few characters
 # between, or a line of such characters would take quadratic time.
 _BEHIND = r"[<>\[\]{}|][^a-z0-9<>\[\]{}|]{0,8}"
-_HEADING = re.compile(rf"(?:\A{_BEFORE}|{_BEHIND})({'|'.join([*sorted(headings()), _SHORT])})[^a-z0-9]*?(?:[:=]|\Z)")
-_NUMBER = re.compile(rf"(?:\A[\W_]*|{_BEHIND})\d+[\s*_]*[.):\]](?:\W|\Z)")
+_HEADING = rf"({'|'.join([*sorted(headings()), _SHORT])})[^a-z0-9]*?(?:[:=]|\Z)"
+_NUMBER = r"\d+[\s*_]*[.):\]](?:\W|\Z)"
+_HEADINGS = re.compile(_BEFORE + _HEADING), re.compile(_BEHIND + _HEADING)
+_NUMBERS = re.compile(r"[\W_]*" + _NUMBER), re.compile(_BEHIND + _NUMBER)
+"""At the beginning of a line, and behind a token."""
 _TOKEN = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\][^\[\]\s]{0,16}\[|(?<!\|)\|++[^|\s]{1,64}\|++")
 """May be a control token, from which the prompt is cleaned later: it stands for a space."""
 _OPEN = re.compile(
@@ -40,12 +44,23 @@ def quoted(text: str, *, part: str = "") -> str:
     """
     lines, after_empty = [], False
     # Before, and not only when the prompt is complete: a marker at the beginning of a line hides what comes after it.
-    for line in without_control_tokens(text).splitlines(keepends=True):
+    # Most texts have none of the characters that it takes, and most of a prompt's time would be spent here.
+    has_syntax = SYNTAX.search(folded(text))
+    for line in (without_control_tokens(text) if has_syntax else text).splitlines(keepends=True):
         seen = folded(line).lower()
-        bare = _TOKEN.sub(" ", seen)
-        heading = _HEADING.search(seen) or _HEADING.search(bare)
+        views = (seen, _TOKEN.sub(" ", seen)) if has_syntax else (seen,)
+        heading = _first(_HEADINGS, views)
         # A number begins an entry of a list only after an empty line; others are steps inside of an entry.
-        number = after_empty and (_NUMBER.search(seen) or _NUMBER.search(bare))
+        number = after_empty and _first(_NUMBERS, views)
         lines.append(f"> {line}" if number or (heading and heading[1] != part) else line)
-        after_empty = not bare.strip()
-    return replace_marked("".join(lines), _OPEN, "< ")
+        after_empty = not all(view.strip() for view in views)
+    return replace_marked("".join(lines), _OPEN, "< ") if has_syntax else "".join(lines)
+
+
+def _first(patterns: tuple[re.Pattern[str], re.Pattern[str]], views: Sequence[str]) -> re.Match[str] | None:
+    """Return the first match in one of the forms of a line: at its beginning or, if it may have tokens, behind one."""
+    at_start, behind = patterns
+    for view in views:
+        if found := at_start.match(view) or (SYNTAX.search(view) and behind.search(view)):
+            return found
+    return None

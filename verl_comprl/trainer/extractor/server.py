@@ -95,8 +95,8 @@ class ExtractorServerAdapter(ServerAdapter):
                 await super().update_weights(weights, *args, **kwargs)
             else:
                 await exhaust(weights)
-        except Exception:
-            with suppress(Exception):  # the first one counts
+        except Exception:  # whatever it was is raised again, or its cause
+            with suppress(Exception):
                 await exhaust(weights)
             if not sends:
                 raise
@@ -122,7 +122,7 @@ class ExtractorServerAdapter(ServerAdapter):
 
     async def _resume(self, tags: list[str]) -> None:
         if not await self._server_has_died():
-            await _within(TRANSFER_SECONDS, super().resume(tags), "a server of the extractor to take its memory back")
+            await _within(super().resume(tags), "a server of the extractor to take its memory back")
 
     async def _execute_method(self, method: str, non_block: bool = False, **options: Any) -> Any:
         """Give the server an order; verl waits for the answer, be it here or later, without limit."""
@@ -143,7 +143,7 @@ class ExtractorServerAdapter(ServerAdapter):
             try:
                 server: Any = ray.get_actor(name)
                 answer = server.__ray_call__.remote(raise_if_dead)
-                await _within(TRANSFER_SECONDS, answer, "a server of the extractor to say that it is there")
+                await _within(answer, "a server of the extractor to say that it is there")
             except ValueError:  # Ray knows no actor of that name any more
                 return True
             except Exception as error:
@@ -160,18 +160,18 @@ class _Limited:
         self._answer, self._what = answer, what
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return _within(TRANSFER_SECONDS, self._answer, self._what).__await__()
+        return _within(self._answer, self._what).__await__()
 
 
-async def _within(seconds: float, answer: Awaitable[Any], what: str) -> Any:
-    limit = asyncio.timeout(seconds)
+async def _within(answer: Awaitable[Any], what: str) -> Any:
+    limit = asyncio.timeout(TRANSFER_SECONDS)
     try:
         async with limit:
             return await answer
     except TimeoutError as error:
         if not limit.expired():  # the server's own
             raise
-        raise WaitTimeout(what, seconds) from error
+        raise WaitTimeout(what, TRANSFER_SECONDS) from error
 
 
 class ExtractorReplica(vLLMReplica):
