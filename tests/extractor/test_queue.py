@@ -55,7 +55,7 @@ async def test_a_secret_that_an_environment_shows_is_kept_nowhere(
     queue = make_queue(max_attempts=1)
     turns = (Turn(observation='$ env\nOTHER_TOKEN=tok"en-0123456789', response="look"),)
     queue.put(make_request("a", turns=turns))
-    queue.save(tmp_path / "queue.jsonl")
+    await queue.save(tmp_path / "queue.jsonl")
     request = await queue.get()
     assert request.turns[0].observation == "$ env\nOTHER_TOKEN=***" and request.turns[0].response == "look"
     queue.fail(request, """403 - {'authorization': 'tok"en-0123456789'}""")
@@ -138,7 +138,7 @@ async def test_a_damaged_line_does_not_keep_the_others_from_a_checkpoint(
     lines = file.read_bytes().splitlines(keepends=True)
     lines[1] = damage.ljust(len(lines[1]))
     file.write_bytes(b"".join(lines))
-    queue.save(tmp_path / "saved.jsonl")
+    await queue.save(tmp_path / "saved.jsonl")
     assert queue.counts["disk_failures"] == 1
     resumed = make_queue(name="resumed")
     resumed.restore(tmp_path / "saved.jsonl")
@@ -205,7 +205,7 @@ async def test_restore_brings_back_every_pending_request(
     queue.put(make_request("on disk, too"))
     working = await queue.get()
     queue.fail(await queue.get(), "once")
-    queue.save(tmp_path / "queue.jsonl")
+    await queue.save(tmp_path / "queue.jsonl")
 
     restored = make_queue(name="other", capacity=2, max_attempts=2)
     restored.restore(tmp_path / "queue.jsonl")
@@ -225,7 +225,7 @@ async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(make_qu
     """It was given up after the checkpoint from which the run continues."""
     queue = make_queue("before", "after", max_attempts=1)
     queue.fail(await queue.get(), "once")
-    queue.save(tmp_path / "queue.jsonl")
+    await queue.save(tmp_path / "queue.jsonl")
     queue.fail(await queue.get(), "once")
 
     # A run that continues it where another one has been.
@@ -258,7 +258,7 @@ async def test_a_checkpoint_without_the_checksum_of_its_letters_is_believed(
         queue.put(make_request(id))
         queue.fail(await queue.get(), "once")
         if id == "before":
-            queue.save(tmp_path / "queue.jsonl")
+            await queue.save(tmp_path / "queue.jsonl")
     saved = tmp_path / "dead_letters.json"
     saved.write_text(json.dumps({"bytes": json.loads(saved.read_text())["bytes"], "file": "/old/place"}))
     make_queue().restore(tmp_path / "queue.jsonl")
@@ -275,7 +275,7 @@ async def test_a_new_run_in_a_used_folder_begins_without_dead_letters(make_queue
 
 
 async def test_an_empty_queue_round_trips(make_queue: MakeQueue, tmp_path: Path) -> None:
-    make_queue().save(tmp_path / "queue.jsonl")
+    await make_queue().save(tmp_path / "queue.jsonl")
     restored = make_queue()
     restored.restore(tmp_path / "queue.jsonl")
     assert len(restored) == 0
@@ -301,7 +301,7 @@ async def test_any_text_survives_disk_and_snapshot(
     ]
     for request in requests:
         queue.put(request)
-    queue.save(folder / "queue.jsonl")
+    await queue.save(folder / "queue.jsonl")
     restored = DistillationQueue(QueueConfig(folder=str(folder / "b"), capacity=capacity))
     restored.restore(folder / "queue.jsonl")
     for request in requests:

@@ -54,7 +54,7 @@ async def test_an_attempt_that_a_checkpoint_interrupts_does_not_count(make_queue
     queue = make_queue("a", max_attempts=2)
     for _ in range(3):
         await queue.get()
-        queue.save(tmp_path / "queue.jsonl")
+        await queue.save(tmp_path / "queue.jsonl")
         queue = make_queue(max_attempts=2)
         queue.restore(tmp_path / "queue.jsonl")
     queue.fail(await queue.get(), "once")
@@ -100,7 +100,7 @@ async def test_an_episode_is_kept_until_its_dead_letter_can_be_written(
     assert len(ours(caplog)) == 1 and "the dead letter of episode bad has to wait" in caplog.text
     with pytest.raises(TimeoutError):  # it is not distilled again meanwhile
         await asyncio.wait_for(queue.get(), 0.05)
-    queue.save(tmp_path / "saved.jsonl")
+    await queue.save(tmp_path / "saved.jsonl")
     assert "bad" in (tmp_path / "saved.jsonl").read_text()
     letters.rmdir()
     await asyncio.wait_for(queue.wait_idle(), 10)

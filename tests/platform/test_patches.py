@@ -321,3 +321,20 @@ def test_a_rank_of_verl_whose_disk_is_full_still_does_not_come_to_the_barrier_of
             print(error.strerror, calls)
     """
     assert run(tmp_path, program) == "No space left on device ['barrier']\n", "one before, none after"
+
+
+def test_verl_s_trainer_still_has_no_option_for_the_environment_of_its_workers() -> None:
+    import inspect
+
+    from verl.single_controller.ray.base import RayWorkerGroup
+    from verl.trainer.ppo.v1 import trainer_base
+
+    assert "worker_env" not in inspect.getsource(trainer_base)
+    assert 'kwargs.get("worker_env"' in inspect.getsource(RayWorkerGroup.__init__)
+    made: list[dict[str, Any]] = []
+    module: Any = SimpleNamespace(RayWorkerGroup=lambda **given: made.append(given))
+    group = module.RayWorkerGroup
+    with pytest.raises(KeyError), patches.variables_of_workers(module, {"A": "1"}):
+        module.RayWorkerGroup(device_name="cpu")
+        raise KeyError
+    assert made == [{"device_name": "cpu", "worker_env": {"A": "1"}}] and module.RayWorkerGroup is group

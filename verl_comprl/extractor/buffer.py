@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from verl_comprl.algorithm.utility import extractor_advantages, mean_utilities, training_weight
@@ -17,6 +18,10 @@ from verl_comprl.extractor.generation_record import CallKind, GenerationRecord, 
 FORMAT_FAILURE_SHARE = 0.25
 """Largest share of a batch that is format failures. A model that has not learned its format yet produces many more of
 them than outcomes, and each says the same."""
+
+WAITING_BATCHES = 16
+"""Batches of outcomes that wait at most; the oldest make room. More are there where updates take longer than samples
+need to come, or where learning has stopped after failures, and each keeps its record."""
 
 KEEP_UNREFERENCED_STEPS = 20
 """Actor steps for which an unreferenced record is kept: a running episode may still be using its text, for example an
@@ -80,6 +85,8 @@ class TrainingBuffer:
         """Number of samples left out because their records lagged too far behind."""
         self.dropped_failures = 0
         """Number of format failures that newer ones replaced before they were trained on."""
+        self.dropped_outcomes = 0
+        """Number of outcomes that were not trained on, since too many waited."""
 
     def __len__(self) -> int:
         """Return the number of waiting samples, including format failures."""
@@ -129,7 +136,16 @@ class TrainingBuffer:
         # only successes, then only failures, and nothing to compare.
         order = sorted(utilities, key=draw)
         self._samples += [Sample(record_id, utilities[record_id]) for record_id in order]
+        self._make_room()
         return len(utilities)
+
+    def _make_room(self) -> None:
+        excess = max(0, len(self._samples) - WAITING_BATCHES * self._batch_size)
+        in_training = {id(sample) for sample in self._batch}
+        waiting = (id(sample) for sample in self._samples if id(sample) not in in_training)
+        oldest = set(islice(waiting, excess))
+        self._samples = [sample for sample in self._samples if id(sample) not in oldest]
+        self.dropped_outcomes += len(oldest)
 
     def next_batch(self, step: int, version: int = 0) -> TrainingBatch | None:
         """Return a full batch without removing it, or ``None``; :meth:`trained` removes it.
@@ -244,6 +260,7 @@ class TrainingBuffer:
             "failures": [asdict(sample) for sample in failures],
             "stale": self.stale,
             "dropped_failures": self.dropped_failures,
+            "dropped_outcomes": self.dropped_outcomes,
             "unreferenced": dict(self._unreferenced),
         }
         write_records(folder / "records.parquet", list(records.values()))
@@ -271,3 +288,4 @@ class TrainingBuffer:
         self._unreferenced = state.get("unreferenced", {})  # older checkpoints have none; it costs memory, no result
         self.stale = state["stale"]
         self.dropped_failures = state["dropped_failures"]
+        self.dropped_outcomes = state.get("dropped_outcomes", 0)

@@ -72,6 +72,7 @@ class DistillationQueue:
         self._log = RequestLog(self._waiting)
         self._redact = redactor()
         self._on_disk: deque[str] = deque()  # ids of those that are in the file only; the oldest is loaded first
+        self._saving = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.counts: Counter[str] = Counter(spilled=0, dropped=0, retried=0, dead=0, disk_failures=0)
@@ -165,18 +166,28 @@ class DistillationQueue:
         """Wait until nothing is pending."""
         await self._idle.wait()
 
-    def save(self, path: Path) -> None:
+    async def save(self, path: Path) -> None:
         """Write all pending requests, including those on disk, as JSON lines; and which dead letters there are.
 
-        One on disk that cannot be read again is left out and counted; dead letters that cannot be read are not noted,
-        and a resume leaves them as they are.
+        There may be thousands while nobody can read them: other work goes on meanwhile, but may add and acknowledge
+        none, and one that fails for the last time is given up later. One on disk that cannot be read again is left out
+        and counted; dead letters that cannot be read are not noted, and a resume leaves them as they are.
 
         Raises:
             OSError: If ``path`` cannot be written.
         """
-        with path.open("w", encoding="utf-8") as file:
-            file.writelines(f"{pending.to_json()}\n" for pending in self._pending.values())
-            file.writelines(f"{text}\n" for id in self._on_disk if (text := self._try_read(id)) is not None)
+        self._saving = True
+        try:
+            with path.open("w", encoding="utf-8") as file:
+                for pending in [*self._pending.values()]:
+                    file.write(f"{pending.to_json()}\n")
+                    await asyncio.sleep(0)
+                for id in [*self._on_disk]:
+                    if (text := self._try_read(id)) is not None:
+                        file.write(f"{text}\n")
+                    await asyncio.sleep(0)
+        finally:
+            self._saving = False
         try:
             letters = self._read_dead_letters()
         except OSError as error:
@@ -285,7 +296,7 @@ class DistillationQueue:
     def _give_up(self, pending: _Pending, reason: str) -> None:
         """Write a pending request to the dead letters and remove it; it is kept while that fails, and tried again."""
         self._idle.clear()
-        if self._try_write_letter(pending, reason):
+        if not self._saving and self._try_write_letter(pending, reason):
             self.acknowledge(pending.request)
         else:
             asyncio.get_running_loop().call_later(_LONGEST_BACKOFF, self._give_up, pending, reason)

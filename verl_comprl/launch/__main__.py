@@ -12,6 +12,7 @@ with missing_is_one_line(__name__):
     from verl_comprl.launch.head import lead
     from verl_comprl.launch.limits import LOST, LaunchError, leave_seconds
     from verl_comprl.launch.member import follow
+    from verl_comprl.launch.node import ray_options
     from verl_comprl.launch.store import RunStore
 
 _TRAIN = ("-m", "verl_comprl.train")
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str], command: Sequence[str] = _TRAIN) -> int:
         print("launch: torchrun set OMP_NUM_THREADS=1, for the workers too; use --nproc-per-node 1", file=sys.stderr)
     try:
         leave_seconds()  # at the end of a run it would be late to find out that this is no number
+        ray_options(os.environ)  # on every node, before any of them waits for the others
         store = RunStore(os.environ)
     except ValueError as error:
         print(f"launch: {error}", file=sys.stderr)

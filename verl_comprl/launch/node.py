@@ -55,7 +55,7 @@ class Node:
     def start_ray(self, *options: str) -> Process:
         """Start Ray's part of this node; ``COMPRL_RAY_START`` has further options of ``ray start``."""
         own = ("--node-ip-address", self.ip, "--temp-dir", str(self.folder / "ray"), "--disable-usage-stats", "--block")
-        resources, given = _read_options(self.environment.get("COMPRL_RAY_START", ""))
+        resources, given = ray_options(self.environment)
         mark = ("--resources", json.dumps(resources | {f"comprl_node_{self.rank}": 1}))
         command = ("-m", "ray.scripts.scripts", "start", *options, *own, *mark, *_NO_FIXED_PORTS, *given)
         with self._ray_output.open("ab") as output:  # how to use a cluster that is gone when the run ends
@@ -106,13 +106,22 @@ def gloo_interface(ip: str) -> str:
     return next((name for name, addresses in interfaces if any(each.address == ip for each in addresses)), "")
 
 
-def _read_options(given: str) -> tuple[dict[str, float], list[str]]:
-    """Split options of ``ray start`` into resources, of which it takes only those that come last, and the others."""
+def ray_options(environment: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
+    """Split ``COMPRL_RAY_START`` into resources, of which ``ray start`` takes only those that come last, and the rest.
+
+    Raises:
+        ValueError: If a quote is not closed.
+        SystemExit: With 2 and a message, if the resources are no JSON object.
+    """
     parser = argparse.ArgumentParser(
         prog="COMPRL_RAY_START", usage="options of `ray start`", add_help=False, allow_abbrev=False
     )
     parser.add_argument("--resources", type=_resources, default={}, metavar="JSON")
-    found, others = parser.parse_known_args(shlex.split(given))
+    try:
+        given = shlex.split(environment.get("COMPRL_RAY_START", ""))
+    except ValueError as error:
+        raise ValueError(f"COMPRL_RAY_START: {error}") from error
+    found, others = parser.parse_known_args(given)
     return found.resources, others
 
 

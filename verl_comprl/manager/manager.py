@@ -332,7 +332,7 @@ class ExperienceManager:
             path.mkdir(parents=True, exist_ok=True)
             await self._bank.flush()
             await self._bank.save(path / "bank")
-            self._queue.save(path / "queue.jsonl")
+            await self._queue.save(path / "queue.jsonl")
             await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
             state = {
                 "step": self._step,

@@ -79,6 +79,7 @@ def manager_metrics(
         "buffer/records": float(buffer.record_count),
         "buffer/stale": float(buffer.stale),
         "buffer/dropped_failures": float(buffer.dropped_failures),
+        "buffer/dropped_outcomes": float(buffer.dropped_outcomes),
         "buffer/waiting": float(len(credit)),
         "merge/passes": float(totals.merges),
     }

@@ -1,26 +1,16 @@
-"""Memory of a training engine on the CPU: what an update has freed is kept for the next one.
+"""Memory of a training engine on the CPU: what an update has freed is kept for the next one."""
 
-glibc takes large tensors from the kernel one by one and gives each back at once, so that every update touches new pages:
-a quarter of its time (``benchmarks.update_memory``). Other C libraries are left as they are.
-"""
+from verl_comprl.platform.detection import uses_cpu
 
-import ctypes
-
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
-"""Parameters of ``mallopt`` (malloc.h)."""
+_KEEPING = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}
+"""Of glibc, read when a process starts. Otherwise each large tensor is taken from the kernel and given back at once, so
+that every update touches new pages: a quarter of the processor time of a small model's. One arena, since the others
+take from the kernel whatever is larger than 64 MB."""
 
 
-def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, until :func:`give_back_freed_memory`; returns whether that was possible."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):
-        return False
-    # Everything from the heap, of which nothing is given back: -1 is the largest number of bytes.
-    return bool(library.mallopt(M_MMAP_MAX, 0) and library.mallopt(M_TRIM_THRESHOLD, -1))
+def engine_variables() -> dict[str, str]:
+    """Return the environment variables of a training engine's process.
 
-
-def give_back_freed_memory() -> None:
-    """Give free pages back to the kernel, also those between pages that are used."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    No other process needs them: each keeps what it has used at most, up to 8 GiB.
+    """
+    return dict(_KEEPING) if uses_cpu() else {}

@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -45,6 +45,20 @@ def keep_vllm_cpu_weights() -> None:
         dispatch(layer, False)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+@contextmanager
+def variables_of_workers(trainer_base: Any, variables: Mapping[str, str]) -> Iterator[None]:
+    """For verl 0.9.1 (``verl.trainer.ppo.v1.trainer_base``): its trainer has no option for the workers' environment.
+
+    Its ``RayWorkerGroup`` takes ``worker_env``; groups that the trainer makes in the block get it.
+    """
+    group = trainer_base.RayWorkerGroup
+    trainer_base.RayWorkerGroup = functools.partial(group, worker_env=dict(variables))
+    try:
+        yield
+    finally:
+        trainer_base.RayWorkerGroup = group
 
 
 @functools.cache

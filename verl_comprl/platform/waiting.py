@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -80,25 +80,21 @@ def begin(function: Callable[[], T], what: str) -> "Future[T]":
     return future
 
 
-def result_within(future: "Future[T]", seconds: float, what: str) -> T:
+def result_within(future: "Future[T]", limit: "float | Patience", what: str) -> T:
     """Return the result of :func:`begin`.
 
     Args:
         future: What it returned.
-        seconds: How long to wait. The call itself continues after that.
+        limit: How many seconds to wait. The call itself continues after that.
         what: What is waited for, as it should read in an error.
 
     Raises:
         WaitTimeout: If it takes longer.
         Exception: What the call raised.
     """
-    try:
-        with doing(f"waiting for {what}", has_limit=True):
-            return future.result(seconds)
-    except TimeoutError as error:
-        if future.done():  # the call itself raised it, or ended at the last moment
-            return future.result()
-        raise WaitTimeout(what, seconds) from error
+    with doing(f"waiting for {what}", has_limit=True):
+        _wait_until(lambda seconds: bool(wait([future], seconds).done), limit, what)
+    return future.result()
 
 
 def call_within(function: Callable[[], T], seconds: float, what: str) -> T:
@@ -191,6 +187,12 @@ class Patience:
                 return False
 
 
+def _wait_until(comes: Callable[[float], bool], limit: float | Patience, what: str) -> None:
+    is_patience = isinstance(limit, Patience)
+    if not (limit.is_enough_for(comes) if is_patience else comes(limit)):
+        raise WaitTimeout(what, round(limit.waited, 1) if is_patience else limit)
+
+
 @contextmanager
 def holding(lock: Lock, limit: float | Patience, what: str) -> Iterator[None]:
     """Hold a lock.
@@ -204,12 +206,7 @@ def holding(lock: Lock, limit: float | Patience, what: str) -> Iterator[None]:
         WaitTimeout: If it takes longer.
     """
     with doing(f"waiting for {what}", has_limit=True):
-        if isinstance(limit, Patience):
-            taken = limit.is_enough_for(lambda part: lock.acquire(timeout=part))
-        else:
-            taken = lock.acquire(timeout=limit)
-    if not taken:
-        raise WaitTimeout(what, round(limit.waited, 1) if isinstance(limit, Patience) else limit)
+        _wait_until(lambda seconds: lock.acquire(timeout=seconds), limit, what)
     try:
         yield
     finally:

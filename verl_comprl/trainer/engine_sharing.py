@@ -6,9 +6,12 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_comprl.config.reading import comprl_config
+from verl_comprl.platform.allocator import engine_variables
+from verl_comprl.platform.patches import variables_of_workers
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.engines import Engines
@@ -39,7 +42,8 @@ class EngineSharing(PPOTrainer):
     def _setup(self) -> None:
         """Start the actor, or take it over from the run before; the rest of a trainer is each run's own."""
         if not self.engines.has_actor:
-            super()._setup()
+            with variables_of_workers(trainer_base, engine_variables()):
+                super()._setup()
             self.engines.keep_actor(self)
             return
         self._init_tokenizer()

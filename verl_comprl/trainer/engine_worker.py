@@ -12,8 +12,6 @@ from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 
-from verl_comprl.platform.allocator import give_back_freed_memory, keep_freed_memory
-from verl_comprl.platform.detection import uses_cpu
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.platform.ranks import leaving_together
@@ -29,8 +27,6 @@ class EngineWorker(DetachActorWorker):
     def init_model(self) -> None:
         """Build engine and server adapter, as verl does; a server that dies must not block this process for ever."""
         limit_transfers(TRANSFER_SECONDS)
-        if uses_cpu():
-            keep_freed_memory()
         self._random_state = BaseCheckpointManager.get_rng_state()
         super().init_model()
 
@@ -55,10 +51,8 @@ class EngineWorker(DetachActorWorker):
 
     @register(dispatch_mode=_ALL_RANKS)
     def free_cached_memory(self) -> None:
-        """Give back the memory that PyTorch or, on the CPU, the allocator keeps for the next update."""
+        """Give back the device memory that PyTorch keeps for the next update."""
         aggressive_empty_cache(force_sync=True)
-        if uses_cpu():
-            give_back_freed_memory()
 
     @register(dispatch_mode=_ALL_RANKS)
     def restart(self, config: DictConfig) -> None:

@@ -26,7 +26,7 @@ from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR
 from verl_comprl.trainer.engines import Engines
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor, make_frozen_extractor
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
-from verl_comprl.trainer.extractor.runtime import ExtractorRuntime, extractor_view
+from verl_comprl.trainer.extractor.runtime import STOP_SECONDS, ExtractorRuntime, extractor_view
 from verl_comprl.trainer.late_reports import REPORT_SECONDS, LateReports
 from verl_comprl.trainer.manager_guard import ManagerGuard
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
@@ -39,13 +39,11 @@ CLOSE_SECONDS = 300.0
 HASTY_SECONDS = 5.0
 """Seconds that a failed or interrupted run waits for a running update of the extractor."""
 
-STOP_SECONDS = 120.0
-"""Seconds that a run waits for a running update of the extractor once it was asked to stop: for its last checkpoint, if
-an earlier one has an extractor, and again at its end, when nothing of the update is saved any more. Both, the actor's
-part and the bank have to end within the ten minutes that torchrun gives a stopped run (docs/launch.md)."""
-
 _LATE = (WaitTimeout, StoreUnavailable, EmbedderUnavailable)
 """Raised while the manager does not answer in time, or cannot begin again as its bank is away."""
+
+HUNG_FACTOR = 3.0
+"""Times as long as the longest update that a checkpoint waits for one, if an earlier one has an extractor."""
 
 DRAIN_SECONDS = 2.0
 """Seconds between two checks for a stop request while the queue is drained."""
@@ -159,10 +157,10 @@ class ExperienceRuntime(NoExperienceRuntime):
         if self._learner is not None and self._comprl.extractor.train and not self._comprl.shares_slots:
             self._learner.start()
 
-    def take_turn(self) -> None:
+    def take_turn(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Train the extractor while the actor pauses, if they share slots."""
         if self._learner is not None and self._comprl.extractor.train and self._comprl.shares_slots:
-            self._learner.take_turn(self._comprl.extractor.slice_seconds)
+            self._learner.take_turn(self._comprl.extractor.slice_seconds, is_stopped)
 
     def collect(self, step: int) -> Metrics:
         """Turn the step's outcomes into samples, and start a merge if one is due.
@@ -271,16 +269,20 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Write extractor, bank, queue, buffer and counters; updates of the extractor must be held back.
 
         An extractor that cannot be saved costs what it has learned since the latest checkpoint, not the rest; so does
-        one that is still being updated some time after a stop. Without an earlier one, there is nothing to hurry to.
+        one whose update takes much longer than any before, or is still running some time after a stop. Without an
+        earlier one, there is nothing to hurry to.
         """
         earlier = self._latest_with_extractor()
         limit = self._comprl.work_timeout
+        if earlier and self._learner is not None:
+            usual = max(STOP_SECONDS, HUNG_FACTOR * self._learner.longest)
+            limit = Patience(min(limit, usual), hurried=STOP_SECONDS, hurries=is_stopped)
         saved = contents.save(
             folder,
             step,
             self.extractor,
             self._save_manager,
-            Patience(limit, hurried=STOP_SECONDS, hurries=is_stopped) if earlier else limit,
+            limit,
             earlier=earlier,
             given_up=self._learner is not None and self._learner.given_up,
         )

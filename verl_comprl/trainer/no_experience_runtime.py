@@ -52,8 +52,12 @@ class NoExperienceRuntime:
         """Close an actor step and return its metrics."""
         return {}
 
-    def take_turn(self) -> None:
-        """Train the extractor while the actor pauses, if they share slots."""
+    def take_turn(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Train the extractor while the actor pauses, if they share slots.
+
+        Args:
+            is_stopped: Says that the run was asked to stop, so that the turn ends sooner.
+        """
 
     def finish(self, is_stopped: Callable[[], bool]) -> dict[str, float]:
         """Wait for pending distillations at the end of a run and return the totals.

@@ -19,7 +19,13 @@ from verl_comprl.trainer.servers.serving import SERVER_SECONDS
 from verl_comprl.trainer.step.groups import episodes_are_running
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest, WaitingStopped
 from verl_comprl.trainer.watchdog.liveness import ProcessLost, VitalActors
-from verl_comprl.trainer.watchdog.processes import actor_servers, agent_loop_workers, engine_workers, reward_workers
+from verl_comprl.trainer.watchdog.processes import (
+    actor_servers,
+    agent_loop_workers,
+    engine_workers,
+    receivers,
+    reward_workers,
+)
 
 
 class StoppableTrainer(CheckpointingTrainer):
@@ -36,7 +42,7 @@ class StoppableTrainer(CheckpointingTrainer):
 
     def watch_over(self, agent_loops: AgentLoopManager) -> None:
         """Let the death of a process that the actor needs end the run with :class:`ProcessLost`."""
-        workers = agent_loop_workers(agent_loops) | reward_workers(self) | engine_workers(self)
+        workers = agent_loop_workers(agent_loops) | reward_workers(self) | engine_workers(self) | receivers(self)
         self._vital.watch(workers, actor_servers(self))
 
     def request_stop(self) -> None:
@@ -113,6 +119,12 @@ class StoppableTrainer(CheckpointingTrainer):
                 self.global_steps -= 1
                 self.take_back_prompts()
             self._interrupt()
+
+    def on_sample_begin(self) -> None:
+        """Before the rollouts of an update: verl does not wait, and so asks nobody, where enough have ended already."""
+        if self.stop.made:
+            raise WaitingStopped
+        super().on_sample_begin()
 
     def take_back_prompts(self) -> None:
         """Let a resumed run begin with the prompts of the step that is left; those submitted ahead are saved anyway."""

@@ -192,7 +192,7 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
                 # The actor's servers pause until the end of the step.
                 if self.comprl.shares_slots:
                     self.free_memory()
-                self.experience_runtime.take_turn()
+                self.experience_runtime.take_turn(lambda: self.stop.made)
         return batch
 
     def on_train_begin(self) -> None:

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from verl_comprl.errors import WaitTimeout
@@ -56,6 +57,8 @@ class ExtractorLearner:
         self._last: dict[str, float] = {}
         self._skipped = 0
         self._seconds = 0.0
+        self.longest = 0.0
+        """Seconds of the longest update so far."""
         self._failed = 0
         self._in_a_row = 0
         self._given_up = False
@@ -65,19 +68,24 @@ class ExtractorLearner:
         """Start the thread."""
         self._thread.start()
 
-    def take_turn(self, seconds: float) -> None:
+    def take_turn(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Update in the calling thread while full batches wait; the actor must have paused.
 
         Does not wait for work that an earlier turn has left behind, however many turns it takes to end.
 
         Args:
             seconds: After them no further update begins.
+            is_stopped: Says that the run was asked to stop: then no further one begins either, and the present one is
+                left behind if it takes long.
 
         Raises:
             RuntimeError: If an update failed and none may.
         """
         deadline = time.monotonic() + seconds
-        while not self._ended and self._not_before <= time.monotonic() < deadline and not self._extractor.work_is_late:
+        self._extractor.hurries = is_stopped
+        while not self._ended and self._not_before <= time.monotonic() < deadline and not is_stopped():
+            if self._extractor.work_is_late:
+                break
             began, restores = time.monotonic(), self._given_up
             pause = self._attempt()
             ended = time.monotonic()
@@ -151,6 +159,8 @@ class ExtractorLearner:
         except _ManagerAway:
             return AWAY_SECONDS
         except Exception as error:
+            if isinstance(error, WaitTimeout) and self._extractor.hurries():  # it has not failed
+                return AWAY_SECONDS
             return self._note_failure(error)
         if not updated:
             return POLL_SECONDS
@@ -218,7 +228,9 @@ class ExtractorLearner:
                 # Before the servers get the weights: should that fail, the batch has been trained on all the same. If
                 # the update fails, its samples stay in the buffer, and the next attempt takes them again.
                 self._count_trained()
-            self._seconds += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+        self._seconds += seconds
+        self.longest = max(self.longest, seconds)
         self._last = measured | update_metrics(batch, version)
         self._skipped += not math.isfinite(measured["grad_norm"])  # verl's engine then leaves the weights as they are
         return True

@@ -33,14 +33,20 @@ from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.calls import Generate
 from verl_comprl.manager.served_model import ServedModel, sampling_of
 from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
+from verl_comprl.platform.allocator import engine_variables
 from verl_comprl.platform.priority import Priority, set_cpu_priority
-from verl_comprl.platform.waiting import begin, call_within, result_within, wait_for
+from verl_comprl.platform.waiting import Patience, begin, call_within, result_within, wait_for
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.extractor.batch import balanced, to_tensordict
 from verl_comprl.trainer.servers.failover_client import SurvivingClient
 from verl_comprl.trainer.servers.load_balancer import forget_requests
 from verl_comprl.trainer.servers.serving import Serving, State
 from verl_comprl.trainer.servers.single_server_client import make_client
+
+STOP_SECONDS = 120.0
+"""Seconds that a run waits for a running update of the extractor once it was asked to stop: for its last checkpoint, if
+an earlier one has an extractor, and again at its end, when nothing of the update is saved any more. Both, the actor's
+part and the bank have to end within the ten minutes that torchrun gives a stopped run (docs/launch.md)."""
 
 
 def extractor_view(config: DictConfig) -> DictConfig:
@@ -77,6 +83,8 @@ class ExtractorRuntime:
         self._work_timeout, self._update_timeout = comprl.work_timeout, comprl.update_timeout
         self.weight_version = 0
         """Updates that the engine has made, those that came to their end after their limit included."""
+        self.hurries: Callable[[], bool] = lambda: False
+        """Says that an update is to be left behind after :data:`STOP_SECONDS`."""
         self._updating: Future[TensorDict] | None = None
         """An update that has begun and whose end has not been seen."""
         self.lock = threading.RLock()
@@ -95,6 +103,7 @@ class ExtractorRuntime:
             resource_pool=pool,
             ray_cls_with_init=create_colocated_worker_cls(class_dict={role: worker}),
             device_name=self.config.trainer.device,
+            worker_env=engine_variables(),
         )
         self.workers = group.spawn(prefix_set={role})[role]
         self.workers.init_model()
@@ -239,7 +248,8 @@ class ExtractorRuntime:
     def _end_of_update(self) -> TensorDict:
         running: Any = self._updating
         try:
-            return result_within(running, self._update_timeout, "the extractor's workers to update")
+            limit = Patience(self._update_timeout, hurried=STOP_SECONDS, hurries=self.hurries)
+            return result_within(running, limit, "the extractor's workers to update")
         finally:
             if running.done():
                 self._updating = None

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any
 
+import ray
 from ray.exceptions import RayError
 
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
@@ -179,22 +180,30 @@ class Serving:
             return
         engines = self._control.actor_wg
         leaving = list(engines.execute_checkpoint_engine(["finalize"] * engines.world_size))
-        receivers = [worker for replica in self.replicas for worker in replica.workers]
+        receivers = [worker for replica in self.replicas for worker in self._receivers(replica)]
         leaving += [worker.execute_checkpoint_engine.remote("finalize") for worker in receivers]
         for each in leaving:
             with suppress(RayError):
                 wait_for(each, SERVER_SECONDS, "processes to leave a transfer of weights that failed")
 
+    def _receivers(self, replica: Any) -> list[Any]:
+        """Return the processes that take weights for a server, unless the engine's own put them there."""
+        return [] if self._control.backend == "naive" else list(replica.workers)
+
     def _leave_out_the_dead(self) -> None:
         """Continue with the servers that are left; one that has died would fail every order to all of them.
 
-        And copying weights to it would hang in verl's sender, which waits for a receiver.
+        And copying weights to it would hang in verl's sender, which waits for a receiver. A server whose receiver has
+        died would answer with the weights it has for ever, so that it is ended.
 
         Raises:
             ray.exceptions.RayError: Of the first server, if none is left.
         """
         replicas, dead = self.replicas, {}
-        asked = [[server.__ray_call__.remote(raise_if_dead) for server in replica.servers] for replica in replicas]
+        asked = [
+            [process.__ray_call__.remote(raise_if_dead) for process in (*replica.servers, *self._receivers(replica))]
+            for replica in replicas
+        ]
         for replica, references in zip(replicas, asked, strict=True):
             try:
                 wait_for(references, SERVER_SECONDS, "the extractor's servers to say that they are there")
@@ -207,6 +216,8 @@ class Serving:
         if len(dead) == len(replicas):
             raise next(iter(dead.values()))
         self._control.remove_replicas(list(dead))
+        for server in (server for replica in dead for server in replica.servers):
+            ray.kill(server)
         self.lost += len(dead)
         print(f"{len(dead)} of the extractor's {len(replicas)} servers have died; the others continue", flush=True)
 

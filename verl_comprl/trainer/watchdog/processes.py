@@ -35,6 +35,13 @@ def actor_servers(trainer: Any) -> dict[str, Any]:
     return _servers("the actor's", (getattr(trainer, name, None) for name in names))
 
 
+def receivers(trainer: Any) -> dict[str, Any]:
+    """Return the processes that take new weights for servers of the actor with slots of their own."""
+    replicas = getattr(getattr(trainer, "standalone_checkpoint_manager", None), "replicas", ())
+    found = [worker for replica in replicas for worker in replica.workers]
+    return {f"worker {number} of the actor's servers": worker for number, worker in enumerate(found)}
+
+
 def extractor_servers(trainer: Any) -> dict[str, Any]:
     """Return those of the extractor's servers that have not died, as far as is known."""
     extractor = getattr(trainer.experience_runtime, "extractor", None)
