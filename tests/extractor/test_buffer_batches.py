@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_comprl.extractor.buffer import Sample, TrainingBatch, TrainingBuffer
+from verl_comprl.extractor.buffer import (
+    KEEP_UNREFERENCED_STEPS,
+    WAITING_BATCHES,
+    Sample,
+    TrainingBatch,
+    TrainingBuffer,
+)
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
 
 MakeRecord = Callable[..., GenerationRecord]
@@ -45,6 +51,33 @@ def fill(buffer: TrainingBuffer, *names: str, reward: float = 1.0) -> None:
 
 def names(batch: TrainingBatch | None) -> list[str] | None:
     return batch and [record.id for record in batch.records]
+
+
+# ---- what waits ----
+
+
+def test_outcomes_that_nobody_trains_on_make_room_for_newer_ones() -> None:
+    """As after learning has stopped: each keeps its record, and a run has many steps."""
+    buffer = buffer_of(2)
+    fill(buffer, *(f"e{n}" for n in range(2 * WAITING_BATCHES + 3)))
+    assert (len(buffer), buffer.dropped_outcomes) == (2 * WAITING_BATCHES, 3)
+    buffer.forget([], step=1)
+    buffer.forget([], step=1 + KEEP_UNREFERENCED_STEPS)
+    assert buffer.record_count == 2 * WAITING_BATCHES
+    assert names(buffer.next_batch(1)) == ["e3", "e4"]
+
+
+def test_outcomes_in_training_make_no_room(tmp_path: Path) -> None:
+    buffer = buffer_of(2)
+    fill(buffer, *(f"e{n}" for n in range(2 * WAITING_BATCHES)))
+    assert names(buffer.next_batch(1)) == ["e0", "e1"]
+    fill(buffer, "m1")
+    assert buffer.trained() == ["e0", "e1"] and buffer.dropped_outcomes == 1
+    assert names(buffer.next_batch(2)) == ["e3", "e4"]
+    buffer.save(tmp_path)
+    restored = buffer_of(2)
+    restored.restore(tmp_path)
+    assert (len(restored), restored.dropped_outcomes) == (2 * WAITING_BATCHES - 2, 1)
 
 
 # ---- format failures ----

@@ -13,6 +13,7 @@ from package_log import ours  # pyright: ignore[reportMissingImports]  (tests/ex
 from queues import MakeQueue, MakeRequest, drain
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
+from verl_comprl.extractor import queue as module
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.queue import DEAD_LETTERS, WAITING, DistillationQueue
 
@@ -241,6 +242,42 @@ async def test_an_episode_is_not_in_the_queue_and_among_the_dead_letters(make_qu
         restored.restore(tmp_path / "queue.jsonl")
         assert dead(tmp_path / "moved") == ["before"] and dead(tmp_path / "moved", aside=True) == ["before", "after"]
         assert await drain(restored) == ["after"]
+
+
+async def test_other_work_goes_on_while_many_requests_are_saved(make_queue: MakeQueue, tmp_path: Path) -> None:
+    """Thousands may wait while the extractor is away, and guides must not wait with them."""
+    queue = make_queue(*map(str, range(40)), capacity=20)
+    turns, done = 0, asyncio.Event()
+
+    async def other_work() -> None:
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(other_work())
+    await queue.save(tmp_path / "queue.jsonl")
+    done.set()
+    await working
+    assert turns >= 40
+    assert len((tmp_path / "queue.jsonl").read_text().splitlines()) == 40
+
+
+async def test_an_episode_that_is_given_up_while_it_is_saved_is_in_one_place(
+    make_queue: MakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LONGEST_BACKOFF", 0.01)
+    queue = make_queue("a", "b", max_attempts=1)
+    request = await queue.get()
+    saving = asyncio.create_task(queue.save(tmp_path / "queue.jsonl"))
+    await asyncio.sleep(0)
+    queue.fail(request, "once")
+    assert queue.counts["dead"] == 0 and len(queue) == 2
+    await saving
+    assert len((tmp_path / "queue.jsonl").read_text().splitlines()) == 2
+    while not queue.counts["dead"]:
+        await asyncio.sleep(0.01)
+    assert dead(tmp_path / "queue") == ["a"] and len(queue) == 1
 
 
 def dead(folder: Path, *, aside: bool = False) -> list[str]:

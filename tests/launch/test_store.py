@@ -83,6 +83,17 @@ def test_a_variable_that_is_no_number_is_named(name: str, monkeypatch, capsys) -
     assert capsys.readouterr().err == f"launch: {name}=x is no number\n"
 
 
+def test_options_of_ray_that_cannot_be_read_are_refused_before_a_node_waits_for_another(monkeypatch, capsys) -> None:
+    for given, value in (variables(0, 2) | {"COMPRL_RAY_START": "--labels 'a"}).items():
+        monkeypatch.setenv(given, value)
+    assert launch.main([]) == 2
+    assert capsys.readouterr().err == "launch: COMPRL_RAY_START: No closing quotation\n"
+    monkeypatch.setenv("COMPRL_RAY_START", "--resources big=1")
+    with pytest.raises(SystemExit) as left:
+        launch.main([])
+    assert left.value.code == 2 and "'big=1' is no JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
 def test_without_its_variables_the_launcher_says_what_to_do(missing: str, monkeypatch, capsys) -> None:
     for name, value in variables(0, 1).items():

@@ -40,15 +40,15 @@ def test_a_call_that_hangs_is_left_behind_and_the_error_says_what_and_how_long()
     gate.set()
 
 
-def test_a_call_that_ends_when_its_time_is_over_counts() -> None:
-    class Late(Future[int]):
-        def result(self, timeout: float | None = None) -> int:
-            if timeout is None:
-                return super().result()
-            self.set_result(7)
-            raise TimeoutError
+def test_a_call_that_ends_when_its_time_is_over_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    future = Future[int]()
+    monkeypatch.setattr(waiting, "wait", lambda futures, seconds: future.set_result(7))
+    assert result_within(future, 1, "a number") == 7
 
-    assert result_within(Late(), 1, "a number") == 7
+
+def test_a_reason_to_hurry_shortens_the_wait_for_a_call() -> None:
+    with pytest.raises(WaitTimeout, match=r"waited 0\.\d s for a number"):
+        result_within(Future[int](), Patience(60.0, hurried=0.1, hurries=lambda: True), "a number")
 
 
 def test_a_lock_is_waited_for_and_given_back() -> None:

@@ -14,7 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
-from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode
+from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode, PPOTrainerSeparateAsync
 
 from verl_comprl.display.progress import Progress
 from verl_comprl.errors import WaitTimeout
@@ -204,6 +204,24 @@ def test_a_step_of_which_an_update_was_made_counts(tmp_path: Path, events: list[
     with pytest.raises(RunInterrupted, match="stopped after step 5"):
         trainer.step({}, {})
     assert events == ["update", "collect 5", "settle reports", "end episodes", "save 5"]
+
+
+def test_a_stop_between_local_updates_is_seen_although_the_next_batch_waits(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks nobody then, and verl's trainer would take all further updates of the step."""
+    trainer = make_trainer(ComplementarySeparateAsync, tmp_path, events, updates=3)
+    monkeypatch.setattr(PPOTrainerSeparateAsync, "on_sample_begin", lambda self: events.append("sample"))
+
+    def update(*_: Any) -> KVBatchMeta:
+        trainer.on_sample_begin()
+        trainer.request_stop()
+        return BATCH
+
+    trainer._step_once = update
+    with pytest.raises(RunInterrupted, match="stopped after step 5"):
+        trainer.step({}, {})
+    assert events == ["sample", "collect 5", "settle reports", "end episodes", "save 5"]
 
 
 def test_a_stop_before_the_first_update_is_not_taken_for_one_in_the_step_before(tmp_path: Path, events: list) -> None:

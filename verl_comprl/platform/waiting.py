@@ -92,8 +92,13 @@ def result_within(future: "Future[T]", limit: "float | Patience", what: str) -> 
         WaitTimeout: If it takes longer.
         Exception: What the call raised.
     """
+
+    def is_done(seconds: float) -> bool:
+        wait([future], seconds)
+        return future.done()
+
     with doing(f"waiting for {what}", has_limit=True):
-        _wait_until(lambda seconds: bool(wait([future], seconds).done), limit, what)
+        _wait_until(is_done, limit, what)
     return future.result()
 
 

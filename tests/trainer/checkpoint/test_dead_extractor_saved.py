@@ -51,7 +51,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     runtime._config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     runtime.extractor, runtime.manager = Engine(), manager
     runtime._guard = ManagerGuard(manager, lambda: None)
-    runtime._learner = SimpleNamespace(given_up=False, metrics=dict)
+    runtime._learner = SimpleNamespace(given_up=False, metrics=dict, longest=3600.0)
     runtime._late_reports = LateReports()
     runtime._checkpoints, runtime._extractor_saves_failed = [], 0
     return runtime
@@ -193,6 +193,17 @@ def test_the_checkpoint_of_a_stop_does_not_wait_long_for_a_running_update(
         assert saved(runtime, tmp_path, 2, lambda: time.monotonic() - started > moment) == ("version 3", 3)
         assert max(moment, 0.3) <= time.monotonic() - started < 30
     assert saves_failed(runtime) == 1 and "gets that of global_step_1: WaitTimeout" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(0.0, ("version 3", 3)), (5.0, ("version 4", 4))])
+def test_an_update_that_takes_much_longer_than_any_before_holds_no_checkpoint(
+    runtime: Any, tmp_path: Path, longest: float, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(runtime, tmp_path, 1)
+    monkeypatch.setattr(experience_runtime, "STOP_SECONDS", 0.1)
+    runtime._comprl.work_timeout, runtime._learner.longest = 3600.0, longest
+    with updating(runtime, 1.5):
+        assert saved(runtime, tmp_path, 2) == expected
 
 
 @pytest.mark.parametrize(("has_earlier", "is_stopped"), [(False, True), (True, False)])

@@ -17,6 +17,7 @@ from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.trainer.extractor import learner as learner_module
+from verl_comprl.trainer.extractor import runtime as runtime_module
 from verl_comprl.trainer.extractor.learner import LONGEST_BACKOFF, REST_FACTOR, ExtractorLearner
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 from verl_comprl.trainer.servers.serving import Serving, State
@@ -85,7 +86,7 @@ def runtime() -> Any:
     runtime.weight_version, runtime._updating, runtime._work_timeout = 0, None, 10
     runtime.serving = Serving(runtime.servers, shares_memory=False)
     runtime.publish_weights()
-    runtime._update_timeout = 0.05
+    runtime._update_timeout, runtime.hurries = 0.05, lambda: False
     return runtime
 
 
@@ -117,6 +118,17 @@ def test_a_late_update_is_waited_for_and_its_weights_reach_the_servers(runtime: 
     for _ in range(2):
         runtime.restore()
     assert runtime.servers.versions == [0, 1]
+
+
+def test_a_stop_does_not_wait_long_for_an_update(
+    runtime: Any, batch: TrainingBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "STOP_SECONDS", 0.1)
+    runtime._update_timeout, began = 60.0, time.monotonic()
+    runtime.hurries = lambda: time.monotonic() - began > 0.5  # the request comes meanwhile
+    with pytest.raises(WaitTimeout, match="the extractor's workers to update"):
+        runtime.update(batch)
+    assert 0.5 <= time.monotonic() - began < 30 and runtime.work_is_late
 
 
 def test_a_late_update_that_fails_is_told_once(runtime: Any, batch: TrainingBatch) -> None:

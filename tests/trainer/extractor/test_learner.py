@@ -29,6 +29,7 @@ class Extractor:
         self.late: list[str] = []
         self.grad_norm = 1.0
         self.is_down, self.lost_servers, self.work_is_late = False, 0, False
+        self.hurries: Callable[[], bool] = lambda: False
 
     def _fail(self, place: str) -> None:
         if place == self.place and self.failures:
@@ -142,6 +143,26 @@ def test_a_batch_whose_weights_did_not_reach_the_servers_is_not_trained_on_twice
     until(lambda: values(learner)[1] == 1)
     time.sleep(0.1)
     assert len(extractor.trained_on) == 1 and len(buffer) == 0 and values(learner) == (1, 1, 0)
+
+
+def test_a_stop_ends_a_turn_before_its_next_update(start: Start, make_record: Any) -> None:
+    learner, extractor, buffer = start(0, thread=False)
+    for id in ("c", "d"):
+        buffer.add(make_record(id))
+        buffer.record_reward(id, 1.0)
+    buffer.collect()
+    learner.take_turn(30.0, lambda: bool(extractor.trained_on))
+    assert [sorted(batch) for batch in extractor.trained_on] == [["a", "b"]] and len(buffer) == 2
+    learner.take_turn(30.0)
+    assert len(extractor.trained_on) == 2
+
+
+@pytest.mark.parametrize("max_failures", [0, 1])
+def test_an_update_that_a_stop_has_left_behind_is_no_failure(start: Start, max_failures: int) -> None:
+    learner, extractor, buffer = start(0, place="late", max_failures=max_failures, thread=False)
+    extractor.failures.append(WaitTimeout("the extractor's workers to update", 1))
+    learner.take_turn(30.0, lambda: extractor.late != [])
+    assert (values(learner), len(buffer)) == ((0, 0, 0), 0)
 
 
 def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(

@@ -29,9 +29,12 @@ def test_an_extractor_on_shared_slots_is_trained_in_its_turn_and_never_beside_th
     runtime._comprl = ComprlConfig(
         bank=BankConfig(path="-"), queue=QueueConfig(folder="-"), extractor=ExtractorConfig(**settings)
     )
-    learner: Any = SimpleNamespace(
-        start=lambda: begun.append("thread"), take_turn=lambda seconds: begun.append(f"turn of {seconds:g} s")
-    )
+
+    def take_turn(seconds: float, is_stopped: Any) -> None:
+        assert not is_stopped()
+        begun.append(f"turn of {seconds:g} s")
+
+    learner: Any = SimpleNamespace(start=lambda: begun.append("thread"), take_turn=take_turn)
     runtime._learner = learner
     runtime.begin(agent_loops=[])
     runtime.take_turn()

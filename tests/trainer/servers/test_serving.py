@@ -77,6 +77,7 @@ def make(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Make:
             raise ActorDiedError
 
     monkeypatch.setattr(module, "wait_for", wait_for)
+    monkeypatch.setattr(module, "ray", SimpleNamespace(kill=lambda server: None))
 
     def make(shares_memory: bool) -> Serving:
         serving = Serving(servers, shares_memory=shares_memory)
@@ -183,6 +184,28 @@ def test_one_of_several_servers_that_has_died_is_left_out_and_the_others_serve(
     assert serving.state is State.DOWN and servers.events.count("sync 3") == 2 and servers.events.count("away")
 
 
+def test_a_server_that_nothing_can_give_new_weights_any_more_is_ended(
+    make: Make, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a device of its own, it takes them from a process that Ray may kill when memory is short."""
+    killed: list[Any] = []
+    monkeypatch.setattr(module, "ray", SimpleNamespace(kill=killed.append))
+    servers.replicas, servers.backend = [Replica(name) for name in "ab"], "nccl"
+    for replica in servers.replicas:
+        call = SimpleNamespace(remote=lambda _, name=replica.name: f"{name} receives")
+        receiver = SimpleNamespace(**{"__ray_call__": call})
+        replica.__dict__["workers"] = [receiver]
+    serving = make(False)
+    servers.dead = {"b receives"}
+    train(serving, servers)
+    assert [replica.name for replica in serving.replicas] == ["a"] and len(killed) == 2
+    assert serving.state is State.SERVING and serving.lost == 1
+    servers.dead = {"a receives"}  # the last one: nothing is left that could be trained for
+    with pytest.raises(ActorDiedError):
+        train(serving, servers)
+    assert serving.state is State.DOWN
+
+
 def test_a_server_that_hangs_when_it_is_asked_is_not_taken_for_dead(make: Make, servers: Servers) -> None:
     servers.replicas = [Replica("a"), Replica("b")]
     serving = make(False)
@@ -279,6 +302,7 @@ def test_all_leave_the_group_of_a_transfer_that_failed_before_the_next_one(
     class Worker:
         def __init__(self, name: str) -> None:
             self.execute_checkpoint_engine = SimpleNamespace(remote=lambda method: f"{method} {name}")
+            self.__dict__["__ray_call__"] = SimpleNamespace(remote=lambda _: name)
 
     def leave(methods: list[str]) -> list[str]:
         return [f"{method} engine{rank}" for rank, method in enumerate(methods)]

@@ -59,9 +59,21 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PAUSE", 0.0)
 
 
-def watched(*, servers: list[Server], rewards: list[Server], engine: list[Server], loops: list[Server]) -> VitalActors:
+KINDS = ("servers", "receivers", "rewards", "engine", "loops")
+
+
+def watched(
+    *,
+    servers: list[Server],
+    receivers: list[Server],
+    rewards: list[Server],
+    engine: list[Server],
+    loops: list[Server],
+) -> VitalActors:
     """What a trainer with these actors looks at."""
     trainer: Any = object.__new__(ComplementarySync)
+    apart = SimpleNamespace(servers=[], workers=receivers)
+    trainer.standalone_checkpoint_manager = SimpleNamespace(replicas=[apart])
     trainer.checkpoint_manager = SimpleNamespace(replicas=[SimpleNamespace(servers=[each]) for each in servers])
     trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=rewards)
     trainer.actor_rollout_wg = SimpleNamespace(workers=engine)
@@ -71,7 +83,7 @@ def watched(*, servers: list[Server], rewards: list[Server], engine: list[Server
 
 
 def test_a_dead_engine_is_an_error_that_names_its_server() -> None:
-    actors = {name: [Server(), Server()] for name in ("servers", "rewards", "engine", "loops")}
+    actors = {name: [Server(), Server()] for name in KINDS}
     vital = watched(**actors)
     vital.check()
     actors["servers"][1].engine.errored = True
@@ -86,10 +98,11 @@ def test_a_dead_engine_is_an_error_that_names_its_server() -> None:
         ("rewards", "reward worker 1"),
         ("engine", "worker 1 of the actor's engine"),
         ("servers", "the actor's server 1"),
+        ("receivers", "worker 1 of the actor's servers"),
     ],
 )
 def test_a_dead_process_is_an_error_that_names_it(kind: str, name: str) -> None:
-    actors = {name: [Server(), Server()] for name in ("servers", "rewards", "engine", "loops")}
+    actors = {name: [Server(), Server()] for name in KINDS}
     vital = watched(**actors)
     vital.check()
     victim = actors[kind][1]
@@ -111,7 +124,7 @@ UNAVAILABLE = ActorUnavailableError("a connection has broken", None)
 
 @pytest.mark.parametrize("kind", ["loops", "rewards", "engine", "servers"])
 def test_a_process_that_cannot_be_reached_is_asked_again_until_it_answers_or_is_dead(kind: str) -> None:
-    actors = {name: [Server(), Server()] for name in ("servers", "rewards", "engine", "loops")}
+    actors = {name: [Server(), Server()] for name in KINDS}
     vital, victim = watched(**actors), actors[kind][1]
     victim.errors = [UNAVAILABLE] * 5
     while victim.errors:
