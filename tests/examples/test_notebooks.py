@@ -18,13 +18,8 @@ OURS = re.compile(r"/(root|home|work|tmp|var)/[\w.-]+")
 
 REPEATABLE = ("own_environment", "reading_a_run", "experience_bank")
 """Notebooks that print the same every time, but for the time that something took."""
-LONG = {"complementary_rl"}
-"""Its run is that of tests/recipes/test_learning.py with fewer steps."""
-
-
 def named(training: bool) -> list[Any]:
-    files = [file for file in NOTEBOOKS if (file.stem in TRAINING) == training]
-    return [pytest.param(file, id=file.stem, marks=[pytest.mark.long] * (file.stem in LONG)) for file in files]
+    return [pytest.param(file, id=file.stem) for file in NOTEBOOKS if (file.stem in TRAINING) == training]
 
 
 def cells(notebook: Any, kind: str) -> list[Any]:
@@ -65,6 +60,7 @@ def test_a_notebook_runs(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.run
+@pytest.mark.long
 @pytest.mark.parametrize("file", named(training=True))
 def test_a_notebook_that_trains_runs(file: Path, tmp_path: Path) -> None:
     run(file, TRAINING[file.stem], tmp_path)

@@ -58,6 +58,7 @@ def test_published_runs_whose_extractor_does_not_learn_are_not() -> None:
 
 
 @pytest.mark.run
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_run_learns(tmp_path: Path) -> None:
     options = ["--arms", "complementary", "--seeds", "7", "--steps", "30"]

@@ -54,6 +54,7 @@ def interrupted(folder: Path) -> Run:
     try:
         # Not before step 2, whose episodes are the first ones that are guided, and so give outcomes.
         run.wait_until(lambda: extractor_was_updated(folder / "run"))
+        run.keeping_memory = run.having("MALLOC_MMAP_MAX_")
         actions = (("stats", "--json"), ("verify",), ("delete", "--where", "uses=0", "--yes"))
         run.beside = [comprl_bank(folder, *action) for action in actions]
         run.process.send_signal(signal.SIGTERM)

@@ -136,6 +136,7 @@ class Run:
         """
         self.marker = uuid.uuid4().hex
         self.started = time.time()
+        self.keeping_memory: list[str] = []
         self.beside: list[subprocess.CompletedProcess[str]] = []
         self.left: list[str] = []
         self.probe = folder / f"{Path(script).stem}-{self.marker}.jsonl"
@@ -196,6 +197,15 @@ class Run:
                 connections = process.net_connections("tcp")
                 addresses = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
                 found.setdefault(process.name().partition(".")[0], set()).update(addresses)  # a method may follow
+        return found
+
+    def having(self, variable: str) -> list[str]:
+        """Names of the run's processes whose environment has a variable."""
+        found: list[str] = []
+        for process in self._alive():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if variable in process.environ():
+                    found.append(process.name().partition(".")[0])
         return found
 
     def _processes(self) -> Iterator[str]:

@@ -48,6 +48,10 @@ def test_an_extractor_that_shares_memory_is_away_for_its_update_and_comes_back(f
     assert lines[-1]["comprl/extractor/away"] == 0 and lines[-1]["comprl/queue/dead"] == 0
 
 
+def test_training_engines_and_nothing_else_keep_memory_that_they_have_freed(interrupted):
+    assert interrupted.keeping_memory == ["ray::WorkerDict"] * 2
+
+
 def test_the_bank_can_be_read_while_the_run_has_it_open(folder, interrupted):
     stats, verified, refused = interrupted.beside
     assert stats.returncode == 0, stats.stderr

@@ -69,6 +69,7 @@ def test_without_vllm_the_error_says_what_to_do(
 
 
 @pytest.mark.run
+@pytest.mark.long
 def test_a_real_model_is_served_by_vllm(
     comprl_bank: Run, episodes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
