@@ -11,6 +11,10 @@ from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.world import FAMILIES, KINDS, MOVES
 
 
+LENGTHS = 8
+"""Different lengths of prompts."""
+
+
 class FixedTurns(VaultsEnvironment):
     """Vaults that go on after they have opened, and where every text is some move."""
 
@@ -31,10 +35,15 @@ def lessons(*, world: int = 1, each: int = 4) -> Iterator[tuple[str, str, str]]:
 
 
 def fixed_turns_rows(count: int, *, turns: int, world: int = 1) -> list[dict[str, Any]]:
-    """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns."""
+    """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns.
+
+    Their prompts have different lengths, as those of other tasks have: where all are equal nothing is padded, and
+    attention without a mask is a third faster, which only an arm without experience would get.
+    """
     rows = [
         row for family in FAMILIES for row in build_rows("train", count, world=world, family=family, max_turns=turns)
     ]
-    for row in rows:
+    for number, row in enumerate(rows):
+        row["prompt"][0]["content"] += " open" * (number % LENGTHS)
         row["extra_info"]["environment"] = "benchmarks.fixed_turns:FixedTurns"
     return rows

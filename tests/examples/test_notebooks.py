@@ -18,6 +18,8 @@ OURS = re.compile(r"/(root|home|work|tmp|var)/[\w.-]+")
 
 REPEATABLE = ("own_environment", "reading_a_run", "experience_bank")
 """Notebooks that print the same every time, but for the time that something took."""
+
+
 def named(training: bool) -> list[Any]:
     return [pytest.param(file, id=file.stem) for file in NOTEBOOKS if (file.stem in TRAINING) == training]
 
