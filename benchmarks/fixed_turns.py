@@ -10,7 +10,6 @@ from env_adapters.vaults.dataset import build_rows
 from env_adapters.vaults.environment import VaultsEnvironment
 from env_adapters.vaults.world import FAMILIES, KINDS, MOVES
 
-
 LENGTHS = 8
 """Different lengths of prompts."""
 
