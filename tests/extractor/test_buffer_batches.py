@@ -60,24 +60,36 @@ def test_outcomes_that_nobody_trains_on_make_room_for_newer_ones() -> None:
     """As after learning has stopped: each keeps its record, and a run has many steps."""
     buffer = buffer_of(2)
     fill(buffer, *(f"e{n}" for n in range(2 * WAITING_BATCHES + 3)))
-    assert (len(buffer), buffer.dropped_outcomes) == (2 * WAITING_BATCHES, 3)
+    assert (len(buffer), buffer.dropped_outcomes) == (2 * WAITING_BATCHES + 1, 2)
     buffer.forget([], step=1)
     buffer.forget([], step=1 + KEEP_UNREFERENCED_STEPS)
-    assert buffer.record_count == 2 * WAITING_BATCHES
-    assert names(buffer.next_batch(1)) == ["e3", "e4"]
+    assert buffer.record_count == 2 * WAITING_BATCHES + 1
+    assert names(buffer.next_batch(1)) == ["e2", "e3"]
+
+
+def test_a_step_with_many_outcomes_loses_none() -> None:
+    """They come at once, before any update could have taken them."""
+    buffer = buffer_of(2)
+    for step in range(2):
+        for n in range(5 * WAITING_BATCHES):
+            buffer.add(make(f"e{step}{n}"))
+            buffer.record_reward(f"e{step}{n}", 1.0)
+        buffer.collect()
+        assert len(buffer) == (5 + 2 * step) * WAITING_BATCHES
+    assert buffer.dropped_outcomes == 3 * WAITING_BATCHES
 
 
 def test_outcomes_in_training_make_no_room(tmp_path: Path) -> None:
     buffer = buffer_of(2)
     fill(buffer, *(f"e{n}" for n in range(2 * WAITING_BATCHES)))
     assert names(buffer.next_batch(1)) == ["e0", "e1"]
-    fill(buffer, "m1")
+    fill(buffer, "m1", "m2")
     assert buffer.trained() == ["e0", "e1"] and buffer.dropped_outcomes == 1
     assert names(buffer.next_batch(2)) == ["e3", "e4"]
     buffer.save(tmp_path)
     restored = buffer_of(2)
     restored.restore(tmp_path)
-    assert (len(restored), restored.dropped_outcomes) == (2 * WAITING_BATCHES - 2, 1)
+    assert (len(restored), restored.dropped_outcomes) == (2 * WAITING_BATCHES - 1, 1)
 
 
 # ---- format failures ----

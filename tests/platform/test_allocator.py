@@ -45,6 +45,12 @@ def test_what_was_freed_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page_faults(engine_variables()) < 100
 
 
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert "MALLOC_MMAP_MAX_" in engine_variables() and "MALLOC_ARENA_MAX" not in engine_variables()
+
+
 def test_a_gpu_run_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     assert engine_variables() == {}

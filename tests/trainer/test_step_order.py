@@ -334,6 +334,21 @@ def test_the_actors_servers_get_no_new_weights_under_the_extractors_calls(backen
     assert events == [*pause, "sleep_replicas", "train", "update_weights 0", *resume]
 
 
+@pytest.mark.parametrize(("stopped", "late"), [(True, True), (True, False), (False, True)])
+def test_servers_do_not_wake_beside_an_update_of_the_extractor_that_a_stop_has_left_behind(
+    stopped: bool, late: bool
+) -> None:
+    events, kind = Events(), cast(Any, ComplementarySync)
+    trainer = trainer_of(kind, events, 1, [])
+    settings = ExtractorConfig.model_validate({"placement": "shared"})
+    trainer.comprl = trainer.comprl.model_copy(update={"extractor": settings})
+    trainer.checkpoint_manager, trainer.curr_step_profile, trainer.timing_raw = events, False, {}
+    trainer.stop.made, trainer._saved_step = stopped, trainer.global_steps
+    trainer.experience_runtime.update_is_late = late
+    trainer.on_step_end()
+    assert ("update_weights 0" in events) == (not (stopped and late))
+
+
 @pytest.mark.parametrize("kind", [ComplementarySync, ComplementaryColocateAsync, ComplementarySeparateAsync])
 @pytest.mark.parametrize(("backend", "ending"), [("own", "end_episodes"), ("actor", "kill_episodes")])
 def test_servers_that_read_the_last_episodes_are_not_paused_before_that(

@@ -20,8 +20,9 @@ FORMAT_FAILURE_SHARE = 0.25
 them than outcomes, and each says the same."""
 
 WAITING_BATCHES = 16
-"""Batches of outcomes that wait at most; the oldest make room. More are there where updates take longer than samples
-need to come, or where learning has stopped after failures, and each keeps its record."""
+"""Batches of outcomes that wait at most, besides those of the latest step; the oldest make room. There are more where
+updates take longer than samples need to come, or where learning has stopped after failures, and each keeps its
+record."""
 
 KEEP_UNREFERENCED_STEPS = 20
 """Actor steps for which an unreferenced record is kept: a running episode may still be using its text, for example an
@@ -135,8 +136,8 @@ class TrainingBuffer:
         # Uses are in the order in which episodes ended, and successes end first: batches taken in that order would have
         # only successes, then only failures, and nothing to compare.
         order = sorted(utilities, key=draw)
-        self._samples += [Sample(record_id, utilities[record_id]) for record_id in order]
         self._make_room()
+        self._samples += [Sample(record_id, utilities[record_id]) for record_id in order]
         return len(utilities)
 
     def _make_room(self) -> None:

@@ -1,5 +1,7 @@
 """Memory of a training engine on the CPU: what an update has freed is kept for the next one."""
 
+import os
+
 from verl_comprl.platform.detection import uses_cpu
 
 _KEEPING = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}
@@ -9,8 +11,8 @@ take from the kernel whatever is larger than 64 MB."""
 
 
 def engine_variables() -> dict[str, str]:
-    """Return the environment variables of a training engine's process.
+    """Return the environment variables of a training engine's process, without those that the user has set.
 
-    No other process needs them: each keeps what it has used at most, up to 8 GiB.
+    No other process needs them, and each keeps about as much as it has used at most.
     """
-    return dict(_KEEPING) if uses_cpu() else {}
+    return {name: value for name, value in _KEEPING.items() if name not in os.environ} if uses_cpu() else {}

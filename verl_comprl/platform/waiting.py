@@ -167,11 +167,13 @@ class Patience:
 
         Args:
             seconds: Limit.
-            hurried: Limit, from the same beginning, as soon as there is a reason to hurry.
+            hurried: How many seconds are left, at most, when a wait notices that there is a reason to hurry.
             hurries: Says whether there is one.
         """
-        self._seconds, self._hurried, self._hurries = seconds, min(seconds, hurried), hurries
+        self._hurried, self._hurries = hurried, hurries
         self._began = time.monotonic()
+        self._end = self._began + seconds
+        self._noticed = False
 
     @property
     def waited(self) -> float:
@@ -185,7 +187,9 @@ class Patience:
             wait: Waits for at most so many seconds, and returns whether it has come.
         """
         while True:
-            left = max(0.0, (self._hurried if self._hurries() else self._seconds) - self.waited)
+            if not self._noticed and self._hurries():
+                self._noticed, self._end = True, min(self._end, time.monotonic() + self._hurried)
+            left = max(0.0, self._end - time.monotonic())
             if wait(min(left, _PART)):
                 return True
             if not left:

@@ -160,7 +160,17 @@ class ExperienceRuntime(NoExperienceRuntime):
     def take_turn(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Train the extractor while the actor pauses, if they share slots."""
         if self._learner is not None and self._comprl.extractor.train and self._comprl.shares_slots:
-            self._learner.take_turn(self._comprl.extractor.slice_seconds, is_stopped)
+            # Without an earlier extractor for the stop's checkpoint, this one has to be waited for anyway.
+            self._learner.take_turn(
+                self._comprl.extractor.slice_seconds,
+                is_stopped,
+                lambda: is_stopped() and self._latest_with_extractor() is not None,
+            )
+
+    @property
+    def update_is_late(self) -> bool:
+        """Whether an update of the extractor was left behind, and has its device still."""
+        return self.extractor.work_is_late
 
     def collect(self, step: int) -> Metrics:
         """Turn the step's outcomes into samples, and start a merge if one is due.
@@ -274,15 +284,15 @@ class ExperienceRuntime(NoExperienceRuntime):
         """
         earlier = self._latest_with_extractor()
         limit = self._comprl.work_timeout
-        if earlier and self._learner is not None:
+        if earlier and self._learner is not None and self._learner.longest:
             usual = max(STOP_SECONDS, HUNG_FACTOR * self._learner.longest)
-            limit = Patience(min(limit, usual), hurried=STOP_SECONDS, hurries=is_stopped)
+            limit = min(limit, usual)
         saved = contents.save(
             folder,
             step,
             self.extractor,
             self._save_manager,
-            limit,
+            Patience(limit, hurried=STOP_SECONDS, hurries=is_stopped) if earlier else limit,
             earlier=earlier,
             given_up=self._learner is not None and self._learner.given_up,
         )

@@ -59,6 +59,11 @@ class NoExperienceRuntime:
             is_stopped: Says that the run was asked to stop, so that the turn ends sooner.
         """
 
+    @property
+    def update_is_late(self) -> bool:
+        """Whether an update of the extractor was left behind, and has its device still."""
+        return False
+
     def finish(self, is_stopped: Callable[[], bool]) -> dict[str, float]:
         """Wait for pending distillations at the end of a run and return the totals.
 

@@ -209,11 +209,13 @@ class ComplementaryTrainerMixin(WeighedUpdates, StoppableTrainer):
     def on_step_end(self) -> None:
         """Write a checkpoint if asked to stop; verl has written one already if the step is one of ``save_freq``.
 
-        Before the servers wake: their caches and the engine's weights may not fit into a device together.
+        Before the servers wake: their caches and the engine's weights may not fit into a device together. Neither may
+        an update of the extractor that a stop has left behind, after which nobody asks them.
         """
         if self.stop.made and self._saved_step != self.global_steps:
             self._save_checkpoint()
-        super().on_step_end()
+        if not (self.stop.made and self.comprl.shares_slots and self.experience_runtime.update_is_late):
+            super().on_step_end()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)

@@ -195,7 +195,9 @@ def test_the_checkpoint_of_a_stop_does_not_wait_long_for_a_running_update(
     assert saves_failed(runtime) == 1 and "gets that of global_step_1: WaitTimeout" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("longest", "expected"), [(0.0, ("version 3", 3)), (5.0, ("version 4", 4))])
+@pytest.mark.parametrize(
+    ("longest", "expected"), [(0.1, ("version 3", 3)), (5.0, ("version 4", 4)), (0.0, ("version 4", 4))]
+)
 def test_an_update_that_takes_much_longer_than_any_before_holds_no_checkpoint(
     runtime: Any, tmp_path: Path, longest: float, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,8 +30,8 @@ def test_an_extractor_on_shared_slots_is_trained_in_its_turn_and_never_beside_th
         bank=BankConfig(path="-"), queue=QueueConfig(folder="-"), extractor=ExtractorConfig(**settings)
     )
 
-    def take_turn(seconds: float, is_stopped: Any) -> None:
-        assert not is_stopped()
+    def take_turn(seconds: float, is_stopped: Any, hurries: Any) -> None:
+        assert not is_stopped() and not hurries()
         begun.append(f"turn of {seconds:g} s")
 
     learner: Any = SimpleNamespace(start=lambda: begun.append("thread"), take_turn=take_turn)

@@ -68,21 +68,23 @@ class ExtractorLearner:
         """Start the thread."""
         self._thread.start()
 
-    def take_turn(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def take_turn(
+        self, seconds: float, is_stopped: Callable[[], bool] = lambda: False, hurries: Callable[[], bool] | None = None
+    ) -> None:
         """Update in the calling thread while full batches wait; the actor must have paused.
 
         Does not wait for work that an earlier turn has left behind, however many turns it takes to end.
 
         Args:
             seconds: After them no further update begins.
-            is_stopped: Says that the run was asked to stop: then no further one begins either, and the present one is
-                left behind if it takes long.
+            is_stopped: Says that the run was asked to stop: then no further one begins either.
+            hurries: Says that the present one is to be left behind if it takes long; by default that is a stop.
 
         Raises:
             RuntimeError: If an update failed and none may.
         """
         deadline = time.monotonic() + seconds
-        self._extractor.hurries = is_stopped
+        self._extractor.hurries = hurries or is_stopped
         while not self._ended and self._not_before <= time.monotonic() < deadline and not is_stopped():
             if self._extractor.work_is_late:
                 break

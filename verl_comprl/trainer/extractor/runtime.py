@@ -144,7 +144,7 @@ class ExtractorRuntime:
         comprl = comprl_config(config)
         self._work_timeout, self._update_timeout = comprl.work_timeout, comprl.update_timeout
         self._work(partial(self.workers.restart, config.actor_rollout_ref), "begin another run")
-        self.weight_version, self._updating = 0, None
+        self.weight_version, self._updating, self.hurries = 0, None, lambda: False
         self._set_cpu_priority()
 
     @property
