@@ -1,6 +1,9 @@
 """Environment whose episodes have a fixed number of turns, so that every arm of a benchmark does the same work."""
 
 import itertools
+import json
+import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,11 +20,23 @@ LENGTHS = 8
 class FixedTurns(VaultsEnvironment):
     """Vaults that go on after they have opened, and where every text is some move."""
 
+    def __init__(self, *, pause: float = 0.0, **options: Any) -> None:
+        """Set the options.
+
+        Args:
+            pause: Most seconds that a turn takes, drawn evenly from 0. Without it all episodes of a step end their
+                turns at the same moment, which no others do, and which any delay of a few of them ends.
+            **options: Those of vaults.
+        """
+        super().__init__(**options)
+        self._pause = pause
+
     def _read(self, action_text: str) -> str | None:
         return next((move for move in MOVES if move in action_text), MOVES[0])
 
     def _play(self, action: str) -> Transition:
         assert self._state is not None
+        time.sleep(random.uniform(0, self._pause))
         if self._state.success:
             return replace(self._state, reward=0.0, effective=False)
         return replace(super()._play(action), terminated=False)
@@ -33,7 +48,7 @@ def lessons(*, world: int = 1, each: int = 4) -> Iterator[tuple[str, str, str]]:
         yield f"vaults/{family}", f"{kind} {family}", f"worked: first {MOVES[number % len(MOVES)]}, number {number}"
 
 
-def fixed_turns_rows(count: int, *, turns: int, world: int = 1) -> list[dict[str, Any]]:
+def fixed_turns_rows(count: int, *, turns: int, world: int = 1, pause: float = 0.0) -> list[dict[str, Any]]:
     """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns.
 
     Their prompts have different lengths, as those of other tasks have: where all are equal nothing is padded, and
@@ -44,5 +59,7 @@ def fixed_turns_rows(count: int, *, turns: int, world: int = 1) -> list[dict[str
     ]
     for number, row in enumerate(rows):
         row["prompt"][0]["content"] += " open" * (number % LENGTHS)
+        options = json.loads(row["extra_info"]["environment_options"])
+        row["extra_info"]["environment_options"] = json.dumps(options | {"pause": pause})
         row["extra_info"]["environment"] = "benchmarks.fixed_turns:FixedTurns"
     return rows

@@ -10,7 +10,7 @@ engines that are started once; the first step of a turn is left out. Nothing is 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
-        [--turn-tokens 8] [--minutes 12] [--output outputs/overhead]
+        [--turn-tokens 8] [--pause-ms 0] [--minutes 12] [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -72,14 +72,14 @@ def lengths(turn_tokens: int) -> list[str]:
     return [f"comprl.max_turn_tokens={turn_tokens}", *(f"{key}={length}" for key, length in longer.items())]
 
 
-def overrides(output: Path, prompts: int, turn_tokens: int = TURN_TOKENS) -> list[str]:
+def overrides(output: Path, prompts: int, turn_tokens: int = TURN_TOKENS, pause: float = 0.0) -> list[str]:
     """Return what all runs share."""
     import pandas
 
     from benchmarks.fixed_turns import fixed_turns_rows
 
     data = output / "rows.parquet"
-    pandas.DataFrame(fixed_turns_rows(96, turns=TURNS)).to_parquet(data)
+    pandas.DataFrame(fixed_turns_rows(96, turns=TURNS, pause=pause)).to_parquet(data)
     batch = prompts * ROLLOUTS
     return [
         f"trainer.default_local_dir={output / 'runs'}",
@@ -141,7 +141,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     bank = output / "bank"
     asyncio.run(make_bank(bank))
     shared = [
-        *overrides(output, options.prompts, options.turn_tokens),
+        *overrides(output, options.prompts, options.turn_tokens, options.pause_ms / 1000),
         f"comprl.initial_bank={bank}",
         *options.overrides,
     ]
@@ -342,6 +342,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
     parser.add_argument("--prompts", type=int, default=6, help="prompts of a step, 8 rollouts each (default: 6)")
     parser.add_argument("--turn-tokens", type=int, default=TURN_TOKENS, help="of each of 8 turns (default: 8)")
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="most time of an environment's turn (default: 0)")
     parser.add_argument("--minutes", type=float, default=12.0, help="no turn begins later than this (default: 12)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/overhead", help="folder of all files")
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")

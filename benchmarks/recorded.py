@@ -110,7 +110,7 @@ class RecordedExtractor(ExtractorRuntime):
         comprl = comprl_config(view)
         self._work_timeout, self._update_timeout = comprl.work_timeout, comprl.update_timeout
         self.weight_version = 0
-        self._updating = None
+        self._updating, self.hurries = None, lambda: False
         self.lock = threading.RLock()
         self.workers: Any = _Workers(update_seconds)
         self.servers: Any = None

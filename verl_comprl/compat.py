@@ -55,7 +55,6 @@ REQUIRED_SYMBOLS = {
     "verl.trainer.constants_ppo:PPO_RAY_RUNTIME_ENV": "environment of Ray's workers",
     "verl.trainer.constants_ppo:get_ppo_ray_runtime_env": "environment of Ray's workers",
     "verl.trainer.distillation:is_distillation_enabled": "slots of verl's teacher",
-    "verl.trainer.ppo.v1:trainer_base": "the environment of the actor's workers",
     "verl.trainer.ppo.v1.trainer_base:RayWorkerGroup": "the environment of the actor's workers",
     "verl.trainer.ppo.checkpoint_callback:CheckpointCallback": "a checkpoint is complete before it gets its name",
     "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY": "checked to have ours",

@@ -185,3 +185,14 @@ def test_rows_name_an_environment_that_can_be_made() -> None:
     rows = fixed_turns_rows(2, turns=8)
     assert len(rows) == 6
     assert {row["extra_info"]["environment"] for row in rows} == {"benchmarks.fixed_turns:FixedTurns"}
+
+
+def test_a_turn_takes_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("benchmarks.fixed_turns.time.sleep", slept.append)
+    (row, *_) = fixed_turns_rows(1, turns=30, pause=0.05)
+    environment = FixedTurns(**json.loads(row["extra_info"]["environment_options"]))
+    environment.reset(seed=0)
+    for _ in range(30):
+        environment.step("up")
+    assert len({*slept}) == 30 and 0 <= min(slept) < 0.02 and 0.03 < max(slept) <= 0.05

@@ -1,12 +1,12 @@
 """Mixin over verl's V1 trainers that takes its engines from :class:`Engines`, which several runs may share."""
 
+import sys
 from functools import partial
 from typing import Any
 
 import ray
 from omegaconf import DictConfig
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_comprl.config.reading import comprl_config
@@ -42,7 +42,7 @@ class EngineSharing(PPOTrainer):
     def _setup(self) -> None:
         """Start the actor, or take it over from the run before; the rest of a trainer is each run's own."""
         if not self.engines.has_actor:
-            with variables_of_workers(trainer_base, engine_variables()):
+            with variables_of_workers(sys.modules[PPOTrainer.__module__], engine_variables()):
                 super()._setup()
             self.engines.keep_actor(self)
             return
