@@ -51,8 +51,8 @@ def lessons(*, world: int = 1, each: int = 4) -> Iterator[tuple[str, str, str]]:
 def fixed_turns_rows(count: int, *, turns: int, world: int = 1, pause: float = 0.0) -> list[dict[str, Any]]:
     """Return rows of all families of a world, ``count`` of each, whose episodes have ``turns`` turns.
 
-    Their prompts have different lengths, as those of other tasks have: where all are equal nothing is padded, and
-    attention without a mask is a third faster, which only an arm without experience would get.
+    Their prompts have different lengths, as those of other tasks have: where all are equal nothing is padded, and an
+    update needs no mask, which makes it faster, but only in an arm without experience.
     """
     rows = [
         row for family in FAMILIES for row in build_rows("train", count, world=world, family=family, max_turns=turns)

@@ -141,7 +141,9 @@ class TrainingBuffer:
         return len(utilities)
 
     def _make_room(self) -> None:
-        excess = max(0, len(self._samples) - WAITING_BATCHES * self._batch_size)
+        excess = len(self._samples) - WAITING_BATCHES * self._batch_size
+        if excess <= 0:
+            return
         in_training = {id(sample) for sample in self._batch}
         waiting = (id(sample) for sample in self._samples if id(sample) not in in_training)
         oldest = set(islice(waiting, excess))

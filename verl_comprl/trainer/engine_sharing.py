@@ -42,6 +42,7 @@ class EngineSharing(PPOTrainer):
     def _setup(self) -> None:
         """Start the actor, or take it over from the run before; the rest of a trainer is each run's own."""
         if not self.engines.has_actor:
+            # The module by its class: as a name in verl's package it is missing, and verl is blamed, if ours fails.
             with variables_of_workers(sys.modules[PPOTrainer.__module__], engine_variables()):
                 super()._setup()
             self.engines.keep_actor(self)
