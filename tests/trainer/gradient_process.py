@@ -3,13 +3,16 @@
 Reads paths of specifications from standard input and answers each with a line. A specification is JSON with
 ``overrides`` of recipes/minihack_small, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
-goes to ``gradient-<n>.safetensors`` in the same folder. One of several processes (``RANK``, ``WORLD_SIZE``) takes its
+goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first update is
+made before all others, too, and raises in the backward pass of that module.
+One of several processes (``RANK``, ``WORLD_SIZE``) takes its
 equal share of the rows, as verl's dispatch divides them.
 """
 
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +43,18 @@ def tensordict(rows: list[dict[str, Any]]) -> Any:
     )
 
 
+def fail(*given: Any) -> None:
+    """Raise, as a device does that has no memory left."""
+    raise MemoryError
+
+
 def update(file: Path) -> None:
     from omegaconf import OmegaConf
     from safetensors.torch import save_file
     from verl.utils import tensordict_utils as tu
-    from verl.workers.engine_workers import ActorRolloutRefWorker
 
     from verl_comprl.config.composing import compose
+    from verl_comprl.trainer.engine_worker import EngineWorker
     from verl_comprl.trainer.extractor.runtime import extractor_view
 
     specification = json.loads(file.read_text())
@@ -54,9 +62,9 @@ def update(file: Path) -> None:
     config = compose(ROOT / "recipes", "minihack_small/cpu", specification["overrides"])
     OmegaConf.resolve(config)
     view: Any = extractor_view(config) if specification["subtree"] == "extractor" else config
-    worker = ActorRolloutRefWorker(config=view.actor_rollout_ref, role="actor")
+    worker: Any = EngineWorker(config=view.actor_rollout_ref, role="actor")
     worker.init_model()
-    engine: Any = worker.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+    engine: Any = worker.actor.engine
     taken: list[dict[str, Any]] = []
 
     def keep_gradient() -> float:
@@ -65,7 +73,8 @@ def update(file: Path) -> None:
         return 0.0
 
     engine.optimizer_step = keep_gradient  # every update starts from the same weights
-    for update in specification["updates"]:
+
+    def make(update: dict[str, Any]) -> None:
         every = update["rows"]
         share = len(every) // ranks
         rows = every[rank * share : (rank + 1) * share]
@@ -88,6 +97,15 @@ def update(file: Path) -> None:
             **settings,
         )
         worker.update_actor(data)
+
+    if name := specification.get("fails_in"):
+        hook = engine.module.get_submodule(name).register_full_backward_hook(fail)
+        with suppress(MemoryError):
+            make(specification["updates"][0])
+        hook.remove()
+        assert not taken
+    for update in specification["updates"]:
+        make(update)
     for number, gradient in enumerate(taken if rank == 0 else ()):
         save_file(gradient, file.with_name(f"gradient-{number}.safetensors"))
 

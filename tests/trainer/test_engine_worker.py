@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.fsdp import FSDPModule
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import MAGIC_ATTR
 
@@ -45,6 +46,29 @@ def test_an_engine_whose_checkpoint_failed_is_left_as_one_whose_was_written(
     assert events == [("folder", None, 3, None), "left", *offloaded]
 
 
-def test_all_ranks_are_asked_to_save_as_verl_asks_them() -> None:
-    ours, theirs = (getattr(kind.save_checkpoint, MAGIC_ATTR) for kind in (EngineWorker, DetachActorWorker))
+@pytest.mark.parametrize("name", ["save_checkpoint", "update_actor"])
+def test_the_ranks_are_asked_as_verl_asks_them(name: str) -> None:
+    ours, theirs = (getattr(getattr(kind, name), MAGIC_ATTR) for kind in (EngineWorker, DetachActorWorker))
     assert ours == theirs
+
+
+def test_where_pytorch_cannot_forget_a_failed_update_none_is_made_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in which some weights are not trained would end well; ``test_gradients`` has a PyTorch that can forget."""
+
+    class Module(FSDPModule):
+        reset_iter_state: Any = property()  # as if it had none
+
+        def __new__(cls) -> "Module":
+            return object.__new__(cls)
+
+    def fail(**given: Any) -> None:
+        raise MemoryError("no memory left")
+
+    worker: Any = object.__new__(EngineWorker)
+    worker.actor = SimpleNamespace(train_mini_batch=fail, engine=SimpleNamespace(module=Module()))
+    monkeypatch.setattr(DetachActorWorker, "update_actor", lambda self, data: self.actor.train_mini_batch(data=data))
+    with pytest.raises(MemoryError):
+        worker.update_actor(None)
+    worker.actor.train_mini_batch = lambda **given: None
+    with pytest.raises(RuntimeError, match="cannot train further"):
+        worker.update_actor(None)

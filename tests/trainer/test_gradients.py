@@ -147,8 +147,11 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int]
 def gradients(engines: Callable[[int], Engine], model_folder: Path, tmp_path: Path) -> Callable[..., list[Any]]:
     """Return a function that makes updates on the same rows with each of ``SETTINGS`` and returns the gradients."""
 
-    def make(subtree: str, rows: list[Row], *overrides: str, ranks: int = 1) -> list[dict[str, torch.Tensor]]:
+    def make(
+        subtree: str, rows: list[Row], *overrides: str, ranks: int = 1, fails_in: str = ""
+    ) -> list[dict[str, torch.Tensor]]:
         specification = {
+            "fails_in": fails_in,
             "overrides": [f"{subtree}.model.path={model_folder}", *overrides],
             "subtree": subtree,
             "updates": [{"rows": rows, "settings": settings} for settings in SETTINGS],
@@ -272,15 +275,18 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
     check(model, -objective, real)
 
 
-@pytest.mark.parametrize(("ranks", "packed"), [(1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("ranks", "packed", "fails_in"), [(1, False, ""), (2, True, ""), (1, False, "model.layers.0.mlp")]
+)
 def test_an_extractor_update_is_equation_3(
-    gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM, ranks: int, packed: bool
+    gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM, ranks: int, packed: bool, fails_in: str
 ) -> None:
+    """Also after one whose backward pass has raised, when the gradients of some layers were there already."""
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     kinds, failed = ["distill"] * 6 + ["answer"] * 2, [row == 3 for row in range(8)]
     rows = sampled_rows(model, extractor_advantages(rewards, weights, kinds, failed).tolist(), multi_turn=False)
     packing = f"extractor.model.use_remove_padding={packed}"
-    real = gradients("extractor", rows, packing, ranks=ranks)
+    real = gradients("extractor", rows, packing, ranks=ranks, fails_in=fails_in)
 
     entries = (1.0 - 1.0 + 0.5 + 1.0 + 0.0) / 5
     baselines = [entries] * 6 + [0.0] * 2

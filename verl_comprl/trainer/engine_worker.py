@@ -2,10 +2,12 @@
 
 import gc
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from omegaconf import DictConfig
+from tensordict import TensorDict
+from torch.distributed.fsdp import FSDPModule
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
@@ -23,6 +25,9 @@ _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIs
 class EngineWorker(DetachActorWorker):
     """Engine and server adapter of one rank, which can set its weights aside, as ``separate_async`` needs."""
 
+    _cannot_train = False
+    """Whether a failed update has left the engine in a state from which nothing leads back."""
+
     @register(dispatch_mode=_ALL_RANKS)
     def init_model(self) -> None:
         """Build engine and server adapter, as verl does; a server that dies must not block this process for ever."""
@@ -34,6 +39,33 @@ class EngineWorker(DetachActorWorker):
     def set_cpu_priority(self, priority: Priority) -> None:
         """Set the priority of this process and its children."""
         set_cpu_priority(priority)
+
+    @wraps(DetachActorWorker.update_actor)  # verl's dispatch reads from it how a batch is divided
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        """Update, as verl does; after an update that raised the next one still trains the whole model."""
+        if self._cannot_train:
+            raise RuntimeError("an earlier update has failed, after which this version of PyTorch cannot train further")
+        try:
+            return super().update_actor(data)
+        except Exception:  # whatever it was is raised again
+            self._forget_failed_update()
+            raise
+
+    def _forget_failed_update(self) -> None:
+        """Let the next update begin as if the one that has raised had not been tried.
+
+        After an exception in a backward pass FSDP2 takes the next forward pass for a part of it and registers no hooks,
+        so that some weights would not be trained any more, without an error. PyTorch 2.11 cannot be told otherwise.
+        """
+        engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+        module: Any = engine.module
+        if not isinstance(engine.module, FSDPModule):
+            return
+        if hasattr(module, "reset_iter_state"):
+            module.zero_grad()  # of whole weights, which the optimizer, and with it verl, does not know
+            module.reset_iter_state()
+        else:
+            self._cannot_train = True
 
     @register(dispatch_mode=_ALL_RANKS)
     def save_checkpoint(
@@ -73,6 +105,7 @@ class EngineWorker(DetachActorWorker):
         limits.max_token_len_per_gpu = config.actor.ppo_max_token_len_per_gpu
         limits.infer_micro_batch_size_per_gpu = config.rollout.log_prob_micro_batch_size_per_gpu
         limits.infer_max_token_len_per_gpu = config.rollout.log_prob_max_token_len_per_gpu
+        self._cannot_train = False
         # Released first: two models may not fit.
         worker.engine.module = worker.engine.optimizer = worker.engine.lr_scheduler = None
         worker.engine.checkpoint_manager = None
