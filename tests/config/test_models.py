@@ -20,16 +20,33 @@ def test_a_file_of_a_model_that_is_missing_or_no_object_is_empty(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("given", "longest", "length"), [(None, 262144, 150), (None, 128, 128), (None, None, 150), (900, 262144, 900)]
+    ("given", "longest", "length", "lengths"),
+    [
+        (None, 262144, 150, (100, 50)),
+        (None, None, 150, (100, 50)),
+        (900, 262144, 900, (100, 50)),
+        (None, 120, 120, (90, 30)),
+        (120, 262144, 120, (90, 30)),
+    ],
 )
 def test_a_server_holds_a_prompt_and_an_answer_and_no_more_unless_asked_to(
-    tmp_path: Path, given: int | None, longest: int | None, length: int
+    tmp_path: Path, given: int | None, longest: int | None, length: int, lengths: tuple[int, int]
 ) -> None:
+    """Where it holds less, both are shortened: no prompt is refused, and no answer cut off."""
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": longest}))
     rollout = {"prompt_length": 100, "response_length": 50, "max_model_len": given}
     model = OmegaConf.create({"model": {"path": str(tmp_path)}, "rollout": rollout})
     bound_server(model)
     assert model.rollout.max_model_len == length
+    assert (model.rollout.prompt_length, model.rollout.response_length) == lengths
+
+
+def test_an_answer_keeps_its_length_where_a_context_has_room_for_it(tmp_path: Path) -> None:
+    """The defaults with a model of 40,960 positions."""
+    rollout = {"prompt_length": 57344, "response_length": 8192, "max_model_len": 40960}
+    model = OmegaConf.create({"model": {"path": str(tmp_path)}, "rollout": rollout})
+    bound_server(model)
+    assert (model.rollout.prompt_length, model.rollout.response_length) == (32768, 8192)
 
 
 def test_generation_stops_at_the_tokens_of_all_files(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+ANSWER_PART = 4
+"""The part of a context too short for prompt and answer, one in so many tokens, that an answer may take."""
+
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
@@ -24,18 +27,24 @@ def find_model_file(model: str, name: str) -> Path | None:
 
 
 def bound_server(model: DictConfig) -> None:
-    """Let a model's server hold a prompt and an answer; verl would take the longest text that the model can read.
+    """Let a model's server hold a prompt and an answer, and both be no longer than it can hold.
 
-    For one of 262,144 tokens a single request needs 36 GiB of cache, which a shared GPU does not have.
+    verl would take the longest text that the model can read: for one of 262,144 tokens a single request needs 36 GiB of
+    cache, which a shared GPU does not have. A longer prompt would be refused, so that a long episode would never become
+    experience, and of one that is a little shorter the answer would be cut off, and punished.
 
     Args:
-        model: Settings of an engine and its server; ``rollout.max_model_len`` is filled in if it is null.
+        model: Settings of an engine and its server; ``rollout.max_model_len`` is filled in if it is null, and
+            ``rollout.prompt_length`` and ``response_length`` are lowered if they are more than that.
     """
     rollout = model.rollout
+    needed = rollout.prompt_length + rollout.response_length
     if rollout.get("max_model_len") is None:
         longest = read_model_file(model.model.get("path") or "", "config.json").get("max_position_embeddings")
-        needed = rollout.prompt_length + rollout.response_length
         rollout.max_model_len = min(needed, longest or needed)
+    if needed > rollout.max_model_len:
+        rollout.response_length = min(rollout.response_length, rollout.max_model_len // ANSWER_PART)
+        rollout.prompt_length = rollout.max_model_len - rollout.response_length
 
 
 def read_model_file(model: str, name: str) -> dict[str, Any]:
