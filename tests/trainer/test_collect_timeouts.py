@@ -365,6 +365,7 @@ def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_agai
     runtime.manager.connect = SimpleNamespace(remote=lambda *_: "connect")
     saved = tmp_path / "global_step_7"
     (saved / "comprl").mkdir(parents=True)
+    (saved / "comprl/manager.json").touch()
     runtime.connect(saved, None)
     runtime.stop(1.0)
     runtime._restart_manager()
@@ -374,15 +375,19 @@ def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_agai
 def test_a_manager_that_begins_again_takes_the_latest_checkpoint_that_is_there(
     runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And whole: of one that another run has resumed, the run that wrote it may have left the bank only."""
     openings: list[Opening] = []
     monkeypatch.setattr(experience_runtime, "load_manager", lambda *_: "load")
     monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: openings.append(opening))
     monkeypatch.setattr(runtime, "_connect_extractor", lambda: None, raising=False)
     runtime._config, runtime._step = OmegaConf.create(), 9
-    removed, older, newer = (tmp_path / f"global_step_{step}" for step in (2, 4, 6))
-    for folder in (older, newer):
-        (folder / "comprl").mkdir(parents=True)
-    for saved, found in (((), None), ((removed,), None), ((removed, older, newer), newer / "comprl")):
+    removed, older, newer, stripped = (tmp_path / f"global_step_{step}" for step in (2, 4, 6, 8))
+    for folder in (older, newer, stripped):
+        (folder / "comprl/bank").mkdir(parents=True)
+        if folder != stripped:
+            (folder / "comprl/manager.json").touch()
+    every = (removed, older, newer, stripped)
+    for saved, found in (((), None), ((removed,), None), ((stripped,), None), (every, newer / "comprl")):
         runtime._checkpoints = []
         for folder in saved:
             runtime.note_checkpoint(folder)

@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 DEAD_LETTERS = "dead_letters.jsonl"
 WAITING = "waiting.jsonl"
 _LONGEST_BACKOFF = 60.0
+_READ_AGAIN_SECONDS = 5.0
+"""Seconds until a disk from which a waiting request could not be read is asked again."""
+_PATIENCE = (0.5, 1.5, 3.0)
+"""Seconds between the attempts of a checkpoint to read one."""
 
 
 @dataclass
@@ -72,6 +76,7 @@ class DistillationQueue:
         self._log = RequestLog(self._waiting)
         self._redact = redactor()
         self._on_disk: deque[str] = deque()  # ids of those that are in the file only; the oldest is loaded first
+        self._reads_again = False
         self._saving = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -123,22 +128,43 @@ class DistillationQueue:
     def acknowledge(self, request: DistillationRequest) -> None:
         """Remove a request whose result is committed, and load waiting requests from disk."""
         self._forget(request.id)
+        self._load()
+
+    def _load(self) -> None:
+        """Load requests from disk while there is room; a disk that cannot be read may be back some seconds later."""
         while self._on_disk and len(self._pending) < self._config.capacity:
             id = self._on_disk.popleft()
             try:
                 self._make_ready(_Pending.from_json(self._log.read(id)))
-            except (OSError, ValueError) as error:
-                self._count_disk_failure(f"a request that waited on disk is lost: {error}")
+            except OSError as error:
+                self._count_disk_failure(f"a request that waits on disk cannot be read at present: {error}")
+                self._on_disk.append(id)  # last, should it be the only one
+                self._load_later()
+                return
+            except ValueError as error:
+                self._count_disk_failure(f"a request that waited on disk is damaged: {error}")
                 self._forget(id)
         if not len(self):
             self._idle.set()
 
-    def _try_read(self, id: str) -> str | None:
-        try:
-            return self._log.read(id)
-        except (OSError, ValueError) as error:
-            self._count_disk_failure(f"a request that waits on disk is not in a checkpoint: {error}")
-            return None
+    def _load_later(self) -> None:
+        if not self._reads_again:
+            self._reads_again = True
+            asyncio.get_running_loop().call_later(_READ_AGAIN_SECONDS, self._load_again)
+
+    def _load_again(self) -> None:
+        self._reads_again = False
+        if self._saving:  # what moves now would be in the checkpoint twice, or not at all
+            self._load_later()
+        else:
+            self._load()
+
+    async def _read_patiently(self, id: str) -> str:
+        for pause in _PATIENCE:
+            with suppress(OSError):
+                return self._log.read(id)
+            await asyncio.sleep(pause)
+        return self._log.read(id)
 
     def _forget(self, id: str) -> None:
         self._pending.pop(id, None)
@@ -166,24 +192,34 @@ class DistillationQueue:
         """Wait until nothing is pending."""
         await self._idle.wait()
 
-    async def save(self, path: Path) -> None:
+    async def save(self, path: Path) -> int:
         """Write all pending requests, including those on disk, as JSON lines; and which dead letters there are.
 
         There may be thousands while nobody can read them: other work goes on meanwhile, but may add and acknowledge
-        none, and one that fails for the last time is given up later. One on disk that cannot be read again is left out
-        and counted; dead letters that cannot be read are not noted, and a resume leaves them as they are.
+        none, and one that fails for the last time is given up later. One on disk that is damaged is left out and
+        counted; dead letters that cannot be read are not noted, and a resume leaves them as they are.
+
+        Returns:
+            Number of requests that are missing, since the disk on which they wait cannot be read at present.
 
         Raises:
             OSError: If ``path`` cannot be written.
         """
         self._saving = True
+        missing = 0
         try:
             with path.open("w", encoding="utf-8") as file:
                 for pending in [*self._pending.values()]:
                     file.write(f"{pending.to_json()}\n")
                     await asyncio.sleep(0)
                 for id in [*self._on_disk]:
-                    if (text := self._try_read(id)) is not None:
+                    try:
+                        # With patience once: a disk that cannot be read would take it for each of thousands.
+                        text = self._log.read(id) if missing else await self._read_patiently(id)
+                    except (OSError, ValueError) as error:
+                        missing += isinstance(error, OSError)
+                        self._count_disk_failure(f"a request that waits on disk is not in a checkpoint: {error}")
+                    else:
                         file.write(f"{text}\n")
                     await asyncio.sleep(0)
         finally:
@@ -192,9 +228,10 @@ class DistillationQueue:
             letters = self._read_dead_letters()
         except OSError as error:
             self._count_disk_failure(f"dead letters cannot be read: {error}")
-            return
+            return missing
         state = {"bytes": len(letters), "sha256": hashlib.sha256(letters).hexdigest()}
         _letters_file(path).write_text(json.dumps(state), encoding="utf-8")
+        return missing
 
     def restore(self, path: Path) -> None:
         """Add the requests that :meth:`save` wrote to the pending ones, and drop the dead letters after it."""
@@ -202,7 +239,7 @@ class DistillationQueue:
         with path.open(encoding="utf-8", newline="\n") as lines:  # texts may contain other line separators
             for pending in map(_Pending.from_json, lines):
                 if not self._has(pending.request.id):
-                    self._admit(pending)
+                    self._admit(pending, again=True)
 
     def _recover(self) -> None:
         again = self._log.unread
@@ -229,7 +266,7 @@ class DistillationQueue:
                 self._pending[id] = pending
                 self._give_up(pending, "the experience manager was killed during its last attempt")
             else:
-                self._admit(pending, logged=True)
+                self._admit(pending, logged=True, again=True)
 
     @property
     def _dead_letters(self) -> Path:
@@ -267,14 +304,15 @@ class DistillationQueue:
         except OSError as error:
             self._count_disk_failure(f"dead letters are there twice: {error}")
 
-    def _admit(self, pending: _Pending, *, logged: bool = False) -> None:
+    def _admit(self, pending: _Pending, *, logged: bool = False, again: bool = False) -> None:
+        """Take a request; one that is there ``again``, in another process, has been counted."""
         self._idle.clear()
         id, logged = pending.request.id, logged or self._try_log(pending)
         full = len(self._pending) >= self._config.capacity
         if self._config.overflow == "spill":
             if logged and (full or self._on_disk):
                 self._on_disk.append(id)
-                self.counts["spilled"] += 1
+                self.counts["spilled"] += not again
                 return
         elif full and not self._ready.empty():  # requests in progress are never dropped
             self._forget(self._ready.get_nowait())

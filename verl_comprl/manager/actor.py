@@ -137,10 +137,11 @@ class _ManagerActor(BankInspection, ExperienceManager):
         """Return what was logged as a warning or worse since the last call, with tracebacks."""
         return self._warnings.take()
 
-    async def save(self, folder: str) -> None:
-        """Write the state into ``folder``, and the records of the calls that it has."""
-        await super().save(folder)
+    async def save(self, folder: str) -> int:
+        """Write the state into ``folder``, and the records of the calls that it has; returns what is missing."""
+        missing = await super().save(folder)
         await asyncio.to_thread(self._call_log.settle)
+        return missing
 
     async def restore(self, folder: str) -> None:
         """Replace the state with what ``save`` wrote."""

@@ -324,15 +324,19 @@ class ExperienceManager:
                 await self.availability.unless_gone(self._queue.wait_idle)
         return not len(self._queue)
 
-    async def save(self, folder: str) -> None:
-        """Write bank, queue, buffer and counters into ``folder``."""
+    async def save(self, folder: str) -> int:
+        """Write bank, queue, buffer and counters into ``folder``.
+
+        Returns:
+            Number of waiting episodes that are missing, since the disk with them cannot be read at present.
+        """
         path = Path(folder)
         async with self._commit.write():
             self._call_log.flush(self._step)
             path.mkdir(parents=True, exist_ok=True)
             await self._bank.flush()
             await self._bank.save(path / "bank")
-            await self._queue.save(path / "queue.jsonl")
+            missing = await self._queue.save(path / "queue.jsonl")
             await asyncio.to_thread(self._buffer.save, path / "buffer")  # retrieval continues meanwhile
             state = {
                 "step": self._step,
@@ -345,6 +349,7 @@ class ExperienceManager:
                 "events": await asyncio.to_thread(self._journal.end),
             }
             (path / "manager.json").write_text(json.dumps(state), encoding="utf-8")
+        return missing
 
     async def restore(self, folder: str) -> None:
         """Replace the state with what :meth:`save` wrote."""

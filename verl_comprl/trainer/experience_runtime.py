@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
+from verl_comprl.display.units import counted
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import EmbedderUnavailable, StoreError, StoreUnavailable
 from verl_comprl.manager.actor import MANAGER_SECONDS, Opening, load_manager, open_bank, start_manager
@@ -78,6 +79,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Our part of each complete checkpoint, in order; those that were removed since do not exist."""
         self._is_open = False
         self._late_reports = LateReports()
+        self._unread = 0
+        """Episodes that the latest checkpoint lacks, since the manager could not read them from its disk."""
         self._collect_timeouts = 0
         self._extractor_saves_failed = 0
 
@@ -129,7 +132,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         """Open the bank in a manager whose process was started again, and connect the extractor."""
         loading = load_manager(self.manager, self._config)
         wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
-        checkpoint = next((path for path in reversed(self._checkpoints) if path.exists()), None)
+        # Of one that was stripped since, by whichever run it is one of, the bank is left.
+        whole = (path for path in reversed(self._checkpoints) if (path / "manager.json").exists())
+        checkpoint = next(whole, None)
         open_bank(self.manager, self._config, Opening(True, killed_in=self._step, checkpoint=checkpoint))
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell_again()
@@ -297,7 +302,12 @@ class ExperienceRuntime(NoExperienceRuntime):
             given_up=self._learner is not None and self._learner.given_up,
         )
         self._extractor_saves_failed += not saved
-        return self._late_reports.missing or self._late_reports.lost
+        if missing := self._late_reports.missing or self._late_reports.lost:
+            return missing
+        if not self._unread:
+            return ""
+        unread = counted(self._unread, "episode that waits", "episodes that wait")
+        return f"{unread} on the manager's disk cannot be read at present"
 
     def note_checkpoint(self, folder: Path) -> None:
         """Note a checkpoint of this run that is complete: a manager that is started again begins from it."""
@@ -316,7 +326,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         # Nothing else would tell a resumed run of these episodes. The checkpoint waits for the manager as long anyway.
         self._late_reports.settle_with(self._guard.ask, self.manager, self._comprl.work_timeout)
         what = "the experience manager to save bank, queue and buffer"
-        self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
+        self._unread = self._guard.ask(lambda: self.manager.save.remote(folder), self._comprl.work_timeout, what)
 
     def _latest_with_extractor(self) -> Path | None:
         folders = (path.parent for path in reversed(self._checkpoints))

@@ -41,8 +41,9 @@ class Engine:
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def save(folder: str) -> None:
+    def save(folder: str) -> int:
         Path(folder).mkdir(parents=True)
+        return 0
 
     manager = SimpleNamespace(save=SimpleNamespace(remote=save), is_connected=SimpleNamespace(remote=lambda: True))
     monkeypatch.setattr(manager_guard, "wait_for", lambda result, seconds, what: result)
@@ -53,7 +54,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     runtime._guard = ManagerGuard(manager, lambda: None)
     runtime._learner = SimpleNamespace(given_up=False, metrics=dict, longest=3600.0)
     runtime._late_reports = LateReports()
-    runtime._checkpoints, runtime._extractor_saves_failed = [], 0
+    runtime._checkpoints, runtime._extractor_saves_failed, runtime._unread = [], 0, 0
     return runtime
 
 
@@ -95,10 +96,10 @@ def test_an_engine_that_writes_after_all_does_not_write_into_the_extractor_that_
         folders.append(folder)
         engine_saves(folder)
 
-    def save_manager(folder: str) -> None:
+    def save_manager(folder: str) -> int:
         runtime.extractor.failure, runtime.extractor.weight_version = None, 9
         engine_saves(folders[0])  # the late worker
-        manager_saves(folder)
+        return manager_saves(folder)
 
     runtime.extractor.save, runtime.manager.save.remote = save_engine, save_manager
     assert saved(runtime, tmp_path, 2) == ("version 3", 3)
@@ -108,11 +109,11 @@ def test_an_engine_that_writes_after_all_does_not_write_into_the_extractor_that_
 def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(runtime: Any, tmp_path: Path) -> None:
     begun_again, save, states = [], runtime.manager.save.remote, [False]
 
-    def die_once(folder: str) -> None:
+    def die_once(folder: str) -> int:
         assert runtime.extractor.lock._is_owned(), "an update in between would be in one part only"
         if not begun_again:
             raise ActorDiedError
-        save(folder)
+        return save(folder)
 
     def begin_again() -> None:
         begun_again.append("manager")
@@ -122,6 +123,13 @@ def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(ru
     runtime._guard = ManagerGuard(runtime.manager, begin_again)
     assert saved(runtime, tmp_path, 1) == ("version 3", 3)
     assert (begun_again, runtime.extractor.saves, saves_failed(runtime)) == (["manager"], 1, 0)
+
+
+def test_episodes_that_the_manager_cannot_read_from_its_disk_are_missing(runtime: Any, tmp_path: Path) -> None:
+    save, unread = runtime.manager.save.remote, iter([2, 0])
+    runtime.manager.save.remote = lambda folder: save(folder) or next(unread)
+    found = [runtime.save(tmp_path / f"global_step_{step}", step) for step in (1, 2)]
+    assert found == ["2 episodes that wait on the manager's disk cannot be read at present", ""]
 
 
 def test_without_an_earlier_one_there_is_no_checkpoint(runtime: Any, tmp_path: Path) -> None:
