@@ -74,7 +74,24 @@ def test_damaged_lines_are_left_out(tmp_path: Path, line: str) -> None:
     assert ReportedEpisodes(file, recover=True).state() == {"a_0": 1}
 
 
-def test_a_file_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: Any) -> None:
-    (tmp_path / "reported.jsonl").mkdir()
-    episodes = ReportedEpisodes(tmp_path / "reported.jsonl", recover=True)
-    assert (episodes.state(), episodes.lost) == ({}, 1) and "reported.jsonl is not complete" in caplog.text
+@pytest.mark.parametrize(("failures", "lost"), [(1, 0), (99, 1)])
+def test_a_file_that_cannot_be_read_is_read_again_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, failures: int, lost: int
+) -> None:
+    """One that can be read in a moment would otherwise be replaced by what the checkpoint knows."""
+    file, read, left = tmp_path / "reported.jsonl", Path.read_bytes, iter(range(failures))
+    ReportedEpisodes(file).add("a_0", 1)
+
+    def fail(path: Path) -> bytes:
+        if next(left, None) is not None:
+            raise OSError(24, "Too many open files")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(reported, "_PATIENCE", (0.01, 0.01))
+    episodes = ReportedEpisodes(file, recover=True)
+    monkeypatch.undo()
+    assert (episodes.state(), episodes.lost) == ({} if lost else {"a_0": 1}, lost)
+    assert ("reported.jsonl is not complete" in caplog.text) == bool(lost)
+    episodes.restore({"of the checkpoint": 1})
+    assert (tmp_path / "reported.jsonl.unread").exists() == bool(lost)

@@ -7,6 +7,7 @@ as well.
 """
 
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 REPORTED = "reported.jsonl"
 REMEMBERED_STEPS = 100
 """Steps for which an episode is remembered: longer than an asynchronous trainer holds a prompt."""
+_PATIENCE = (0.5, 1.5, 3.0)
+"""Seconds between the attempts to read the file of a process that was killed."""
 _SLACK_LINES = 10_000
 """The file is written again when it has more lines of forgotten episodes than this, and than of remembered ones."""
 
@@ -71,11 +74,20 @@ class ReportedEpisodes:
         self._steps = dict(state)
         self._rewrite()
 
+    def _read(self) -> bytes:
+        for pause in _PATIENCE:
+            with suppress(OSError):
+                return self._file.read_bytes() if self._file.exists() else b""
+            time.sleep(pause)
+        return self._file.read_bytes()
+
     def _recover(self) -> None:
         try:
-            lines = self._file.read_bytes().splitlines() if self._file.exists() else []
+            lines = self._read().splitlines()
         except OSError as error:
             self._lose(1, error)
+            with suppress(OSError):  # it would be written again from what a checkpoint has
+                self._file.rename(self._file.with_name(f"{self._file.name}.unread"))
             return
         self._steps = {
             record["id"]: record["step"]
