@@ -143,3 +143,11 @@ def test_the_interface_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None
     progress.step(1, 2, {})
     progress.finish({}, {})
     assert capsys.readouterr() == ("", "")
+
+
+def test_notes_and_errors_are_shown_without_secrets() -> None:
+    output = io.StringIO()
+    display = Display(Console(file=output), clean=lambda text: text.replace("secret", "***"))
+    display.note("a note with a secret")
+    display.fail("refused: secret")
+    assert output.getvalue() == "a note with a ***\nerror: refused: ***\n"

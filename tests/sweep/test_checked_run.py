@@ -163,3 +163,18 @@ def test_changed_settings_are_named_where_something_of_the_folder_counts(tmp_pat
     assert now.changes.startswith(f"settings that cannot be read: {tmp_path / FILE} is not YAML")
     (tmp_path / FILE).unlink()
     assert now.changes == ""
+
+
+@pytest.mark.parametrize("stored", ["a-very-secret-value", "***"])
+def test_a_secret_in_an_override_is_not_shown_and_the_run_is_known_by_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    """Whether its record was written before secrets were taken out of it or since."""
+    monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
+    setting = "+ray_kwargs.ray_init.runtime_env.env_vars.SOME_API_KEY"
+    run = wanted(tmp_path, f"{setting}=a-very-secret-value", "a=1")
+    assert run.overrides == [f"{setting}=***", "a=1"]
+    record = store(tmp_path, f"{setting}={stored}", "a=1")
+    assert run.record == record and run.mistake is None
+    other = wanted(tmp_path, f"{setting}=a-very-secret-value", "a=2").mistake
+    assert other is not None and "***" in other and "a-very-secret-value" not in other

@@ -201,15 +201,19 @@ def test_a_record_that_cannot_be_written_costs_no_other_run(
     assert f"the record of this run could not be written to {tmp_path / 'a'}" in capsys.readouterr().out
 
 
-def test_a_run_s_log_has_no_secrets(
-    sweep: Callable[..., ScriptedSweep], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nothing_that_a_run_leaves_has_secrets(
+    sweep: Callable[..., ScriptedSweep],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
     script = Script()
     script.failing = {"a": RuntimeError("refused: a-very-secret-value")}
     sweep(script).run()
-    log = (tmp_path / "a" / "train.log").read_text()
-    assert "refused: ***" in log and "a-very-secret-value" not in log
+    files = ("a/train.log", f"a/{UNFINISHED}", "results.jsonl")
+    for text in (*((tmp_path / file).read_text() for file in files), capsys.readouterr().out):
+        assert "refused: ***" in text and "a-very-secret-value" not in text
 
 
 @pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt(), SystemExit(15)])

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -27,13 +27,17 @@ def _console() -> Console:
 class Display(Progress):
     """Shows the run."""
 
-    def __init__(self, console: Console | None = None, *, live: bool = True) -> None:
+    def __init__(
+        self, console: Console | None = None, *, live: bool = True, clean: Callable[[str], str] = lambda text: text
+    ) -> None:
         """Write to ``console``.
 
         Args:
             console: By default the current standard output, also if that is redirected later.
             live: Whether a live view may be used; libraries that print to the same terminal would tear it apart.
+            clean: Takes secrets out of what others say: notes and errors.
         """
+        self._clean = clean
         self._console = console or _console()
         self._state = RunState()
         self._evaluation_line = ""
@@ -61,7 +65,7 @@ class Display(Progress):
 
     def note(self, text: str) -> None:
         """Print a line as it is, above the live view."""
-        self._console.print(text, markup=False)
+        self._console.print(self._clean(text), markup=False)
 
     def announce(self, text: str) -> None:
         """Answer what the user has just done."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.saved import changed_settings
+from verl_comprl.config.secrets import run_redactor
 from verl_comprl.files import write_atomically
 from verl_comprl.sweep.overrides import effective
 from verl_comprl.sweep.runs import Run
@@ -48,6 +49,14 @@ class CheckedRun:
         return Path(self.config.trainer.default_local_dir)
 
     @property
+    def overrides(self) -> list[str]:
+        """The run's overrides, as they may be shown and written."""
+        return self._redacted(self.run.overrides)
+
+    def _redacted(self, overrides: Sequence[str]) -> list[str]:
+        return list(map(run_redactor(self.config), overrides))
+
+    @property
     def steps(self) -> int | None:
         """Steps that are wanted; ``None`` for all of the epochs."""
         return _steps(self.run.overrides, self.config.trainer.get("total_training_steps"))
@@ -71,7 +80,8 @@ class CheckedRun:
         stored = self.stored
         if not stored:
             return None
-        before, now = effective(stored["overrides"]), effective(self.run.overrides)
+        # Those of earlier versions are not redacted.
+        before, now = effective(self._redacted(stored["overrides"])), effective(self.overrides)
         if any(before.get(key) != now.get(key) for key in (before.keys() | now.keys()) - _FREE):
             return None
         if before.get(_STEPS) == now.get(_STEPS):
@@ -136,7 +146,7 @@ class CheckedRun:
         except TornCheckpoint:
             pass
         if stored and self.surplus is None:
-            done = " ".join(stored["overrides"])
+            done = " ".join(self._redacted(stored["overrides"]))
             return f"{self.folder} has a finished run with {done}; use another folder or remove it"
         # The checkpoint is a later one if the run was interrupted when it had gone on.
         if stored and self.checkpoint < (self.stored_steps or 0):

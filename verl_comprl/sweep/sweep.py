@@ -157,7 +157,7 @@ class Sweep:
         seconds = time.perf_counter() - started
         record: Record = {
             "name": run.run.name,
-            "overrides": list(run.run.overrides),
+            "overrides": run.overrides,
             "folder": str(run.folder),
             "status": status,
             "seconds": round(before + seconds, 1),
@@ -184,7 +184,7 @@ class Sweep:
             self.close()  # an engine may be what has failed
             # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
             cause = getattr(error, "cause", None) or error
-            return "failed", f"{type(cause).__name__}: {cause}".splitlines()[0]
+            return "failed", self._redact(f"{type(cause).__name__}: {cause}").splitlines()[0]
         return "finished", ""
 
     def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
