@@ -98,8 +98,8 @@ def run(config: Any) -> int:
     from verl_comprl.display.redirect import redirect_verl_output
     from verl_comprl.display.terminal import Display
 
-    display = Display(live=not is_verbose())
     clean = run_redactor(config)
+    display = Display(live=not is_verbose(), clean=clean)
     use_absolute_paths(config)
     folder = config.trainer.get("default_local_dir")
     try:
@@ -192,7 +192,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     import transfer_queue as tq
 
     from verl_comprl.config.saved import save_config
-    from verl_comprl.experience import SnapshotError, StoreError
+    from verl_comprl.experience import EmbedderUnavailable, SnapshotError, StoreError
     from verl_comprl.extractor.endpoint import EndpointError
     from verl_comprl.platform.ray_session import close_transfer_queue, end_ray
     from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
@@ -221,7 +221,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         return INTERRUPTED
     except (
         *(ConfigError, FileNotFoundError, UnreadableCheckpoint, PlacementError),
-        *(StoreError, SnapshotError, EndpointError),
+        *(StoreError, SnapshotError, EmbedderUnavailable, EndpointError),
     ) as error:
         print(traceback.format_exc())  # to the log
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
