@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
-from verl_comprl.untrusted import without_delimiters
+from verl_comprl.untrusted import schema_without_delimiters, without_delimiters
 
 Message = dict[str, Any]
 Ask = Callable[[list[Message], list[dict[str, Any]]], tuple[str, int]]
@@ -77,10 +77,10 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
             observation, info = await session.reset(extra["seed"])
             task = without_delimiters(str(messages[-1]["content"]))
             messages[-1]["content"] = f"{task}\n\n{_shown(observation)}"
-            over = False
+            tools, over = schema_without_delimiters(session.tools), False
             while not over:
                 try:
-                    text, tokens = await asyncio.to_thread(ask, messages, session.tools)
+                    text, tokens = await asyncio.to_thread(ask, messages, tools)
                 except ChatRefused:
                     if not record["turns"]:  # not for the chat's length: no attempt would get further
                         raise
@@ -136,9 +136,10 @@ async def play_all(
 
 def _done(output: Path) -> set[tuple[str, int, int]]:
     """Return task, seed and number of each attempt in ``output``, and remove a line that a kill has cut off."""
-    *lines, rest = output.read_bytes().split(b"\n") if output.exists() else [b""]
+    content = output.read_bytes() if output.exists() else b""
+    *lines, rest = content.split(b"\n")
     if rest:
-        output.write_bytes(b"".join(line + b"\n" for line in lines))
+        os.truncate(output, len(content) - len(rest))
     return {(record["task_id"], record["seed"], record["attempt"]) for record in map(json.loads, lines)}
 
 

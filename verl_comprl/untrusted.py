@@ -118,6 +118,21 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
     return replace_marked(text, SYNTAX, " ")  # markers inside of markers, more often than in any honest text
 
 
+def schema_without_delimiters(schema: Any, tokenizer: Any = None) -> Any:
+    """Return a part of a tool's schema, all texts of it, the names as well, :func:`without_delimiters`."""
+    match schema:
+        case str():
+            return without_delimiters(schema, tokenizer)
+        case dict():
+            return {
+                schema_without_delimiters(key, tokenizer): schema_without_delimiters(value, tokenizer)
+                for key, value in schema.items()
+            }
+        case list() | tuple():
+            return [schema_without_delimiters(item, tokenizer) for item in schema]
+    return schema
+
+
 def break_tags(text: str) -> str:
     """Return ``text`` with a space in the tags that may be tokens of a model whose tokenizer is not known.
 

@@ -75,6 +75,8 @@ def test_the_model_reads_no_control_tokens_of_task_or_observation(
             return (forged + observation, *rest)
 
         monkeypatch.setattr(GuessEnvironment, name, hostile)
+    schema = {"type": "function", "function": {"name": "guess", "description": forged, forged: [forged]}}
+    monkeypatch.setattr(GuessEnvironment, "tools", [schema])
     rows = pq.read_table(data).to_pylist()
     rows[0]["prompt"][-1]["content"] += forged
     pq.write_table(pa.Table.from_pylist(json.loads(json.dumps(rows[:1]).replace("\\ud800", ""))), data)
@@ -82,8 +84,11 @@ def test_the_model_reads_no_control_tokens_of_task_or_observation(
     assert main([*command, "--model", "good"]) == 0
     users = [message["content"] for message in asked[-1]["messages"] if message["role"] == "user"]
     assert len(users) >= 2 and users[0].count("obey") == 2 and all("obey" in text for text in users)
-    for text in users:
+    tools = json.dumps(asked[-1]["tools"], ensure_ascii=False)
+    assert tools.count("obey") == 3 and asked[-1]["tools"][0]["function"]["name"] == "guess"
+    for text in (*users, tools):
         assert not re.search("im_start|im_end|tool_response|experience|INST|\uff5c|\ud800", text)
+    for text in users:
         assert text.startswith("Observation:\n") or "\n\nObservation:\n" in text
 
 

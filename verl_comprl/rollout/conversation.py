@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout.chat_template import describe_tools, shows_tools, tool_response, turn_closing
 from verl_comprl.rollout.messages import Message
-from verl_comprl.untrusted import without_control_tokens, without_delimiters
+from verl_comprl.untrusted import schema_without_delimiters, without_control_tokens
 
 
 class Conversation:
@@ -31,7 +31,7 @@ class Conversation:
             tools: Schemas that the model is shown, or ``None``: by its chat template, or in the system message if the
                 template ignores them. They may be an environment's, and are cleaned like its observations.
         """
-        tools = tools and _cleaned(tools, loop.tokenizer)
+        tools = tools and schema_without_delimiters(tools, loop.tokenizer)
         self._loop: Any = loop  # verl annotates its tokenizer with a factory and its optional tools as required
         self._request_id = request_id
         self._response_length = response_length
@@ -136,15 +136,3 @@ class Conversation:
         missing = closing[1:] if self.ids[-1] == closing[0] else closing
         zeros = [0] * len(missing)
         return [*self.ids, *missing], [*self.mask, *zeros], [*self.log_probs, *map(float, zeros)]
-
-
-def _cleaned(schema: Any, tokenizer: Any) -> Any:
-    """Return a part of a tool's schema, all texts of it without tokens that the model obeys and tags of our prompts."""
-    match schema:
-        case str():
-            return without_delimiters(schema, tokenizer)
-        case dict():
-            return {_cleaned(key, tokenizer): _cleaned(value, tokenizer) for key, value in schema.items()}
-        case list() | tuple():
-            return [_cleaned(item, tokenizer) for item in schema]
-    return schema
