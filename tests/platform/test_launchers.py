@@ -21,6 +21,19 @@ def test_others_launchers_variables_are_stripped_and_nothing_else():
     assert environment == kept
 
 
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "0,1"}),
+        ({"ROCR_VISIBLE_DEVICES": "0,1"}, {"ROCR_VISIBLE_DEVICES": "0,1"}),
+    ],
+)
+def test_of_the_devices_that_slurm_names_for_two_makers_one_is_left(given: dict[str, str], left: dict[str, str]):
+    """Workers of verl raise if both are set."""
+    strip_launcher_variables(given)
+    assert given == left
+
+
 @pytest.mark.slow
 def test_nothing_is_left_of_a_real_torchrun(tmp_path):
     script = tmp_path / "show.py"

@@ -15,10 +15,16 @@ _NAMES = {
 }
 
 
+_AMD, _NVIDIA = "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+"""SLURM may set both, whatever the devices are, and verl's workers refuse to start then."""
+
+
 def strip_launcher_variables(environment: MutableMapping[str, str]) -> None:
     """Remove the launchers' variables from ``environment``."""
     for name in [name for name in environment if name in _NAMES or name.startswith(_PREFIXES)]:
         del environment[name]
+    if environment.get(_NVIDIA):
+        environment.pop(_AMD, None)
 
 
 def node_count(environment: Mapping[str, str]) -> int:
