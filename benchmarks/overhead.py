@@ -4,13 +4,14 @@
 computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priority`` as named; and ``burdened``, the
 baseline beside a process at idle priority that is not part of it (``burden``). Every episode has the
 same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
-asked, and the arms have the same prompts. Arms take turns of a few steps, forwards and backwards (ABCD DCBA), on
-engines that are started once; the first step of a turn is left out. Nothing is subtracted from the clock.
+asked, and the arms have the same prompts. A turn of the environment takes up to ``--pause-ms``, so that in no arm all
+episodes wait for their next tokens at the same moment. Arms take turns of a few steps, forwards and backwards (ABCD
+DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted from the clock.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
-        [--turn-tokens 8] [--pause-ms 0] [--minutes 12] [--output outputs/overhead]
+        [--prompts 3] [--turns 64] [--pause-ms 50] [--minutes 12] [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -21,7 +22,6 @@ import os
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -31,55 +31,53 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from benchmarks.burden import burden
-from benchmarks.paired import ratio_of_means, show
+from benchmarks.overhead_table import (
+    ARMS,
+    GENERATED,
+    LEFT_OUT,
+    WITHOUT,
+    Measured,
+    Row,
+    measured_arms,
+    processes,
+    quiet,
+    report,
+    verdict,
+)
 from recipes.miniature.run import set_environment
 from verl_comprl.sweep.checks import check
 from verl_comprl.sweep.runs import Run, compose
 from verl_comprl.train import prepare_environment
 
 ROOT = Path(__file__).parents[1]
-ARMS = ("baseline", "burdened", "recorded", "idle", "normal")
 USUAL = ("baseline", "recorded", "idle", "normal")
-WITHOUT = ("baseline", "burdened")
-"""Without experience."""
-LEFT_OUT = 1
-"""Steps at the start of a turn that are not measured: nothing is in the background yet."""
 RECORDED_STEPS = 6
-ROLLOUTS, TURNS, TURN_TOKENS = 8, 8, 8
-LENGTHS = (
-    "data.max_response_length",
-    "actor_rollout_ref.rollout.max_model_len",
-    "extractor.rollout.prompt_length",
-    "extractor.rollout.max_model_len",
-)
-"""Settings of the miniature, in tokens, that hold an episode with turns of ``TURN_TOKENS``."""
-UPDATES = "comprl/extractor/updates"
-HALVES = ("free", "guided")
-GENERATED = "comprl/rollout/{}/tokens_generated"
-EQUAL = 1e-6
-"""Relative difference of two means that are equal."""
-TARGET = 1.03
-"""Upper bound of the interval of mean rollout time, relative to the baseline, for the arms ``JUDGED``."""
-JUDGED = ("recorded", "idle")
-
-Row = dict[str, Any]
+ROLLOUTS, TURN_TOKENS = 8, 8
+USUAL_TURNS = 8
+"""Of an episode of the miniature."""
+LENGTHS = ("data.max_response_length", "actor_rollout_ref.rollout.max_model_len")
+"""Settings of the miniature, in tokens, that hold an episode with ``USUAL_TURNS``."""
 
 
-def lengths(turn_tokens: int) -> list[str]:
-    """Return what lets an episode with turns of ``turn_tokens`` fit into actor and extractor as one of 8 does."""
-    usual, more = OmegaConf.load(ROOT / "recipes/miniature/miniature.yaml"), TURNS * (turn_tokens - TURN_TOKENS)
-    longer = {key: OmegaConf.select(usual, key) + more for key in LENGTHS}
-    return [f"comprl.max_turn_tokens={turn_tokens}", *(f"{key}={length}" for key, length in longer.items())]
+def lengths(turns: int) -> list[str]:
+    """Return what lets an episode with ``turns`` fit into the actor as one of the miniature's does.
+
+    The extractor reads as much as it does there, the beginning and the end of an episode: of what it has not learned to
+    read it writes nothing that can be used, and its part of the method would not be measured.
+    """
+    usual = OmegaConf.load(ROOT / "recipes/miniature/miniature.yaml")
+    more = (turns - USUAL_TURNS) * OmegaConf.select(usual, LENGTHS[0]) // USUAL_TURNS
+    return [f"{key}={OmegaConf.select(usual, key) + more}" for key in LENGTHS]
 
 
-def overrides(output: Path, prompts: int, turn_tokens: int = TURN_TOKENS, pause: float = 0.0) -> list[str]:
+def overrides(output: Path, prompts: int, turns: int = USUAL_TURNS, pause: float = 0.0) -> list[str]:
     """Return what all runs share."""
     import pandas
 
     from benchmarks.fixed_turns import fixed_turns_rows
 
     data = output / "rows.parquet"
-    pandas.DataFrame(fixed_turns_rows(96, turns=TURNS, pause=pause)).to_parquet(data)
+    pandas.DataFrame(fixed_turns_rows(96, turns=turns, pause=pause)).to_parquet(data)
     batch = prompts * ROLLOUTS
     return [
         f"trainer.default_local_dir={output / 'runs'}",
@@ -94,7 +92,7 @@ def overrides(output: Path, prompts: int, turn_tokens: int = TURN_TOKENS, pause:
         f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={batch}",
         "actor_rollout_ref.actor.optim.lr=0.0",
         "actor_rollout_ref.rollout.ignore_eos=true",
-        *lengths(turn_tokens),
+        *lengths(turns),
         "comprl.warmup_steps=0",
         "comprl.poll_interval=0.02",
         "comprl.drain_timeout=0",
@@ -141,7 +139,7 @@ def measure(options: argparse.Namespace, file: Path) -> None:
     bank = output / "bank"
     asyncio.run(make_bank(bank))
     shared = [
-        *overrides(output, options.prompts, options.turn_tokens, options.pause_ms / 1000),
+        *overrides(output, options.prompts, options.turns, options.pause_ms / 1000),
         f"comprl.initial_bank={bank}",
         *options.overrides,
     ]
@@ -218,131 +216,15 @@ def turn(arm: Any, name: str, number: int, steps: int) -> list[Row]:
     return rows
 
 
-def measured_arms(rows: list[Row]) -> list[str]:
-    """Return the arms that have rows, in the order of the table."""
-    return [arm for arm in ARMS if any(row["arm"] == arm for row in rows)]
-
-
-class Measured:
-    """The steps that all arms have, by round."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        """Take what has been measured."""
-        by_arm: dict[str, dict[tuple[int, int], Row]] = {arm: {} for arm in measured_arms(rows)}
-        for row in rows:
-            by_arm[row["arm"]][row["round"], row["step"]] = row
-        self.steps = sorted(set.intersection(*(set(found) for found in by_arm.values())))
-        rounds = sorted({number for number, _ in self.steps})
-        self.turns = {
-            arm: [[found[step] for step in self.steps if step[0] == number] for number in rounds]
-            for arm, found in by_arm.items()
-        }
-        """By arm the rows of each of its turns, in the order of the rounds."""
-
-    def rows(self, arm: str) -> list[Row]:
-        """Return all rows of an arm."""
-        return [row for turn in self.turns[arm] for row in turn]
-
-    def mean(self, arm: str, key: str) -> float | None:
-        """Return the mean of a metric over the steps of an arm that have it; None if none has."""
-        found = [row["metrics"][key] for row in self.rows(arm) if key in row["metrics"]]
-        return statistics.fmean(found) if found else None
-
-    def ratio(self, arm: str, key: str) -> tuple[float, float, float] | None:
-        """Return an arm's ratio to the baseline with its interval; None if there is only one round.
-
-        Rounds are resampled, a mean for each turn: the steps of a turn share the load of the machine, and those of two
-        arms are minutes apart, so that steps are no independent pairs.
-        """
-        ours, base = (
-            [statistics.fmean(row["metrics"][key] for row in turn) for turn in self.turns[name]]
-            for name in (arm, "baseline")
-        )
-        return ratio_of_means(ours, base) if len(base) > 1 else None
-
-    def differences(self) -> list[str]:
-        """Return what is not equal in the work that is to be the same: the tokens of an episode, in each half."""
-        expected = self.mean("baseline", GENERATED.format("free")) or 0.0
-        found = {
-            f"{arm}, {half}": self.mean(arm, GENERATED.format(half))
-            for arm in self.turns
-            for half in (HALVES[:1] if arm in WITHOUT else HALVES)
-        }
-        return [
-            f"{name}: {'none' if tokens is None else f'{tokens:.4f}'} instead of {expected:.4f}"
-            for name, tokens in found.items()
-            if tokens is None or abs(tokens - expected) > EQUAL * expected
-        ]
-
-
-def verdict(measured: Measured) -> str:
-    """Return whether the target is met, or why that cannot be said."""
-    if differences := measured.differences():
-        found = "; ".join(differences)
-        return f"NO VERDICT, since the arms have not done the same work; tokens generated by an episode: {found}"
-    ratios = {arm: measured.ratio(arm, "timing_s/gen") for arm in JUDGED if arm in measured.turns}
-    return "\n".join(
-        f"{arm}: {show(ratio)}, target {'met' if ratio[2] <= TARGET else 'NOT MET'} (at most {TARGET})"
-        if ratio
-        else f"{arm}: no verdict, since one round has no interval"
-        for arm, ratio in ratios.items()
-    )
-
-
-def report(measured: Measured) -> str:
-    """Return the table."""
-
-    def cell(arm: str, key: str, form: str = ".1f", factor: float = 1.0) -> str:
-        found = measured.mean(arm, key)
-        return "-" if found is None else format(factor * found, form)
-
-    lines = [
-        f"{len(measured.steps)} steps of each arm, in {len(measured.turns['baseline'])} rounds",
-        "| arm | rollout, s | ratio (95 %) | step, s | ratio (95 %) | tokens generated: free | guided | guided prompt "
-        "| guide, ms | report, ms | updates per step | queue at the end | others' cores |",
-        "|" + "---|" * 13,
-    ]
-    for arm in measured.turns:
-        times: list[str] = []
-        for key in ("timing_s/gen", "timing_s/step"):
-            ratio = measured.ratio(arm, key) if arm != "baseline" else None
-            times += [cell(arm, key, ".3f"), show(ratio) if ratio else "-"]
-        turns = [[row["metrics"] for row in turn] for turn in measured.turns[arm]]
-        made = [turn[-1].get(UPDATES, 0.0) - turn[0].get(UPDATES, 0.0) for turn in turns]
-        updates = sum(made) / max(1, len(measured.steps) - len(turns))
-        queue = sum(turn[-1].get("comprl/queue/depth", 0.0) for turn in turns) / len(turns)
-        others = statistics.fmean(row["others"] for row in measured.rows(arm))
-        cells = [arm, *times, *(cell(arm, GENERATED.format(half)) for half in HALVES)]
-        cells += [cell(arm, "comprl/rollout/guided/tokens_prompt")]
-        cells += [cell(arm, f"comprl/rollout/guided/seconds_{part}", factor=1000.0) for part in ("guide", "report")]
-        lines.append("| " + " | ".join([*cells, f"{updates:.2f}", f"{queue:.1f}", f"{others:.2f}"]) + " |")
-    return "\n".join(lines)
-
-
-def processes(rows: list[Row]) -> str:
-    """Return mean cores of every kind of process by arm."""
-    arms = measured_arms(rows)
-    seen: dict[str, dict[str, float]] = {arm: defaultdict(float) for arm in arms}
-    for arm in arms:
-        chosen = {row["round"]: row["cores"] for row in rows if row["arm"] == arm}
-        for cores in chosen.values():
-            for name, used in cores.items():
-                seen[arm][name.rpartition(" ")[0]] += used / len(chosen)
-    names = sorted({name for found in seen.values() for name in found}, key=lambda name: -seen[arms[-1]][name])
-    lines = ["| process, cores | " + " | ".join(arms) + " |", "|" + "---|" * (len(arms) + 1)]
-    lines += ["| " + " | ".join([name, *(f"{seen[arm][name]:.2f}" for arm in arms)]) + " |" for name in names]
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=USUAL, help="default: all but burdened")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each arm (default: 10)")
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
-    parser.add_argument("--prompts", type=int, default=6, help="prompts of a step, 8 rollouts each (default: 6)")
-    parser.add_argument("--turn-tokens", type=int, default=TURN_TOKENS, help="of each of 8 turns (default: 8)")
-    parser.add_argument("--pause-ms", type=float, default=0.0, help="most time of an environment's turn (default: 0)")
+    parser.add_argument("--prompts", type=int, default=3, help="prompts of a step, 8 rollouts each (default: 3)")
+    parser.add_argument("--turns", type=int, default=64, help="of an episode, each of 8 tokens (default: 64)")
+    parser.add_argument("--pause-ms", type=float, default=50.0, help="most time of an environment's turn (default: 50)")
     parser.add_argument("--minutes", type=float, default=12.0, help="no turn begins later than this (default: 12)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/overhead", help="folder of all files")
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")
@@ -355,11 +237,13 @@ def main() -> None:
     if (before := read_rows(file)) and not options.report:
         if set(arms := measured_arms(before)) != set(options.arms):
             parser.error(f"{file} has rounds of {', '.join(arms)}; other --arms need another --output")
-        if (tokens := before[0]["metrics"].get(GENERATED.format("free"))) != TURNS * options.turn_tokens:
-            parser.error(f"{file} has episodes of {tokens} tokens; other --turn-tokens need another --output")
+        if (tokens := before[0]["metrics"].get(GENERATED.format("free"))) != options.turns * TURN_TOKENS:
+            parser.error(f"{file} has episodes of {tokens} tokens; other --turns need another --output")
     if not options.report:
         measure(options, file)
-    rows = read_rows(file)
+    rows = quiet(every := read_rows(file))
+    if left_out := sorted({row["round"] for row in every} - {row["round"] for row in rows}):
+        print(f"\nleft out, since others have used the cores: rounds {', '.join(map(str, left_out))}")
     if "baseline" in measured_arms(rows):
         measured = Measured(rows)
         print(f"\n{report(measured)}\n\n{processes(rows)}\n\n{verdict(measured)}")

@@ -15,16 +15,15 @@ from omegaconf import OmegaConf
 
 from benchmarks.burden import burden
 from benchmarks.fixed_turns import FixedTurns, fixed_turns_rows
-from benchmarks.overhead import (
+from benchmarks.overhead import LENGTHS, lengths, main, order
+from benchmarks.overhead_table import (
     ARMS,
+    DISTILLED,
     GENERATED,
-    LENGTHS,
     UPDATES,
     Measured,
-    lengths,
-    main,
-    order,
     processes,
+    quiet,
     report,
     verdict,
 )
@@ -36,10 +35,12 @@ def test_every_second_round_runs_backwards() -> None:
 
 
 def row(arm: str, number: int, step: int, gen: float, updates: float = 0.0) -> dict[str, Any]:
-    metrics = {"timing_s/gen": gen, "timing_s/step": 2 * gen, UPDATES: updates, GENERATED.format("free"): 64.0}
+    metrics = {"timing_s/gen": gen, "timing_s/step": 2 * gen, GENERATED.format("free"): 64.0}
     if arm not in ("baseline", "burdened"):
         metrics |= {GENERATED.format("guided"): 64.0, "comprl/rollout/guided/seconds_guide": 0.002}
-    return {"arm": arm, "round": number, "step": step, "metrics": metrics, "others": 0.5, "cores": {"x 1": 0.25}}
+        written, returned, unreadable = DISTILLED
+        metrics |= {UPDATES: updates, written: 6.0 * step, returned: 3.0 * step, unreadable: 1.0 * step}
+    return {"arm": arm, "round": number, "step": step, "metrics": metrics, "others": 0.05, "cores": {"x 1": 0.25}}
 
 
 def test_only_steps_that_all_arms_have_are_compared() -> None:
@@ -50,9 +51,19 @@ def test_only_steps_that_all_arms_have_are_compared() -> None:
     cells = {line.strip("| ").split(" | ")[0]: line.strip("| ").split(" | ") for line in lines[3:]}
     assert cells["idle"][1:8] == ["1.100", "-", "2.200", "-", "64.0", "64.0", "-"]
     assert cells["idle"][8] == "2.0" and len(cells["idle"]) == len(lines[1].strip("| ").split(" | "))
-    assert cells["idle"][-3:] == ["3.00", "0.0", "0.50"]  # 3 updates between the first and the last step of the turn
+    # Nine of ten answers, and 3 updates, between the first and the last step of the turn.
+    assert cells["idle"][-4:] == ["90%", "3.00", "0.0", "0.05"]
+    assert cells["baseline"][-4] == "-"
     assert cells["baseline"][5:7] == ["64.0", "-"]
     assert verdict(Measured(rows)).splitlines()[0] == "recorded: no verdict, since one round has no interval"
+
+
+def test_what_was_made_is_counted_over_turns_of_one_step_and_over_a_continued_run() -> None:
+    """Nine updates in the three turns before the run was continued, each with a step that is not measured; then one."""
+    totals = [2.0, 8.0, 11.0, 0.0, 1.0]
+    measured = Measured([row(arm, number, 0, 1.0, total) for number, total in enumerate(totals) for arm in ARMS])
+    assert measured.made("idle", UPDATES) == 9 + 0 + 1
+    assert measured.updates_per_step("idle") == pytest.approx(10 / 8)
 
 
 def rounds(loads: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
@@ -60,7 +71,7 @@ def rounds(loads: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
     turns = [
         (arm, number, idle if arm == "idle" else base) for number, (base, idle) in enumerate(loads) for arm in ARMS
     ]
-    return [row(arm, number, step, load + 0.001 * step) for arm, number, load in turns for step in range(4)]
+    return [row(arm, number, step, load + 0.001 * step, step) for arm, number, load in turns for step in range(4)]
 
 
 def test_the_interval_is_over_rounds_whose_steps_share_their_load() -> None:
@@ -82,7 +93,7 @@ def test_the_verdict_is_that_of_the_upper_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("half", "tokens", "said"), [("free", 63.5, "63.7500"), ("guided", 64.1, "64.0500"), ("guided", None, "none")]
+    ("half", "tokens", "said"), [("free", 63.5, "63.7500"), ("guided", 64.1, "64.0500"), ("guided", None, "no")]
 )
 def test_there_is_no_verdict_where_the_arms_have_not_generated_equally_many_tokens(
     half: str, tokens: float | None, said: str
@@ -93,7 +104,32 @@ def test_there_is_no_verdict_where_the_arms_have_not_generated_equally_many_toke
             changed["metrics"].pop(GENERATED.format(half))
             changed["metrics"] |= {} if tokens is None else {GENERATED.format(half): tokens}
     text = verdict(Measured(rows))
-    assert text.startswith("NO VERDICT") and text.endswith(f": idle, {half}: {said} instead of 64.0000")
+    assert text.startswith("NO VERDICT")
+    assert text.endswith(f": idle, {half}: episodes of {said} tokens instead of 64.0000")
+
+
+@pytest.mark.parametrize(
+    ("totals", "said"),
+    [
+        ({DISTILLED[2]: 20.0}, "recorded: 31% of the answers can be read"),
+        (dict.fromkeys(DISTILLED, 0.0), "recorded: no answers"),
+        ({UPDATES: 0.0}, "recorded: no update"),
+    ],
+)
+def test_there_is_no_verdict_where_the_extractor_has_not_worked(totals: dict[str, float], said: str) -> None:
+    """Answers that cannot be read write nothing to the bank, and are nothing to train on."""
+    rows = rounds([(1.0, 1.0), (1.0, 1.0)])
+    for changed in rows:
+        if changed["arm"] == "recorded":
+            changed["metrics"] |= {name: total * changed["step"] for name, total in totals.items()}
+    text = verdict(Measured(rows))
+    assert text.startswith("NO VERDICT") and text.endswith(f": {said}")
+
+
+def test_rounds_beside_which_others_have_used_the_cores_are_left_out() -> None:
+    rows = rounds([(1.0, 1.0)] * 3)
+    rows[5]["others"], rows[-1]["others"] = 0.11, 0.1
+    assert {row["round"] for row in quiet(rows)} == {1, 2}
 
 
 def test_processes_of_a_kind_are_added_up_and_averaged_over_rounds() -> None:
@@ -117,8 +153,8 @@ def test_arms_that_were_not_measured_are_left_out() -> None:
     [
         (["--arms", "baseline", "idle"], "has rounds of baseline; other --arms need another --output"),
         (
-            ["--arms", "baseline", "--turn-tokens", "64"],
-            "has episodes of 64.0 tokens; other --turn-tokens need another --output",
+            ["--arms", "baseline", "--turns", "64"],
+            "has episodes of 64.0 tokens; other --turns need another --output",
         ),
     ],
 )
@@ -136,12 +172,11 @@ def test_other_work_does_not_continue_what_was_measured(
     assert error in capsys.readouterr().err
 
 
-def test_longer_turns_get_as_much_more_room_as_they_need() -> None:
-    """Eight turns, each of 56 tokens more than in the miniature."""
+def test_episodes_of_more_turns_get_as_much_more_room() -> None:
+    """Of 26 tokens a turn, as in the miniature: eight of the actor, the rest around them and of the environment."""
     settings = OmegaConf.from_dotlist(lengths(64))
-    assert settings.comprl.max_turn_tokens == 64
-    assert [OmegaConf.select(settings, key) for key in LENGTHS] == [208 + 448, 304 + 448, 384 + 448, 424 + 448]
-    assert [OmegaConf.select(OmegaConf.from_dotlist(lengths(8)), key) for key in LENGTHS] == [208, 304, 384, 424]
+    assert [OmegaConf.select(settings, key) for key in LENGTHS] == [64 * 26, 304 + 56 * 26]
+    assert [OmegaConf.select(OmegaConf.from_dotlist(lengths(8)), key) for key in LENGTHS] == [208, 304]
 
 
 def test_a_burden_computes_at_idle_priority_until_it_is_taken_away() -> None:
