@@ -61,6 +61,7 @@ COUNTED: dict[str, str] = {
     "store away for a minute": OUTAGE,
     "store away, manager killed": "manager_restarts",
     "store emptied": "bank/rebuilds",
+    "store slow": OUTAGE,
     "store refusing": OUTAGE,
     "embedder away": OUTAGE,
     "embedder refusing": OUTAGE,
@@ -183,8 +184,9 @@ class World:
 
     @contextmanager
     def _slow(self) -> Iterator[None]:
+        """Slower than ``bank.timeout_seconds`` allows."""
         with self._whole_step():
-            self._store.faults.delay = 2.0
+            self._store.faults.delay = 8.0
             yield
         self._store.faults.delay = 0.0
 

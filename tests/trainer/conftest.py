@@ -1,9 +1,11 @@
 """Models and data of recipes/minihack_small, and the runs that several test files look at: each is made once."""
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +91,16 @@ def mix(folder: Path) -> list[str]:
     """Files with rows of every environment family, of a user's own environment and of one that always raises."""
     families = {name: [] for name in env_adapters.list_environments()} | {"minihack": ["--variant", "keyroom"]}
     own = ("examples.own_environment.guess:GuessEnvironment", "broken:BrokenEnvironment")
-    for name, options in (families | {name: [] for name in own}).items():
+    wanted = families | {name: [] for name in own}
+
+    def make_rows(name: str, options: list[str]) -> None:
         file = folder / "mix" / f"{name.rpartition(':')[2]}.parquet"
         command = [sys.executable, "-m", "verl_comprl.cli.main", "data", name, *options, "--split", "train"]
         command += ["--count", "2", "--max-turns", "3", "--output", str(file)]
         subprocess.run(command, cwd=ROOT, env=run_environment(folder), check=True)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # most of their time is that of imports
+        list(threads.map(make_rows, wanted, wanted.values()))
     return sorted(map(str, (folder / "mix").iterdir()))
 
 
