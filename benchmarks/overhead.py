@@ -5,13 +5,15 @@ computes; ``idle`` and ``normal``, the method with ``comprl.extractor.cpu_priori
 baseline beside a process at idle priority that is not part of it (``burden``). Every episode has the
 same number of turns and every turn the same number of tokens (``ignore_eos``), the learning rate is 0, nothing is
 asked, and the arms have the same prompts. A turn of the environment takes up to ``--pause-ms``, so that in no arm all
-episodes wait for their next tokens at the same moment. Arms take turns of a few steps, forwards and backwards (ABCD
-DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted from the clock.
+episodes wait for their next tokens at the same moment; little, since at most four environments of an agent loop worker
+make a turn at a time, and longer ones would decide how long a rollout takes. Arms take turns of a few steps, forwards
+and backwards (ABCD DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted
+from the clock.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
-        [--prompts 3] [--turns 64] [--pause-ms 50] [--minutes 12] [--output outputs/overhead]
+        [--prompts 3] [--turns 64] [--pause-ms 10] [--minutes 12] [--output outputs/overhead]
     python -m benchmarks.overhead --report
 """
 
@@ -224,7 +226,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a turn (default: 4)")
     parser.add_argument("--prompts", type=int, default=3, help="prompts of a step, 8 rollouts each (default: 3)")
     parser.add_argument("--turns", type=int, default=64, help="of an episode, each of 8 tokens (default: 64)")
-    parser.add_argument("--pause-ms", type=float, default=50.0, help="most time of an environment's turn (default: 50)")
+    parser.add_argument("--pause-ms", type=float, default=10.0, help="most time of an environment's turn (default: 10)")
     parser.add_argument("--minutes", type=float, default=12.0, help="no turn begins later than this (default: 12)")
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/overhead", help="folder of all files")
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured")
