@@ -52,23 +52,56 @@ def test_the_ranks_are_asked_as_verl_asks_them(name: str) -> None:
     assert ours == theirs
 
 
-def test_where_pytorch_cannot_forget_a_failed_update_none_is_made_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in which some weights are not trained would end well; ``test_gradients`` has a PyTorch that can forget."""
+class Broken(FSDPModule):
+    """A module in the middle of a pass, with or without a way out."""
 
-    class Module(FSDPModule):
-        reset_iter_state: Any = property()  # as if it had none
+    def __new__(cls, state: str = "PRE_BACKWARD") -> "Broken":
+        return object.__new__(cls)
 
-        def __new__(cls) -> "Module":
-            return object.__new__(cls)
+    def __init__(self, state: str = "PRE_BACKWARD") -> None:
+        state_of_module = SimpleNamespace(_training_state=SimpleNamespace(name=state))
+        self._states = [state_of_module]
+
+    def _get_fsdp_state(self) -> Any:
+        return SimpleNamespace(_state_ctx=SimpleNamespace(all_states=self._states))
+
+
+class WithoutWayOut(Broken):
+    """As of PyTorch 2.11."""
+
+    reset_iter_state: Any = property()  # reading it raises, as if there were none
+
+
+class WithBrokenWayOut(Broken):
+    def reset_iter_state(self) -> None:
+        raise RuntimeError("an all-gather has failed")
+
+
+@pytest.mark.parametrize(
+    ("module", "trains"),
+    [
+        (WithoutWayOut(), False),
+        (WithBrokenWayOut(), False),
+        (WithoutWayOut("IDLE"), True),
+        (SimpleNamespace(), True),
+    ],
+)
+def test_after_a_pass_that_nothing_can_forget_no_update_is_made_any_more(
+    module: Any, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in which some weights are not trained would end well; ``test_gradients`` has what can be forgotten."""
 
     def fail(**given: Any) -> None:
         raise MemoryError("no memory left")
 
     worker: Any = object.__new__(EngineWorker)
-    worker.actor = SimpleNamespace(train_mini_batch=fail, engine=SimpleNamespace(module=Module()))
+    worker.actor = SimpleNamespace(train_mini_batch=fail, engine=SimpleNamespace(module=module))
     monkeypatch.setattr(DetachActorWorker, "update_actor", lambda self, data: self.actor.train_mini_batch(data=data))
     with pytest.raises(MemoryError):
         worker.update_actor(None)
-    worker.actor.train_mini_batch = lambda **given: None
-    with pytest.raises(RuntimeError, match="cannot train further"):
-        worker.update_actor(None)
+    worker.actor.train_mini_batch = lambda **given: "updated"
+    if trains:
+        assert worker.update_actor(None) == "updated"
+    else:
+        with pytest.raises(RuntimeError, match="cannot train further"):
+            worker.update_actor(None)

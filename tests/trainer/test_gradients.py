@@ -276,17 +276,28 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "packed", "fails_in"), [(1, False, ""), (2, True, ""), (1, False, "model.layers.0.mlp")]
+    ("ranks", "packed", "fails_in", "offloads"),
+    [
+        (1, False, "", False),
+        (2, True, "", False),
+        (1, False, "model.layers.0.mlp", False),
+        (1, False, "model.layers.0.mlp", True),
+    ],
 )
 def test_an_extractor_update_is_equation_3(
-    gradients: Callable[..., list[Any]], model: Qwen3ForCausalLM, ranks: int, packed: bool, fails_in: str
+    gradients: Callable[..., list[Any]],
+    model: Qwen3ForCausalLM,
+    ranks: int,
+    packed: bool,
+    fails_in: str,
+    offloads: bool,
 ) -> None:
     """Also after one whose backward pass has raised, when the gradients of some layers were there already."""
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     kinds, failed = ["distill"] * 6 + ["answer"] * 2, [row == 3 for row in range(8)]
     rows = sampled_rows(model, extractor_advantages(rewards, weights, kinds, failed).tolist(), multi_turn=False)
-    packing = f"extractor.model.use_remove_padding={packed}"
-    real = gradients("extractor", rows, packing, ranks=ranks, fails_in=fails_in)
+    settings = [f"extractor.model.use_remove_padding={packed}", f"extractor.actor.fsdp_config.param_offload={offloads}"]
+    real = gradients("extractor", rows, *settings, ranks=ranks, fails_in=fails_in)
 
     entries = (1.0 - 1.0 + 0.5 + 1.0 + 0.0) / 5
     baselines = [entries] * 6 + [0.0] * 2

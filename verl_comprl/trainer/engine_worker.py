@@ -14,6 +14,7 @@ from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 
+from verl_comprl.platform.broken_pass import begin_anew, clear_whole_gradients
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
 from verl_comprl.platform.ranks import leaving_together
@@ -34,6 +35,8 @@ class EngineWorker(DetachActorWorker):
         limit_transfers(TRANSFER_SECONDS)
         self._random_state = BaseCheckpointManager.get_rng_state()
         super().init_model()
+        if self.actor is not None:
+            clear_whole_gradients(self.actor.engine)
 
     @register(dispatch_mode=_ALL_RANKS)
     def set_cpu_priority(self, priority: Priority) -> None:
@@ -48,24 +51,9 @@ class EngineWorker(DetachActorWorker):
         try:
             return super().update_actor(data)
         except Exception:  # whatever it was is raised again
-            self._forget_failed_update()
+            engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+            self._cannot_train = isinstance(engine.module, FSDPModule) and not begin_anew(engine.module)
             raise
-
-    def _forget_failed_update(self) -> None:
-        """Let the next update begin as if the one that has raised had not been tried.
-
-        After an exception in a backward pass FSDP2 takes the next forward pass for a part of it and registers no hooks,
-        so that some weights would not be trained any more, without an error. PyTorch 2.11 cannot be told otherwise.
-        """
-        engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
-        module: Any = engine.module
-        if not isinstance(engine.module, FSDPModule):
-            return
-        if hasattr(module, "reset_iter_state"):
-            module.zero_grad()  # of whole weights, which the optimizer, and with it verl, does not know
-            module.reset_iter_state()
-        else:
-            self._cannot_train = True
 
     @register(dispatch_mode=_ALL_RANKS)
     def save_checkpoint(
