@@ -44,6 +44,7 @@ def check_config(config: Any) -> ComprlConfig:
     """
     from verl.utils.config import validate_config
 
+    from verl_comprl.config.models import bound_calls
     from verl_comprl.config.paths import use_absolute_paths
     from verl_comprl.config.validation import validate
     from verl_comprl.rollout.template_check import check_templates
@@ -53,6 +54,8 @@ def check_config(config: Any) -> ComprlConfig:
     comprl = validate(config)
     check_templates(config, comprl)
     complete_config(config)
+    if comprl.has_extractor_engine:
+        bound_calls(config.extractor.rollout)
     config.transfer_queue.enable = True  # verl's V1 trainers need it
     validate_config(config=config, use_reference_policy=False, use_critic=False)
     if comprl.has_extractor_engine:

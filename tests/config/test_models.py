@@ -7,7 +7,14 @@ import pytest
 from foreign import CHATML, WITH_TOOLS, make_tokenizer, save_model
 from omegaconf import OmegaConf
 
-from verl_comprl.config.models import bound_server, load_tokenizer, local_tokenizer, read_model_file, stop_tokens
+from verl_comprl.config.models import (
+    bound_calls,
+    bound_server,
+    load_tokenizer,
+    local_tokenizer,
+    read_model_file,
+    stop_tokens,
+)
 
 
 def test_a_file_of_a_model_that_is_missing_or_no_object_is_empty(tmp_path: Path) -> None:
@@ -20,33 +27,30 @@ def test_a_file_of_a_model_that_is_missing_or_no_object_is_empty(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("given", "longest", "length", "lengths"),
-    [
-        (None, 262144, 150, (100, 50)),
-        (None, None, 150, (100, 50)),
-        (900, 262144, 900, (100, 50)),
-        (None, 120, 120, (90, 30)),
-        (120, 262144, 120, (90, 30)),
-    ],
+    ("given", "longest", "length"), [(None, 262144, 150), (None, 128, 128), (None, None, 150), (900, 262144, 900)]
 )
 def test_a_server_holds_a_prompt_and_an_answer_and_no_more_unless_asked_to(
-    tmp_path: Path, given: int | None, longest: int | None, length: int, lengths: tuple[int, int]
+    tmp_path: Path, given: int | None, longest: int | None, length: int
 ) -> None:
-    """Where it holds less, both are shortened: no prompt is refused, and no answer cut off."""
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": longest}))
     rollout = {"prompt_length": 100, "response_length": 50, "max_model_len": given}
     model = OmegaConf.create({"model": {"path": str(tmp_path)}, "rollout": rollout})
     bound_server(model)
     assert model.rollout.max_model_len == length
-    assert (model.rollout.prompt_length, model.rollout.response_length) == lengths
 
 
-def test_an_answer_keeps_its_length_where_a_context_has_room_for_it(tmp_path: Path) -> None:
-    """The defaults with a model of 40,960 positions."""
-    rollout = {"prompt_length": 57344, "response_length": 8192, "max_model_len": 40960}
-    model = OmegaConf.create({"model": {"path": str(tmp_path)}, "rollout": rollout})
-    bound_server(model)
-    assert (model.rollout.prompt_length, model.rollout.response_length) == (32768, 8192)
+@pytest.mark.parametrize(
+    ("held", "prompt", "answer"), [(65536, 57344, 8192), (65535, 57343, 8192), (40960, 32768, 8192), (4096, 3072, 1024)]
+)
+def test_calls_are_no_longer_than_what_their_server_holds(
+    held: int, prompt: int, answer: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The defaults, with models of different lengths: no prompt is refused, and an answer keeps a fourth at least."""
+    rollout = OmegaConf.create({"prompt_length": 57344, "response_length": 8192, "max_model_len": held})
+    bound_calls(rollout)
+    assert (rollout.prompt_length, rollout.response_length) == (prompt, answer)
+    said = f"holds {held} tokens, so that extractor.rollout.prompt_length={prompt} and response_length={answer} count"
+    assert (said in capsys.readouterr().out) == (held < 65536)
 
 
 def test_generation_stops_at_the_tokens_of_all_files(tmp_path: Path) -> None:

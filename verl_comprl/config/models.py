@@ -27,24 +27,36 @@ def find_model_file(model: str, name: str) -> Path | None:
 
 
 def bound_server(model: DictConfig) -> None:
-    """Let a model's server hold a prompt and an answer, and both be no longer than it can hold.
+    """Let a model's server hold a prompt and an answer; verl would take the longest text that the model can read.
 
-    verl would take the longest text that the model can read: for one of 262,144 tokens a single request needs 36 GiB of
-    cache, which a shared GPU does not have. A longer prompt would be refused, so that a long episode would never become
-    experience, and of one that is a little shorter the answer would be cut off, and punished.
+    For one of 262,144 tokens a single request needs 36 GiB of cache, which a shared GPU does not have.
 
     Args:
-        model: Settings of an engine and its server; ``rollout.max_model_len`` is filled in if it is null, and
-            ``rollout.prompt_length`` and ``response_length`` are lowered if they are more than that.
+        model: Settings of an engine and its server; ``rollout.max_model_len`` is filled in if it is null.
     """
     rollout = model.rollout
-    needed = rollout.prompt_length + rollout.response_length
     if rollout.get("max_model_len") is None:
         longest = read_model_file(model.model.get("path") or "", "config.json").get("max_position_embeddings")
+        needed = rollout.prompt_length + rollout.response_length
         rollout.max_model_len = min(needed, longest or needed)
-    if needed > rollout.max_model_len:
-        rollout.response_length = min(rollout.response_length, rollout.max_model_len // ANSWER_PART)
-        rollout.prompt_length = rollout.max_model_len - rollout.response_length
+
+
+def bound_calls(rollout: DictConfig) -> None:
+    """Let the extractor's prompts and answers be no longer than its server holds, and print what they are then.
+
+    A longer prompt would be refused, so that a long episode would never become experience; of one that is a little
+    shorter the answer would be cut off, and punished.
+
+    Args:
+        rollout: ``extractor.rollout``, of which ``prompt_length`` and ``response_length`` are lowered if they must be.
+    """
+    held = rollout.max_model_len
+    if rollout.prompt_length + rollout.response_length <= held:
+        return
+    rollout.response_length = min(rollout.response_length, held // ANSWER_PART)
+    rollout.prompt_length = held - rollout.response_length
+    lengths = f"prompt_length={rollout.prompt_length} and response_length={rollout.response_length}"
+    print(f"the extractor's server holds {held} tokens, so that extractor.rollout.{lengths} count")
 
 
 def read_model_file(model: str, name: str) -> dict[str, Any]:
