@@ -56,6 +56,22 @@ def test_runs_that_fit(runs: list[Run], configs: list[Any]) -> None:
     assert [run.folder.name for run in checked] == ["plain", "full"] and checked[0].record is None
 
 
+def test_the_server_that_runs_share_holds_the_calls_of_each(
+    runs: list[Run], configs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first one, with which it is started, needs less."""
+    given = [runs[0], runs[1], Run("longer", (*runs[1].overrides, "extractor.rollout.prompt_length=8000"))]
+    needs, check_one = iter([100, 200, 300]), checks.check_config
+
+    def fill_in(config: Any) -> Any:
+        config.extractor.rollout.max_model_len = next(needs)
+        return check_one(config)
+
+    monkeypatch.setattr(checks, "check_config", fill_in)
+    checked = check(given, [configs[0], configs[1], copy.deepcopy(configs[1])])
+    assert [run.config.extractor.rollout.max_model_len for run in checked] == [100, 300, 300]
+
+
 def test_a_run_with_engines_of_its_own_is_not_compared(runs: list[Run], configs: list[Any]) -> None:
     """It comes first, and would be the one with which the others are compared."""
     for number in (0, 2):

@@ -54,7 +54,15 @@ def check(runs: Sequence[Run], configs: Sequence[Any]) -> list[CheckedRun]:
         mistakes += [f"run {run.name}: {mistake}" for mistake in found]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
+    _hold_the_longest([run.config for run in checked if not run.own_engines and has_extractor_engine(run.config)])
     return checked
+
+
+def _hold_the_longest(configs: Sequence[Any]) -> None:
+    """Let the server that several runs share hold the calls of each; a run has filled in what it needs itself."""
+    rollouts = [config.extractor.rollout for config in configs]
+    for rollout in rollouts:
+        rollout.max_model_len = max((other.max_model_len or 0 for other in rollouts), default=0) or None
 
 
 @contextmanager
