@@ -75,7 +75,9 @@ class DistillationQueue:
         self._waiting = Path(config.folder) / WAITING
         self._log = RequestLog(self._waiting)
         self._redact = redactor()
-        self._on_disk: deque[str] = deque()  # ids of those that are in the file only; the oldest is loaded first
+        self._on_disk: deque[str] = (
+            deque()
+        )  # ids of those that are in the file only, oldest first, but for some that could not be read
         self._reads_again = False
         self._saving = False
         self._idle = asyncio.Event()
@@ -99,7 +101,7 @@ class DistillationQueue:
 
     @property
     def oldest_step(self) -> int | None:
-        """Smallest actor step among the requests in memory, which are the oldest; None if there are none."""
+        """Smallest actor step among the requests in memory, which are the oldest that can be read; None if none are."""
         return min((pending.request.step for pending in self._pending.values()), default=None)
 
     def put(self, request: DistillationRequest) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from verl_comprl.files import dated
 from verl_comprl.record.lines import append_lines, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,8 @@ class ReportedEpisodes:
             lines = self._read().splitlines()
         except OSError as error:
             self._lose(1, error)
-            with suppress(OSError):  # it would be written again from what a checkpoint has
-                self._file.rename(self._file.with_name(f"{self._file.name}.unread"))
+            with suppress(OSError):  # kept: it would be written again from what a checkpoint has
+                self._file.rename(dated(self._file))
             return
         self._steps = {
             record["id"]: record["step"]

@@ -81,6 +81,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         self._late_reports = LateReports()
         self._unread = 0
         """Episodes that the latest checkpoint lacks, since the manager could not read them from its disk."""
+        self._was_left_out = False
+        """Whether the one before was left out for that."""
         self._collect_timeouts = 0
         self._extractor_saves_failed = 0
 
@@ -305,9 +307,15 @@ class ExperienceRuntime(NoExperienceRuntime):
         if missing := self._late_reports.missing or self._late_reports.lost:
             return missing
         if not self._unread:
+            self._was_left_out = False
             return ""
         unread = counted(self._unread, "episode that waits", "episodes that wait")
-        return f"{unread} on the manager's disk cannot be read at present"
+        missing = f"{unread} on the manager's disk cannot be read at present"
+        if self._was_left_out:  # a part of the disk that can never be read again must not cost every checkpoint
+            print(f"the checkpoint of step {step} is written nevertheless: {missing}", flush=True)
+            return ""
+        self._was_left_out = True
+        return missing
 
     def note_checkpoint(self, folder: Path) -> None:
         """Note a checkpoint of this run that is complete: a manager that is started again begins from it."""

@@ -54,7 +54,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     runtime._guard = ManagerGuard(manager, lambda: None)
     runtime._learner = SimpleNamespace(given_up=False, metrics=dict, longest=3600.0)
     runtime._late_reports = LateReports()
-    runtime._checkpoints, runtime._extractor_saves_failed, runtime._unread = [], 0, 0
+    runtime._checkpoints, runtime._extractor_saves_failed, runtime._was_left_out = [], 0, False
     return runtime
 
 
@@ -125,11 +125,17 @@ def test_a_manager_that_dies_meanwhile_saves_again_and_the_extractor_does_not(ru
     assert (begun_again, runtime.extractor.saves, saves_failed(runtime)) == (["manager"], 1, 0)
 
 
-def test_episodes_that_the_manager_cannot_read_from_its_disk_are_missing(runtime: Any, tmp_path: Path) -> None:
-    save, unread = runtime.manager.save.remote, iter([2, 0])
+def test_episodes_that_the_manager_cannot_read_from_its_disk_are_missing_once(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next checkpoint is written without them if they still cannot be read."""
+    save, unread = runtime.manager.save.remote, iter([2, 2, 0, 1])
     runtime.manager.save.remote = lambda folder: save(folder) or next(unread)
-    found = [runtime.save(tmp_path / f"global_step_{step}", step) for step in (1, 2)]
-    assert found == ["2 episodes that wait on the manager's disk cannot be read at present", ""]
+    found = [runtime.save(tmp_path / f"global_step_{step}", step) for step in (1, 2, 3, 4)]
+    two, one = "2 episodes that wait", "1 episode that waits"
+    cannot = "on the manager's disk cannot be read at present"
+    assert found == [f"{two} {cannot}", "", "", f"{one} {cannot}"]
+    assert capsys.readouterr().out == f"the checkpoint of step 2 is written nevertheless: {two} {cannot}\n"
 
 
 def test_without_an_earlier_one_there_is_no_checkpoint(runtime: Any, tmp_path: Path) -> None:
