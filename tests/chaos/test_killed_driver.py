@@ -2,7 +2,7 @@
 
 While it trains and saves, while it starts (which restores the last checkpoint), and while it stops after a signal.
 ``COMPRL_KILLS=20 pytest -m long tests/chaos/test_killed_driver.py`` kills it 20 times with each of verl's three
-trainers, in about 40 minutes each.
+trainers, in about half an hour each.
 """
 
 import json
