@@ -75,9 +75,8 @@ class DistillationQueue:
         self._waiting = Path(config.folder) / WAITING
         self._log = RequestLog(self._waiting)
         self._redact = redactor()
-        self._on_disk: deque[str] = (
-            deque()
-        )  # ids of those that are in the file only, oldest first, but for some that could not be read
+        self._on_disk: deque[str] = deque()
+        """Ids of those that are in the file only, oldest first, but for some that could not be read."""
         self._reads_again = False
         self._saving = False
         self._idle = asyncio.Event()
