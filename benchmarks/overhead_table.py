@@ -1,4 +1,4 @@
-"""What ``overhead`` has measured: its table, and whether the target is met or nothing can be said."""
+"""Makes the table of what ``overhead`` has measured, and says whether the target is met or nothing can be said."""
 
 import itertools
 import statistics

@@ -202,18 +202,14 @@ def test_a_record_that_cannot_be_written_costs_no_other_run(
 
 
 def test_nothing_that_a_run_leaves_has_secrets(
-    sweep: Callable[..., ScriptedSweep],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    sweep: Callable[..., ScriptedSweep], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
-    script = Script()
-    script.failing = {"a": RuntimeError("refused: a-very-secret-value")}
+    (script := Script()).failing = {"a": RuntimeError("refused: a-very-secret-value")}
     sweep(script).run()
-    files = ("a/train.log", f"a/{UNFINISHED}", "results.jsonl")
-    for text in (*((tmp_path / file).read_text() for file in files), capsys.readouterr().out):
-        assert "refused: ***" in text and "a-very-secret-value" not in text
+    files = [tmp_path / name for name in ("a/train.log", f"a/{UNFINISHED}", "results.jsonl")]
+    texts = [*(file.read_text() for file in files), capsys.readouterr().out]
+    assert all("refused: ***" in text and "a-very-secret-value" not in text for text in texts)
 
 
 @pytest.mark.parametrize("error", [RunInterrupted("stopped after step 3"), KeyboardInterrupt(), SystemExit(15)])

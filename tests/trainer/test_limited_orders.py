@@ -95,6 +95,7 @@ def test_a_transfer_of_the_actors_weights_has_a_limit_too(monkeypatch: pytest.Mo
     context = zmq.Context.instance()
     monkeypatch.setattr(context, "sockopts", {})
     worker: Any = object.__new__(EngineWorker)
+    worker.actor = None  # as of a process with a server alone
     worker.init_model()
     with context.socket(zmq.REQ) as socket:
         assert socket.getsockopt(zmq.RCVTIMEO) == socket.getsockopt(zmq.SNDTIMEO) == 300_000

@@ -325,15 +325,10 @@ class ExperienceManager:
         return not len(self._queue)
 
     async def save(self, folder: str) -> int:
-        """Write bank, queue, buffer and counters into ``folder``.
-
-        Returns:
-            Number of waiting episodes that are missing, since the disk with them cannot be read at present.
-        """
-        path = Path(folder)
+        """Write bank, queue, buffer and counters; returns how many episodes on disk are missing as unreadable."""
         async with self._commit.write():
             self._call_log.flush(self._step)
-            path.mkdir(parents=True, exist_ok=True)
+            (path := Path(folder)).mkdir(parents=True, exist_ok=True)
             await self._bank.flush()
             await self._bank.save(path / "bank")
             missing = await self._queue.save(path / "queue.jsonl")
