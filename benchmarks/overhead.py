@@ -10,7 +10,8 @@ make a turn at a time, and longer ones would decide how long a rollout takes. Ar
 and backwards (ABCD DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted
 from the clock.
 
-Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing.
+Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing. The table leaves
+out rounds beside which others have used the cores; they are not measured again.
 
     python -m benchmarks.overhead [key=value …] [--arms ARM …] [--rounds 10] [--steps 4]
         [--prompts 3] [--turns 64] [--pause-ms 10] [--minutes 12] [--output outputs/overhead]

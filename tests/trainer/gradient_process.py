@@ -4,9 +4,8 @@ Reads paths of specifications from standard input and answers each with a line. 
 ``overrides`` of recipes/minihack_small, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
 goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first update is
-made before all others, too, and raises in the backward pass of that module.
-One of several processes (``RANK``, ``WORLD_SIZE``) takes its
-equal share of the rows, as verl's dispatch divides them.
+made before all others, too, and raises in the backward pass of that module. One of several processes (``RANK``,
+``WORLD_SIZE``) takes its equal share of the rows, as verl's dispatch divides them.
 """
 
 import json
