@@ -8,7 +8,7 @@ asked, and the arms have the same prompts. A turn of the environment takes up to
 episodes wait for their next tokens at the same moment; little, since at most four environments of an agent loop worker
 make a turn at a time, and longer ones would decide how long a rollout takes. Arms take turns of a few steps, forwards
 and backwards (ABCD DCBA), on engines that are started once; the first step of a turn is left out. Nothing is subtracted
-from the clock.
+from the clock; below the verdict stands what the mechanism costs at equal speed of the cores.
 
 Rows are appended to ``overhead.jsonl``; the same command continues with the rounds that are missing. The table leaves
 out rounds beside which others have used the cores; they are not measured again.
@@ -41,6 +41,7 @@ from benchmarks.overhead_table import (
     WITHOUT,
     Measured,
     Row,
+    equal_speed,
     measured_arms,
     processes,
     quiet,
@@ -249,7 +250,7 @@ def main() -> None:
         print(f"\nleft out, since others have used the cores: rounds {', '.join(map(str, left_out))}")
     if "baseline" in measured_arms(rows):
         measured = Measured(rows)
-        print(f"\n{report(measured)}\n\n{processes(rows)}\n\n{verdict(measured)}")
+        print(f"\n{report(measured)}\n\n{processes(rows)}\n\n{verdict(measured)}\n{equal_speed(measured)}")
 
 
 if __name__ == "__main__":

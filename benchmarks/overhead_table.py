@@ -25,6 +25,8 @@ EQUAL = 1e-6
 TARGET = 1.03
 """Upper bound of the interval of mean rollout time, relative to the baseline, for the arms ``JUDGED``."""
 JUDGED = ("recorded", "idle")
+SERVERS = "ray::vLLMHttpServer"
+"""Processes that pass requests to the engines: of the actor's in all arms, the same number for the same tokens."""
 
 Row = dict[str, Any]
 
@@ -92,6 +94,19 @@ class Measured:
         )
         return ratio_of_means(ours, base) if len(base) > 1 else None
 
+    def per_server_second(self, arm: str) -> tuple[float, float, float] | None:
+        """Return the ratio of rollout times in units of the servers' processor time; None if there is only one round.
+
+        The cores of a virtual machine are now faster, now slower, whatever runs on it, and with them everything that a
+        turn takes. The servers do the same in each arm without a second model, so that their processor time tells how
+        fast the cores were in a turn. Not for arms in which the extractor's servers work, too.
+        """
+        ours, base = (
+            [statistics.fmean(row["metrics"]["timing_s/gen"] for row in turn) / server_seconds(turn) for turn in turns]
+            for turns in (self.turns[arm], self.turns["baseline"])
+        )
+        return ratio_of_means(ours, base) if len(base) > 1 else None
+
     def differences(self) -> list[str]:
         """Return what is not as it is to be: equal tokens of an episode in each half, and an extractor at work."""
         expected = self.mean("baseline", GENERATED.format("free")) or 0.0
@@ -112,6 +127,19 @@ class Measured:
             if (share := self.readable(arm)) is None or share < LEAST_READABLE
         ]
         return [*tokens, *unread, *(f"{arm}: no update" for arm in experienced if not self.made(arm, UPDATES))]
+
+
+def server_seconds(turn: list[Row]) -> float:
+    """Return the processor time of the servers in a step of a turn."""
+    cores = sum(used for name, used in turn[0]["cores"].items() if name.startswith(SERVERS))  # of the whole turn
+    return cores * statistics.fmean(row["metrics"]["timing_s/step"] for row in turn)
+
+
+def equal_speed(measured: Measured) -> str:
+    """Return what the mechanism costs at equal speed of the cores; nothing if it was not measured, or in one round."""
+    if "recorded" not in measured.turns or (ratio := measured.per_server_second("recorded")) is None:
+        return ""
+    return f"recorded, rollout time per processor second of the servers: {show(ratio)}"
 
 
 def verdict(measured: Measured) -> str:

@@ -76,7 +76,7 @@ NOT_RUN = {
     "python -m benchmarks.arms": "trains for hours; its tasks, configs and tables: "
     "tests/benchmarks/test_arms_benchmark.py",
     "python -m benchmarks.overhead": "trains for minutes; its tables, its extractor: "
-    "tests/benchmarks/test_overhead.py, tests/benchmarks/test_recorded.py",
+    "tests/benchmarks/test_overhead.py, tests/benchmarks/test_overhead_table.py, tests/benchmarks/test_recorded.py",
     "python -m benchmarks.scale": "starts a Ray for minutes; its extractor, its table: tests/benchmarks/test_scale.py",
     "python -m benchmarks.soak": "trains for hours; its samples, its tables: tests/benchmarks/test_soak.py",
     "python -m benchmarks.planted": "trains from the bank of a run of hours; its banks, its table: "
