@@ -49,7 +49,7 @@ def test_all_names_are_registered() -> None:
 
     classes = {get_trainer_cls(name) for name in TRAINERS}
     assert len(classes) == 3 and all(cls.__module__.startswith("verl_comprl.trainer.") for cls in classes)
-    assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor.server"
+    assert get_rollout_replica_class("comprl_extractor_vllm").__module__ == "verl_comprl.trainer.extractor.replica"
 
 
 def test_missing_registrations_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

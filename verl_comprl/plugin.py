@@ -33,12 +33,13 @@ def _register_agent_loop(_: ModuleType) -> None:
 
 
 def _register_extractor_adapter(base: ModuleType) -> None:
-    base._ROLLOUT_REGISTRY[(EXTRACTOR_ROLLOUT, "async")] = "verl_comprl.trainer.extractor.server.ExtractorServerAdapter"
+    adapter = "verl_comprl.trainer.extractor.server_adapter.ExtractorServerAdapter"
+    base._ROLLOUT_REGISTRY[(EXTRACTOR_ROLLOUT, "async")] = adapter
 
 
 def _register_extractor_replica(replica: ModuleType) -> None:
     def load() -> type:
-        from verl_comprl.trainer.extractor.server import ExtractorReplica
+        from verl_comprl.trainer.extractor.replica import ExtractorReplica
 
         return ExtractorReplica
 

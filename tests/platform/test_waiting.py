@@ -219,7 +219,7 @@ def test_every_coroutine_waits_for_an_actor_within_a_limit() -> None:
             "self._manager.report.remote(episode)",
         ],
         # Awaited by `_within`.
-        "trainer/extractor/server.py": ["server.__ray_call__.remote(raise_if_dead)"],
+        "trainer/extractor/server_adapter.py": ["server.__ray_call__.remote(raise_if_dead)"],
         # Part of a generation of the extractor, whose limit is around all of it (manager/server_calls.py, `bounded`).
         "trainer/servers/failover_client.py": ["self._load_balancer.remove_servers.remote([server])"],
     }

@@ -11,8 +11,8 @@ from ray.exceptions import ActorDiedError
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer.extractor import server as extractor_server
-from verl_comprl.trainer.extractor.server import ExtractorServerAdapter
+from verl_comprl.trainer.extractor import server_adapter
+from verl_comprl.trainer.extractor.server_adapter import ExtractorServerAdapter
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_weights_are_made_for_the_other_workers_and_sent_to_living_servers
 
         return SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=call)})
 
-    monkeypatch.setattr(extractor_server, "ray", SimpleNamespace(get_actor=get_actor))
+    monkeypatch.setattr(server_adapter, "ray", SimpleNamespace(get_actor=get_actor))
     adapter: Any = object.__new__(ExtractorServerAdapter)
     adapter.replica_rank, adapter.node_rank, adapter.config = 1001, node, {"name": "extractor"}
     made: list[str] = []
@@ -85,8 +85,8 @@ def test_neither_rank_nor_socket_is_one_of_the_actors(
 
     context = SimpleNamespace(get_job_id=lambda: "01")
     monkeypatch.setattr(ServerAdapter, "__init__", init)
-    monkeypatch.setattr(extractor_server, "limit_transfers", lambda seconds: None)
-    monkeypatch.setattr(extractor_server, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    monkeypatch.setattr(server_adapter, "limit_transfers", lambda seconds: None)
+    monkeypatch.setattr(server_adapter, "ray", SimpleNamespace(get_runtime_context=lambda: context))
     monkeypatch.setenv("RAY_LOCAL_WORLD_SIZE", "4")
     adapter: Any = ExtractorServerAdapter()
     assert adapter.replica_rank == rank and adapter.zmq_handle.endswith(f"{socket}.sock")
@@ -97,7 +97,7 @@ async def test_a_server_that_cannot_be_asked_is_an_error(sent: list[str], monkey
         raise MemoryError
 
     server = SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=call)})
-    monkeypatch.setattr(extractor_server, "ray", SimpleNamespace(get_actor=lambda _: server))
+    monkeypatch.setattr(server_adapter, "ray", SimpleNamespace(get_actor=lambda _: server))
     adapter: Any = object.__new__(ExtractorServerAdapter)
     adapter.replica_rank, adapter.node_rank, adapter.config = 1000, 0, {"name": "extractor"}
     with pytest.raises(MemoryError):
@@ -114,8 +114,8 @@ async def test_a_server_that_does_not_answer_does_not_block_the_engines_process(
         await asyncio.Event().wait()
 
     server = SimpleNamespace(**{"__ray_call__": SimpleNamespace(remote=call)})
-    monkeypatch.setattr(extractor_server, "ray", SimpleNamespace(get_actor=lambda _: server))
-    monkeypatch.setattr(extractor_server, "TRANSFER_SECONDS", 0.05)
+    monkeypatch.setattr(server_adapter, "ray", SimpleNamespace(get_actor=lambda _: server))
+    monkeypatch.setattr(server_adapter, "TRANSFER_SECONDS", 0.05)
     adapter: Any = object.__new__(ExtractorServerAdapter)
     adapter.replica_rank, adapter.node_rank, adapter.config = 1000, 0, {"name": "extractor"}
     with pytest.raises(WaitTimeout) as raised:

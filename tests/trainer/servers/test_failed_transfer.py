@@ -17,8 +17,8 @@ import zmq
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import weight_transfers
-from verl_comprl.trainer.extractor import server as extractor_server
-from verl_comprl.trainer.extractor.server import ExtractorServerAdapter
+from verl_comprl.trainer.extractor import server_adapter
+from verl_comprl.trainer.extractor.server_adapter import ExtractorServerAdapter
 
 NAMES = [f"layer {number}" for number in range(6)]
 FAILS = "a weight that the server does not know"
@@ -113,7 +113,7 @@ def adapter(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     )
     monkeypatch.setattr(ExtractorServerAdapter, "_server_has_died", alive)
     release = weight_transfers.release_receiver
-    monkeypatch.setattr(extractor_server, "release_receiver", lambda handle: release(handle, 1.0))
+    monkeypatch.setattr(server_adapter, "release_receiver", lambda handle: release(handle, 1.0))
     weight_transfers.limit_transfers(1.0)
     yield adapter
     for option in (zmq.SNDTIMEO, zmq.RCVTIMEO):
@@ -169,7 +169,7 @@ async def test_a_server_that_cannot_take_the_weights_says_why(adapter: Any, serv
 
 
 async def test_an_order_that_no_server_ends_is_given_up(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extractor_server, "TRANSFER_SECONDS", 0.05)
+    monkeypatch.setattr(server_adapter, "TRANSFER_SECONDS", 0.05)
     adapter.server_handle.collective_rpc.remote = lambda method, **_: asyncio.get_running_loop().create_future()
     later = await adapter._execute_method("update_weights_from_ipc", non_block=True)
     text = "waited 0.05 s for a server of the extractor to end"

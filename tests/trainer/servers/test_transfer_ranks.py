@@ -18,8 +18,8 @@ def run_rank(rank: int, file: str, pipe: Any) -> None:
     from torch import distributed
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-    from verl_comprl.trainer.extractor import server
-    from verl_comprl.trainer.extractor.server import ExtractorServerAdapter
+    from verl_comprl.trainer.extractor import server_adapter
+    from verl_comprl.trainer.extractor.server_adapter import ExtractorServerAdapter
 
     released: list[str] = []
     sums: list[int] = []
@@ -49,7 +49,7 @@ def run_rank(rank: int, file: str, pipe: Any) -> None:
 
     ServerAdapter.update_weights, ServerAdapter.resume = send, resume  # pyright: ignore
     ExtractorServerAdapter._server_has_died = alive  # pyright: ignore
-    server.release_receiver = lambda handle: bool(released.append(handle))
+    server_adapter.release_receiver = lambda handle: bool(released.append(handle))
     distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     adapter: Any = object.__new__(ExtractorServerAdapter)
     adapter._in_engine, adapter.zmq_handle = True, "socket"

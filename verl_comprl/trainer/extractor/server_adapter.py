@@ -1,7 +1,8 @@
-"""vLLM server of the extractor, named so that it does not collide with the actor's server in the same Ray job.
+"""Trainer side of the extractor's weight sync: gives its weights to its servers, with a limit for each wait.
 
-verl names server actors and weight-transfer sockets after the replica rank, which it derives from the process rank, so
-two models in one job would use the same names. The extractor's replicas have a rollout name and ranks of their own.
+A transfer that breaks is one that has failed in all ranks, and leaves no server waiting. verl names the sockets of
+weight transfers after the Ray job and the replica rank, which it derives from the process rank, so that two models in
+one job would use the same: the extractor's ranks are shifted (``replica.py``).
 """
 
 import asyncio
@@ -12,14 +13,11 @@ from typing import Any
 
 import ray
 from torch import distributed
-from verl.single_controller.ray import RayWorkerGroup
-from verl.workers.rollout.replica import RolloutMode
-from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.manager.server_calls import is_dead, raise_if_dead
-from verl_comprl.names import EXTRACTOR_ROLLOUT, FIRST_EXTRACTOR_REPLICA
+from verl_comprl.names import FIRST_EXTRACTOR_REPLICA
 from verl_comprl.platform.ranks import meet
 from verl_comprl.platform.weight_transfers import (
     RELEASE_SECONDS,
@@ -28,9 +26,6 @@ from verl_comprl.platform.weight_transfers import (
     limit_transfers,
     release_receiver,
 )
-
-# A rollout name of its own is not enough for the extractor: the socket of a weight transfer is named after Ray job and
-# ranks only, so both models would use the same.
 
 
 class ExtractorServerAdapter(ServerAdapter):
@@ -172,17 +167,3 @@ async def _within(answer: Awaitable[Any], what: str) -> Any:
         if not limit.expired():  # the server's own
             raise
         raise WaitTimeout(what, TRANSFER_SECONDS) from error
-
-
-class ExtractorReplica(vLLMReplica):
-    """Server side: a vLLM replica with the extractor's rollout name."""
-
-    def _get_server_name_prefix(self) -> str:
-        return f"{EXTRACTOR_ROLLOUT}_"
-
-    async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
-        """Launch the server on the workers of this replica; verl would index them with the shifted rank."""
-        self.rollout_mode = RolloutMode.HYBRID
-        first = self.world_size * (self.replica_rank - FIRST_EXTRACTOR_REPLICA)
-        self.workers = worker_group.workers[first : first + self.world_size]
-        await self.launch_servers()
