@@ -1,8 +1,38 @@
-"""Durable changes of files: atomic replacement, names that survive a power loss, and names for what is set aside."""
+"""Files that last: atomic replacement, names that survive a power loss, patience with a disk that fails for moments."""
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors that prove that a file is not there."""
+
+PAUSES = (0.5, 1.5, 3.0)
+"""Seconds between the attempts to read what a disk does not give at present."""
+
+
+def patiently(read: Callable[[], T]) -> T:
+    """Return what ``read`` returns, which is called again after ``PAUSES`` while the disk keeps it from reading.
+
+    Args:
+        read: Must begin anew each time.
+
+    Raises:
+        OSError: The last one; one of ``GONE``, at once.
+        MemoryError: If there is too little memory each time.
+    """
+    for pause in PAUSES:
+        try:
+            return read()
+        except GONE:
+            raise
+        except (OSError, MemoryError):
+            time.sleep(pause)
+    return read()
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -291,7 +291,7 @@ def test_an_earlier_checkpoint_is_not_exported_for_a_latest_one_that_cannot_be_r
         return read_bytes(self)
 
     monkeypatch.setattr(Path, "read_bytes", read)
-    monkeypatch.setattr("verl_comprl.trainer.checkpoint.reading.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("verl_comprl.files.time.sleep", lambda seconds: None)
     with pytest.raises(OSError, match=f"{unreadable} cannot be read at present"):
         find_checkpoint(tmp_path, None)
     assert find_checkpoint(tmp_path, 9).step == 9

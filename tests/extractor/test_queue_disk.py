@@ -21,7 +21,7 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, *failing: str) -> set[str]:
 
     monkeypatch.setattr(RequestLog, "read", pread)
     monkeypatch.setattr(module, "_READ_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(module, "_PATIENCE", (0.01, 0.01))
+    monkeypatch.setattr(module, "PAUSES", (0.01, 0.01))
     return away
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from verl_comprl import files
 from verl_comprl.manager import reported
 from verl_comprl.manager.reported import REMEMBERED_STEPS, ReportedEpisodes
 
@@ -88,7 +89,7 @@ def test_a_file_that_cannot_be_read_is_read_again_and_kept(
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", fail)
-    monkeypatch.setattr(reported, "_PATIENCE", (0.01, 0.01))
+    monkeypatch.setattr(files, "PAUSES", (0.01, 0.01))
     episodes = ReportedEpisodes(file, recover=True)
     monkeypatch.undo()
     assert (episodes.state(), episodes.lost) == ({} if lost else {"a_0": 1}, lost)

@@ -118,7 +118,7 @@ def test_a_run_whose_checkpoint_cannot_be_read_at_present_is_not_to_be_removed(
         raise OSError(EIO, "Input/output error", str(self))
 
     monkeypatch.setattr(Path, "read_bytes", fail)
-    monkeypatch.setattr("verl_comprl.trainer.checkpoint.reading.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("verl_comprl.files.time.sleep", lambda seconds: None)
     run = wanted(tmp_path, f"{STEPS}=120")
     assert run.checkpoint == 0 and "complete.json cannot be read at present (Input/output error)" in str(run.mistake)
     assert wanted(tmp_path, f"{STEPS}=60").mistake is None, "it has finished and needs none"

@@ -7,12 +7,11 @@ as well.
 """
 
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from verl_comprl.files import dated
+from verl_comprl.files import dated, patiently
 from verl_comprl.record.lines import append_lines, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -20,8 +19,6 @@ logger = logging.getLogger(__name__)
 REPORTED = "reported.jsonl"
 REMEMBERED_STEPS = 100
 """Steps for which an episode is remembered: longer than an asynchronous trainer holds a prompt."""
-_PATIENCE = (0.5, 1.5, 3.0)
-"""Seconds between the attempts to read the file of a process that was killed."""
 _SLACK_LINES = 10_000
 """The file is written again when it has more lines of forgotten episodes than this, and than of remembered ones."""
 
@@ -75,17 +72,12 @@ class ReportedEpisodes:
         self._steps = dict(state)
         self._rewrite()
 
-    def _read(self) -> bytes:
-        for pause in _PATIENCE:
-            with suppress(OSError):
-                return self._file.read_bytes() if self._file.exists() else b""
-            time.sleep(pause)
-        return self._file.read_bytes()
-
     def _recover(self) -> None:
         try:
-            lines = self._read().splitlines()
-        except OSError as error:
+            lines = patiently(self._file.read_bytes).splitlines()
+        except FileNotFoundError:
+            return
+        except (OSError, MemoryError) as error:
             self._lose(1, error)
             with suppress(OSError):  # kept: it would be written again from what a checkpoint has
                 self._file.rename(dated(self._file))
@@ -110,7 +102,7 @@ class ReportedEpisodes:
         else:
             self._lines = len(self._steps)
 
-    def _lose(self, episodes: int, error: OSError) -> None:
+    def _lose(self, episodes: int, error: Exception) -> None:
         if not self.lost:
             logger.warning("%s is not complete (further failures are only counted): %s", self._file, error)
         self.lost += episodes

@@ -66,6 +66,20 @@ def test_a_kill_while_it_is_written_costs_that_checkpoint(
     assert not (tmp_path / ASIDE).exists()
 
 
+def test_what_a_save_has_left_and_cannot_be_removed_now_keeps_nobody_from_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a worker that hangs has a file open on a network's disk."""
+    folders = CheckpointFolders(tmp_path)
+    (folders.begin() / "held").write_text("")
+    with monkeypatch.context() as patch:
+        patch.setattr("verl_comprl.trainer.checkpoint.folders.shutil.rmtree", lambda path, **_: None)
+        assert list(folders.begin().iterdir()) == []
+    assert len([*tmp_path.glob(f"{ASIDE}*")]) == 2
+    folders.abandon()
+    assert [*tmp_path.glob(f"{ASIDE}*")] == []
+
+
 def grow(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
 

@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import time
 import zipfile
 from collections.abc import Callable
 from errno import EACCES, EIO, EMFILE, ESTALE
@@ -14,6 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 from written_checkpoints import cut, fill, names, save
 
+from verl_comprl import files
 from verl_comprl.trainer.checkpoint import reading
 from verl_comprl.trainer.checkpoint.contents import resume_folder
 from verl_comprl.trainer.checkpoint.folders import GIVEN_UP, MARKER, CheckpointFolders
@@ -27,7 +29,7 @@ NEVER = 10**6
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr(reading, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(files, "time", SimpleNamespace(sleep=slept.append, strftime=time.strftime))
     return slept
 
 

@@ -21,7 +21,7 @@ from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 
-from verl_comprl.files import sync_folder, write_atomically
+from verl_comprl.files import GONE, dated, sync_folder, write_atomically
 from verl_comprl.trainer.checkpoint.manifest import (
     EXPERIENCE,
     MANIFEST,
@@ -31,7 +31,7 @@ from verl_comprl.trainer.checkpoint.manifest import (
     verify,
     write_manifest,
 )
-from verl_comprl.trainer.checkpoint.reading import GONE, UnreadableCheckpoint, patiently
+from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint, patiently
 
 ASIDE = "checkpoint_being_written"
 MARKER = "latest_checkpointed_iteration.txt"
@@ -60,6 +60,8 @@ class CheckpointFolders:
         """
         aside = self._run / ASIDE
         self.abandon()
+        if aside.exists():  # a worker that hangs has a file open on a network's disk, or somebody else owns it
+            aside.rename(dated(aside))
         aside.mkdir(parents=True)
         free, needed = shutil.disk_usage(aside).free, self._latest_size()
         if free < needed:
@@ -67,8 +69,9 @@ class CheckpointFolders:
         return aside
 
     def abandon(self) -> None:
-        """Remove what was written since :meth:`begin`."""
-        shutil.rmtree(self._run / ASIDE, ignore_errors=True)
+        """Remove what was written since :meth:`begin`, and earlier what could not be removed then."""
+        for unfinished in self._run.glob(f"{ASIDE}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def finish(self, step: int, parts: Sequence[str], keep: int | None) -> Path:
         """Verify what was written since :meth:`begin`, give it its name and remove checkpoints that are too many.

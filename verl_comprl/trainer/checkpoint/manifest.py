@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_comprl.files import sync_folder, write_atomically
+from verl_comprl.files import GONE, sync_folder, write_atomically
 from verl_comprl.platform.under_way import doing, gets_on
-from verl_comprl.trainer.checkpoint.reading import GONE, damage_of_torch_file, ends_as_written, patiently
+from verl_comprl.trainer.checkpoint.reading import damage_of_torch_file, ends_as_written, patiently
 
 MANIFEST = "complete.json"
 MODEL = "actor"

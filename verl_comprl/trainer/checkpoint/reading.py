@@ -5,18 +5,14 @@ not answer, rights that are missing or a process without memory or file handles 
 is tried again for some seconds, and is then an error, not a damage.
 """
 
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeVar
 
+from verl_comprl import files
+
 T = TypeVar("T")
-
-GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors that prove that a file is not there."""
-
-_PAUSES = (0.5, 1.5, 3.0)
 
 
 class UnreadableCheckpoint(OSError):
@@ -24,7 +20,7 @@ class UnreadableCheckpoint(OSError):
 
 
 def patiently(path: Path, read: Callable[[], T]) -> T:
-    """Return what ``read`` returns, which is called again after some pauses while the disk keeps it from reading.
+    """Return what ``read`` returns, which is called again (:func:`verl_comprl.files.patiently`).
 
     Args:
         path: What is read, where the error does not say it.
@@ -32,23 +28,16 @@ def patiently(path: Path, read: Callable[[], T]) -> T:
 
     Raises:
         UnreadableCheckpoint: If it cannot be read in the end.
-        OSError: One of ``GONE``, at once.
+        OSError: One of :data:`verl_comprl.files.GONE`, at once.
     """
-    pauses = iter(_PAUSES)
-    while True:
-        try:
-            return read()
-        except GONE:
-            raise
-        except (OSError, MemoryError) as error:
-            pause = next(pauses, None)
-            if pause is None:
-                file = getattr(error, "filename", None) or path
-                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                raise UnreadableCheckpoint(
-                    f"{file} cannot be read at present ({why}); try again when it can"
-                ) from error
-        time.sleep(pause)
+    try:
+        return files.patiently(read)
+    except files.GONE:
+        raise
+    except (OSError, MemoryError) as error:
+        file = getattr(error, "filename", None) or path
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UnreadableCheckpoint(f"{file} cannot be read at present ({why}); try again when it can") from error
 
 
 def ends_as_written(path: Path) -> bool:
