@@ -1,6 +1,7 @@
 """Terminal display in a pipe and on a terminal, from the calls that a trainer makes."""
 
 import io
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -151,3 +152,15 @@ def test_notes_and_errors_are_shown_without_secrets() -> None:
     display.note("a note with a secret")
     display.fail("refused: secret")
     assert output.getvalue() == "a note with a ***\nerror: refused: ***\n"
+
+
+def test_a_full_disk_under_standard_output_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w", buffering=1) as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", full)
+        display = Display()
+        display.note("a line")
+        display.step(3, 30, STEP)
+        display.fail("an error")
+        patch.undo()
+        with suppress(OSError):
+            full.close()

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from running import ROOT
 from verl.utils.tracking import Tracking
 
 from verl_comprl.config.composing import compose
+from verl_comprl.errors import WaitTimeout
 from verl_comprl.trainer.run_folder.log import METRICS_FILE, add_metrics_file
 
 NAN, INF = math.nan, math.inf
@@ -152,7 +154,7 @@ def test_a_backend_that_verl_goes_on_without_is_said_once(tmp_path: Path) -> Non
     said: list[str] = []
     for _ in range(2):
         add_metrics_file(tracking, tmp_path / "metrics.jsonl", ["console", "mlflow"], said.append)
-    assert list(tracking.logger) == ["console", METRICS_FILE]
+    assert list(tracking.logger) == [METRICS_FILE, "console"]
     assert len(said) == 1 and said[0].startswith("trainer.logger: mlflow could not be started")
     add_metrics_file(Tracking("project", "experiment", "console"), tmp_path / "metrics.jsonl", "console", said.append)
     assert len(said) == 1
@@ -164,3 +166,62 @@ def test_no_metric_is_a_folder_of_others_where_names_are_paths() -> None:
     names = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     assert len(names) > 50
     assert [(name, other) for name in names for other in names if other.startswith(f"{name}/")] == []
+
+
+class Broken:
+    """A backend whose disk is full."""
+
+    def log(self, data: Any, step: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    def finish(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_backend_that_fails_costs_its_own_metrics_only(tmp_path: Path) -> None:
+    tracking: Any = Tracking("project", "experiment", ["console"])
+    tracking.logger = {"tensorboard": Broken(), **tracking.logger}
+    said: list[str] = []
+    add_metrics_file(tracking, tmp_path / "metrics.jsonl", ["console", "tensorboard"], said.append)
+    for step in (1, 2):
+        tracking.log(METRICS, step)
+    tracking.finish()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    (text,) = said
+    assert text.startswith("trainer.logger: tensorboard has failed") and "No space left on device" in text
+
+
+def test_a_backend_that_is_given_up_while_it_finishes_is_not_waited_for_once_more(tmp_path: Path) -> None:
+    def hang(exit_code: int) -> None:
+        raise WaitTimeout("the metrics backends to finish", 120)
+
+    tracking: Any = Tracking("project", "experiment", ["console"])
+    tracking.logger = {"wandb": SimpleNamespace(log=lambda **_: None, finish=hang), **tracking.logger}
+    add_metrics_file(tracking, tmp_path / "metrics.jsonl", ["console", "wandb"], pytest.fail)
+    with pytest.raises(WaitTimeout):
+        tracking.finish()
+
+
+def test_tensorboard_whose_folder_is_lost_ends_no_run(
+    track: Callable[[str], Tracking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer's thread ends at the first error of the disk, and each later call raises that."""
+    from tensorboard.summary.writer import event_file_writer
+
+    tracking, said = track("tensorboard"), list[str]()
+    add_metrics_file(tracking, tmp_path / "metrics.jsonl", ["tensorboard"], said.append)
+
+    def fail(self: Any, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(event_file_writer.RecordWriter, "write", fail)
+    deadline = time.monotonic() + 60
+    step = 3
+    while not said and time.monotonic() < deadline:
+        tracking.log(METRICS, step)
+        step += 1
+    tracking.log(METRICS, step)
+    tracking.finish()
+    assert len(said) == 1 and "No space left on device" in said[0]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == step - 2

@@ -240,3 +240,12 @@ def test_a_main_thread_that_cannot_be_woken_is_killed_with_what_it_has_started(t
     assert done.returncode == 1, done.stderr
     assert "announced error: training hangs" in said and "all of its processes have been killed" in said[-1]
     assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+
+
+def test_it_is_killed_though_nobody_can_be_told(tmp_path: Path) -> None:
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF.replace('print("announced", text)', "1 / 0"))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    pid = int(done.stdout.splitlines()[0])
+    assert done.returncode == 1, done.stderr
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

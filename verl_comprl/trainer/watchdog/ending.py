@@ -83,8 +83,12 @@ class Ending:
 
     def _kill(self, reason: str) -> None:
         text = f"error: {reason}\nthe run did not leave by itself; all of its processes have been killed"
-        print(text)  # to the log
-        self._announce(text)
-        kill_descendants()
-        sys.stdout.flush()
-        os._exit(1)
+        try:
+            print(text)  # to the log
+            self._announce(text)
+            sys.stdout.flush()
+        finally:  # whether or not anybody can be told
+            try:
+                kill_descendants()
+            finally:
+                os._exit(1)
