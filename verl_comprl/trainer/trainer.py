@@ -43,7 +43,7 @@ from verl_comprl.trainer.run_folder.saved_paths import saved_paths
 from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
 from verl_comprl.trainer.servers.single_server_client import make_client
 from verl_comprl.trainer.step.determinism import SameOrder
-from verl_comprl.trainer.step.groups import SubmittedAhead
+from verl_comprl.trainer.step.groups import SubmittedAhead, most_without_rows, refill_groups_without_rows
 from verl_comprl.trainer.step.local_updates import LocalUpdates
 from verl_comprl.trainer.stoppable import StoppableTrainer
 from verl_comprl.trainer.stopping import RunInterrupted
@@ -253,6 +253,13 @@ class ComplementarySync(ComplementaryTrainerMixin, SameOrder, PPOTrainerSync):
     """Actor rollouts and updates alternate (verl's ``sync``)."""
 
     base_mode = "sync"
+
+    def __init__(self, config: DictConfig) -> None:
+        """Take verl's config; where the buffer filters groups or replaces failed ones, so are those without rows."""
+        super().__init__(config)
+        buffer: Any = self.replay_buffer
+        if getattr(buffer, "filter_groups_metric", None) or getattr(buffer, "sync_refill_failed_groups", False):
+            refill_groups_without_rows(buffer, most_without_rows(config))
 
     def get_llm_client(self) -> LLMServerClient:
         """Return the client of the rollouts; the other modes add and remove servers during a run."""

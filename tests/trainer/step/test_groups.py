@@ -12,7 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import replay_buffer, trainer_base
-from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_comprl.errors import Boundary, RolloutError, WaitTimeout
 from verl_comprl.platform.waiting import call_within
@@ -96,6 +96,32 @@ def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: Queu
     queue.prompt("empty", "finished")
     batch, metrics = buffer.sample(global_steps=1, partition_id="train", batch_size=1)
     assert batch.keys == ["new_0_0"] and metrics == {"training/rollout_failure/evicted_samples": 1}
+
+
+@pytest.mark.parametrize("option", [{"filter_groups_metric": "reward"}, {"sync_refill_failed_groups": True}])
+def test_so_it_is_in_a_synchronous_run_that_filters_groups_or_replaces_failed_ones(
+    queue: Queue, option: dict[str, Any]
+) -> None:
+    buffer = ReplayBuffer(
+        trainer_mode="sync",
+        trainer_config=OmegaConf.create(),
+        max_off_policy_threshold=None,
+        max_off_policy_strategy="wait",
+        sampler_kwargs=OmegaConf.create(),
+        poll_interval=0.001,
+        refill_fn=lambda count: queue.prompt("new", "finished", 0),
+        train_batch_size=1,
+        gen_batch_size=1,
+        **option,
+    )
+    refill_groups_without_rows(buffer, limit=8)
+    queue.prompt("empty", "finished")
+    batch, metrics = buffer.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert batch.keys == ["new_0_0"] and metrics == {"training/rollout_failure/evicted_samples": 1}
+
+
+def test_a_sampler_of_the_users_own_is_left_as_it_is() -> None:
+    refill_groups_without_rows(SimpleNamespace(sample=None), limit=8)
 
 
 def test_an_evaluation_takes_groups_as_they_are(queue: Queue) -> None:

@@ -15,19 +15,22 @@ from verl_comprl.trainer.step.keys import EVALUATION, TRAIN, list_keys, prompt_o
 
 
 def refill_groups_without_rows(buffer: Any, limit: int) -> None:
-    """Let an asynchronous replay buffer replace groups whose rollouts all failed, as it replaces failed groups of verl.
+    """Let a replay buffer replace groups whose rollouts all failed, as it replaces failed groups of verl.
 
     Such a group is finished, since our agent loop returns no output instead of raising, and would be trained on as one
-    of a batch; a batch of nothing else fails in verl's balancing.
+    of a batch; a batch of nothing else fails in verl's balancing, and verl's filter of groups refuses it.
 
     Args:
-        buffer: verl's ``ReplayBufferAsync``.
+        buffer: verl's ``ReplayBufferAsync``; or its ``ReplayBuffer``, if it filters groups or replaces failed ones. A
+            sampler of the user's own that has no such groups is left as it is.
         limit: Groups without rows, or failed ones, after which the run ends, if no other has come in between.
 
     Raises:
         RuntimeError: While sampling, when the limit is reached: new prompts would fail for ever.
     """
-    reasons_of_verl = buffer._terminal_eviction_reasons
+    reasons_of_verl = getattr(buffer, "_terminal_eviction_reasons", None)
+    if reasons_of_verl is None:
+        return
     with_rows: set[str] = set()
     in_a_row: set[str] = set()
 
@@ -49,6 +52,14 @@ def refill_groups_without_rows(buffer: Any, limit: int) -> None:
         return stale, filtered, failed | empty, counts
 
     buffer._terminal_eviction_reasons = reasons
+
+
+def most_without_rows(config: DictConfig) -> int:
+    """Return after how many groups without rows in a row a run ends.
+
+    Some batches: one may fail as a whole, for example because the service of an environment starts again.
+    """
+    return 4 * config.data.train_batch_size
 
 
 def clear_leftovers(run: Path) -> int:
@@ -96,8 +107,7 @@ class SubmittedAhead(PPOTrainer):
     def __init__(self, config: DictConfig) -> None:
         """Take verl's config."""
         super().__init__(config)
-        # Some batches: one may fail as a whole, for example because the service of an environment starts again.
-        refill_groups_without_rows(self.replay_buffer, 4 * config.data.train_batch_size)
+        refill_groups_without_rows(self.replay_buffer, most_without_rows(config))
         self._left_over = 0
         """Prompts that are in flight for a step which the run that is resumed has not trained, as it was stopped."""
 
