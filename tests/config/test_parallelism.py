@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from verl_comprl.config.validation import ConfigError, validate
 
@@ -20,6 +20,17 @@ def divided(config: DictConfig) -> DictConfig:
     config.extractor.actor.ppo_max_token_len_per_gpu = 32768
     validate(config)
     return config
+
+
+@pytest.mark.parametrize("model", ["actor_rollout_ref", "extractor"])
+def test_engines_other_than_fsdp_are_refused(divided: DictConfig, model: str) -> None:
+    """Their settings are others, too: one line, and no error of what is looked for next."""
+    with open_dict(divided):
+        divided[model].actor.strategy = "megatron"
+        del divided[model].actor["ulysses_sequence_parallel_size"]
+    with pytest.raises(ConfigError) as caught:
+        validate(divided)
+    assert str(caught.value) == f"{model}.actor.strategy=megatron is not supported; it must be one of fsdp, fsdp2"
 
 
 @pytest.mark.parametrize(

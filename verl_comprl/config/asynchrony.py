@@ -123,6 +123,9 @@ def _room_for_requests(config: DictConfig, comprl: ComprlConfig, mode: str) -> I
 def _rollouts_in_flight(config: DictConfig, mode: str | None) -> int:
     batch = config.data.train_batch_size
     ahead = math.floor(_batches_ahead(config, mode) * batch) if mode else 0
+    filtering = config.algorithm.get("filter_groups") or {}
+    if not mode and filtering.get("enable"):  # of verl's synchronous replay buffer, which replaces filtered groups
+        batch *= filtering.get("max_inflight_gen_batches") or 1
     return (batch + ahead) * config.actor_rollout_ref.rollout.n
 
 

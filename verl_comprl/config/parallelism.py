@@ -15,6 +15,9 @@ from verl_comprl.config.slots import (
 )
 from verl_comprl.config.tree import ComprlConfig
 
+ENGINES = ("fsdp", "fsdp2")
+"""verl's training engines with which the trainers work (``actor.strategy``)."""
+
 
 def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     """Yield one line per mistake.
@@ -37,6 +40,13 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         yield from _servers(config, "extractor", extractor_servers(config, comprl))
         yield from _ranks(config, "extractor", gpus, named)
         yield from _longest_sequence(config, "extractor", rollout.prompt_length, rollout.response_length)
+
+
+def other_engines(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
+    """Yield a line for each model whose engine is not supported; it lacks settings that other checks read."""
+    for subtree in ("actor_rollout_ref", *(["extractor"] if comprl.has_extractor_engine else [])):
+        if (strategy := config[subtree].actor.strategy) not in ENGINES:
+            yield f"{subtree}.actor.strategy={strategy} is not supported; it must be one of {', '.join(ENGINES)}"
 
 
 def _servers(config: DictConfig, subtree: str, pools: dict[str, int]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from verl_comprl.config.asynchrony import asynchrony_mistakes
 from verl_comprl.config.backends import frozen_back_end
 from verl_comprl.config.groups import misplaced, verl_settings
 from verl_comprl.config.models import read_model_file
-from verl_comprl.config.parallelism import undividable
+from verl_comprl.config.parallelism import other_engines, undividable
 from verl_comprl.config.paths import listed
 from verl_comprl.config.placement import adapter_rank_mistakes, placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
@@ -48,6 +48,8 @@ def validate(config: DictConfig) -> ComprlConfig:
     if found := list(misplaced(plain, verl_settings())):  # the other checks would fail at what is no group
         raise ConfigError("\n".join(found))
     comprl, mistakes = read_settings(config)
+    if engines := [*other_engines(config, comprl)]:
+        raise ConfigError("\n".join([*mistakes, *engines]))
     mistakes += [
         *contradictions(config),
         *_models(config, comprl.has_extractor_engine),  # first what has no default: the rest may follow from it

@@ -117,6 +117,24 @@ def test_a_run_does_not_continue_one_of_another_arm_or_model(tmp_path: Path, con
     check_same_run(saved, config)
 
 
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_the_synchronous_trainer_does_not_continue_an_asynchronous_one(
+    tmp_path: Path, config: DictConfig, mode: str
+) -> None:
+    """Its checkpoint has prompts in flight, which only the asynchronous ones restore."""
+    saved = tmp_path / "global_step_4"
+    config.trainer.v1.trainer_mode = f"comprl_{mode}"
+    save_config(config, tmp_path)
+    for other in ("colocate_async", "separate_async"):  # verl's name, as the trainers give it to verl
+        config.trainer.v1.trainer_mode = other
+        check_same_run(saved, config)
+    config.trainer.v1.trainer_mode = "sync"
+    with pytest.raises(ConfigError, match=rf"has trainer\.v1\.trainer_mode=comprl_{mode} \(now sync\)"):
+        check_same_run(saved, config)
+    config.trainer.resume_mode = "resume_path"
+    check_same_run(saved, config)
+
+
 def test_a_torn_configuration_is_named_and_no_permission_to_continue_another_run(
     tmp_path: Path, config: DictConfig
 ) -> None:

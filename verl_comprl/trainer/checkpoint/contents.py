@@ -25,6 +25,8 @@ from verl_comprl.trainer.checkpoint.manifest import EXPERIENCE, EXTRACTOR, STATE
 from verl_comprl.trainer.extractor.frozen import FrozenExtractor
 from verl_comprl.trainer.extractor.runtime import ExtractorRuntime
 
+MODE = "trainer.v1.trainer_mode"
+
 _OURS = (STATE_FILE, *(f"{EXPERIENCE}/{name}" for name in ("manager.json", "queue.jsonl", "bank", "buffer")))
 
 
@@ -130,8 +132,9 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
 
 
 def check_same_run(folder: Path, config: DictConfig) -> None:
-    """Check that a run which finds a checkpoint in its own folder has the arm and the models of the run that wrote it.
+    """Check that a run which finds a checkpoint in its own folder has the arm and models of the run that wrote it.
 
+    And that the synchronous trainer does not continue an asynchronous one.
     ``trainer.resume_mode=resume_path`` names the checkpoint, so that one may branch from it on purpose.
 
     Args:
@@ -151,6 +154,9 @@ def check_same_run(folder: Path, config: DictConfig) -> None:
     except ValueError as error:
         raise ConfigError(f"{error}; delete it if the checkpoint {folder.name} is of the run that you start") from error
     pairs = {name: (OmegaConf.select(before, name), OmegaConf.select(config, name)) for name in names}
+    saved, wanted = (OmegaConf.select(settings, MODE, default="sync") for settings in (before, config))
+    if saved.endswith("_async") and not wanted.endswith("_async"):
+        pairs[MODE] = saved, wanted  # which would drop the prompts that are in flight in the checkpoint
     differing = [
         f"{name}={saved} (now {wanted})"
         for name, (saved, wanted) in pairs.items()
@@ -173,7 +179,7 @@ def check_ranks(folder: Path, config: DictConfig) -> None:
     """Check that the models are trained on as many slots as when a checkpoint was written: verl saves one part of each.
 
     Args:
-        folder: The checkpoint. One of verl's Megatron engine can be read with any number and is not looked at.
+        folder: The checkpoint.
         config: The config of the run that is to continue it.
 
     Raises:
