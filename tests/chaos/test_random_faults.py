@@ -52,6 +52,7 @@ OF_A_STEP = (
 )
 """Metrics of one step; others grow over the run."""
 OUTAGE = "bank/degraded|bank/away_seconds|failures/.*|queue/retried"
+DISTILLATIONS = {f"comprl/distillations/{result}" for result in ("written", "return", "unreadable")}
 COUNTED: dict[str, str] = {
     **{f"environment {how}": OF_A_STEP[0] for how in ("killed", "hung", "raising", "not a number", "infinite")},
     "environment babbling": ".*/cut_off",
@@ -65,6 +66,7 @@ COUNTED: dict[str, str] = {
     "store refusing": OUTAGE,
     "embedder away": OUTAGE,
     "embedder refusing": OUTAGE,
+    "embedder not a number": OUTAGE,
 }
 """Metrics of which one must rise in a fault."""
 
@@ -97,6 +99,7 @@ class World:
             "store refusing": self._refusing,
             "embedder away": self._deaf,
             "embedder refusing": self._wrong,
+            "embedder not a number": self._not_a_number,
         }
         if FAULTS:
             self.kinds["store away for a minute"] = lambda: self._away(store, 60)
@@ -150,9 +153,14 @@ class World:
 
     @contextmanager
     def _mute(self) -> Iterator[None]:
-        """Steps end while it hangs."""
-        with stopped([psutil.Process(self._server("the extractor's server 0"))]), self._whole_step():
-            yield
+        """Steps end while it hangs, and nothing is distilled; afterwards that goes on."""
+        with stopped([psutil.Process(self._server("the extractor's server 0"))]):
+            begun = self._finished()
+            with self._whole_step():
+                yield
+            before, during = (distilled(line) for line in self._steps()[begun : begun + 2])
+            assert before == during
+        self._run.wait_until(lambda: distilled(self._steps()[-1]) > during)
 
     @contextmanager
     def _away(self, server: Any, seconds: float = 0.0) -> Iterator[None]:
@@ -211,6 +219,13 @@ class World:
         self._embedder.failures = []
 
     @contextmanager
+    def _not_a_number(self) -> Iterator[None]:
+        with self._until_embedded("embedder not a number"):
+            self._embedder.factor = float("nan")
+            yield
+        self._embedder.factor = 1.0
+
+    @contextmanager
     def _until_embedded(self, kind: str) -> Iterator[None]:
         """Until it was counted: vectors of queries are kept, so that after a while only new entries ask an embedder."""
         begun = self._finished()
@@ -223,6 +238,12 @@ def in_order(kinds: list[str], chance: random.Random) -> Iterator[str]:
     """Yield kinds of fault until there are ``FAULTS``, at least all of them, and all before one comes again."""
     for _ in range(0, FAULTS or len(kinds), len(kinds)):
         yield from chance.sample(kinds, len(kinds))
+
+
+def distilled(line: str) -> float:
+    """Return how many episodes had been distilled when a line of ``metrics.jsonl`` was written."""
+    data = json.loads(line)["data"]
+    return sum(value for name, value in data.items() if name in DISTILLATIONS)
 
 
 def was_counted(steps: list[dict[str, Any]], kind: str, since: int) -> bool:

@@ -6,7 +6,7 @@ from fake_embedder import FakeEmbedder
 from local_server import LocalServer
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 
@@ -14,6 +14,8 @@ class EmbeddingEndpoint:
     def __init__(self) -> None:
         self.failures: list[Response] = []
         """Sent before any answer."""
+        self.factor = 1.0
+        """Of each vector."""
         self.server = LocalServer(Starlette(routes=[Route("/v1/embeddings", self._embed, methods=["POST"])]))
 
     @property
@@ -24,7 +26,8 @@ class EmbeddingEndpoint:
         body = json.loads(await request.body())
         if self.failures:
             return self.failures.pop(0)
-        vectors = await FakeEmbedder().embed_documents(body["input"])
+        vectors = self.factor * await FakeEmbedder().embed_documents(body["input"])
         rows = [{"object": "embedding", "index": n, "embedding": row.tolist()} for n, row in enumerate(vectors)]
         usage = {"prompt_tokens": 1, "total_tokens": 1}
-        return JSONResponse({"object": "list", "model": body["model"], "usage": usage, "data": rows})
+        answer = {"object": "list", "model": body["model"], "usage": usage, "data": rows}
+        return Response(json.dumps(answer), media_type="application/json")  # starlette's own refuses NaN

@@ -70,6 +70,11 @@ async def test_the_same_call_again_changes_nothing(open_bank: Any, apply: Any) -
     again = await apply(bank, Update(ids=(1,), title="new", content="n"), key("other"), **replace)
     assert again.repeated and again.new_ids == first.new_ids and bank.entries() == before
 
+    # The episode is read again: another answer, of which one text is at the place of one of the first.
+    other = await apply(bank, key("third text"), call_id="second", listed=[old])
+    assert other.repeated and other.new_ids == first.new_ids and other.removed_ids == (old,)
+    assert (await apply(bank, call_id="second", listed=[])).new_ids == first.new_ids and bank.entries() == before
+
     # Five deliveries at the same time, and one after the bank was opened again.
     reports = await asyncio.gather(*(apply(bank, key("twice"), call_id="third") for _ in range(5)))
     assert sorted(report.repeated for report in reports) == [False, True, True, True, True]

@@ -166,6 +166,27 @@ async def test_a_file_that_cannot_be_read_is_kept(
         assert await drain(make_queue(recover=True)) == ["x", "y"] == await drain(queue)
 
 
+async def test_a_checkpoint_reads_it_again_and_tells_that_it_lacks_its_episodes(
+    make_queue: MakeQueue, make_request: MakeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No episode has come since the process began again, and the run may be killed before one comes."""
+    make_queue().put(make_request("old"))
+    opened = Path.open
+
+    def broken(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if mode == "r+b":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, mode, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", broken)
+        queue = make_queue(recover=True)
+        assert await queue.save(tmp_path / "queue.jsonl") == 1
+        assert (tmp_path / "queue.jsonl").read_text() == ""
+    assert await queue.save(tmp_path / "queue.jsonl") == 0
+    assert '"old"' in (tmp_path / "queue.jsonl").read_text() and await drain(queue) == ["old"]
+
+
 async def test_a_file_that_cannot_be_recovered_is_counted(make_queue: MakeQueue, tmp_path: Path) -> None:
     (tmp_path / "queue" / WAITING).mkdir(parents=True)
     queue = make_queue(recover=True)

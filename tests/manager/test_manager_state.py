@@ -164,6 +164,20 @@ async def test_a_repeated_distillation_keeps_no_record_of_what_it_did_not_write(
     }
 
 
+@pytest.mark.parametrize("answer", [RETURN, "unreadable"])
+async def test_the_journal_knows_what_was_written_before_a_kill_whatever_the_second_answer_is(
+    open_manager: Open, extractor: Extractor, make_request: MakeRequest, tmp_path: Path, answer: str
+) -> None:
+    setup = await open_manager()
+    setup.start()
+    await setup.seed("first answer", call_id=derive_id("distill", "a"))
+    extractor.replies["distill"] = answer
+    await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
+    await setup.finished()
+    (event,), (entry,) = read_journal(tmp_path), setup.bank.entries()
+    assert (event["event"], event["episode"], event["entry"]) == ("written", "a", entry.id)
+
+
 @pytest.mark.parametrize("answer", [RETURN, "unreadable", answered({"operation": "add", "title": "", "content": ""})])
 async def test_the_journal_knows_an_episode_that_was_distilled_to_nothing(
     running: Setup, extractor: Extractor, make_request: MakeRequest, tmp_path: Path, answer: str

@@ -19,7 +19,7 @@ from saving_parts import Callback, Experience, Workers
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.v1 import trainer_base
 
-from verl_comprl.experience import EmbedderUnavailable, SnapshotError, StoreError
+from verl_comprl.experience import EmbedderUnavailable, LeaseLost, SnapshotError, StoreError
 from verl_comprl.experience.transfer.snapshot import write_snapshot
 from verl_comprl.trainer.checkpoint.contents import resume_folder
 from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFolders
@@ -289,6 +289,9 @@ def test_a_store_that_is_away_costs_a_checkpoint_and_the_last_one_waits_for_it(
     answers = iter([StoreError("away")])
     with pytest.raises(StoreError, match="away"):
         save(trainer, last)
+    answers = iter([LeaseLost("no longer its writer")])
+    with pytest.raises(LeaseLost):  # nothing would ever be saved again, of the models neither
+        save(trainer, 4)
     assert resume_folder(trainer.config) == tmp_path / f"global_step_{last}"
 
 

@@ -128,7 +128,7 @@ def test_a_checkpoint_has_the_outcomes_and_the_merge_of_its_step(
     trainer_of(kind, events, updates, logged).fit(MagicMock())
 
     # The extractor begins no update between the actor's update of a step that is saved and the end of its checkpoint.
-    training, held = ["train"] * updates, ["hold_updates", "train"] * updates
+    training, held = ["train"] * updates, ["train"] * (updates - 1) + ["hold_updates", "train"]
     assert events == [
         "begin",
         *(*training, "collect 1", "record 1", "take_turn", "publish 1"),

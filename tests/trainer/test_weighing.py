@@ -180,6 +180,7 @@ def test_an_optimizer_step_takes_the_outputs_of_as_many_rollouts_and_the_setting
         return {"metrics": {"mfu": [0.5]}}
 
     trainer.actor_rollout_wg = MagicMock(update_actor=update)
+    trainer.local_trigger_step = 0
     batch = KVBatchMeta(partition_id="train", keys=[], tags=[])
     trainer._update_actor(batch, {})
     with pytest.raises(MemoryError):

@@ -24,7 +24,7 @@ from verl_comprl.experience.schema import (
     derive_id,
 )
 from verl_comprl.experience.store.base import ExperienceStore
-from verl_comprl.experience.store.errors import StoreError, StoreUnavailable
+from verl_comprl.experience.store.errors import LeaseLost, StoreError, StoreUnavailable
 from verl_comprl.experience.transfer.snapshot import SnapshotError
 from verl_comprl.experience.transfer.transfer import ImportReport
 from verl_comprl.experience.updates.parsing import (
@@ -51,6 +51,7 @@ __all__ = [
     "ExperienceBank",
     "ExperienceStore",
     "ImportReport",
+    "LeaseLost",
     "Merge",
     "Operation",
     "Outcome",

@@ -63,9 +63,15 @@ async def apply_operations(
     # the same time: checked before that, two of them would each find nothing of the other.
     table = ledger.table
     if call_id in table.applied:
-        written = tuple(id for id in vectors if id in table.by_id)
-        surviving = tuple(id for id in listed if id in table.by_id)
-        return ApplyReport(new_ids=written, surviving_ids=surviving + written, repeated=True)
+        # Not from the operations: a process that was killed after the write has the episode read again, and the second
+        # answer may have other texts, or none that can be read.
+        entries = [entry for entry in table.by_id.values() if entry.record_id == call_id]
+        written = tuple(entry.id for entry in entries)
+        surviving = tuple(id for id in listed if id in table.by_id and id not in written)
+        replaced = {parent: None for entry in entries for parent in entry.parents if parent not in table.by_id}
+        return ApplyReport(
+            new_ids=written, surviving_ids=surviving + written, removed_ids=tuple(replaced), repeated=True
+        )
     additions = {
         position: vectors[derive_id(call_id, position)]
         for position, operation in enumerate(operations)

@@ -21,7 +21,7 @@ from pathlib import Path
 from verl_comprl.experience.schema import DistillationRequest
 from verl_comprl.extractor.config import QueueConfig
 from verl_comprl.extractor.request_log import RequestLog
-from verl_comprl.files import dated, write_atomically
+from verl_comprl.files import PAUSES, dated, write_atomically
 from verl_comprl.record.lines import append_lines, encode
 from verl_comprl.record.redaction import redactor
 
@@ -32,8 +32,6 @@ WAITING = "waiting.jsonl"
 _LONGEST_BACKOFF = 60.0
 _READ_AGAIN_SECONDS = 5.0
 """Seconds until a disk from which a waiting request could not be read is asked again."""
-_PATIENCE = (0.5, 1.5, 3.0)
-"""Seconds between the attempts of a checkpoint to read one."""
 
 
 @dataclass
@@ -161,7 +159,7 @@ class DistillationQueue:
             self._load()
 
     async def _read_patiently(self, id: str) -> str:
-        for pause in _PATIENCE:
+        for pause in PAUSES:
             with suppress(OSError):
                 return self._log.read(id)
             await asyncio.sleep(pause)
@@ -201,13 +199,15 @@ class DistillationQueue:
         counted; dead letters that cannot be read are not noted, and a resume leaves them as they are.
 
         Returns:
-            Number of requests that are missing, since the disk on which they wait cannot be read at present.
+            Number of requests that are missing, since the disk on which they wait cannot be read at present; 1 for all
+            of an earlier process.
 
         Raises:
             OSError: If ``path`` cannot be written.
         """
-        self._saving = True
-        missing = 0
+        if self._log.unread:  # no episode has come since the process began again
+            self._recover()
+        self._saving, missing = True, int(self._log.unread)
         try:
             with path.open("w", encoding="utf-8") as file:
                 for pending in [*self._pending.values()]:

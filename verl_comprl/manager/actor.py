@@ -178,7 +178,8 @@ class _ManagerActor(BankInspection, ExperienceManager):
     async def close(self) -> None:
         """Remove the address file, stop, and close the bank."""
         if self._address_folder is not None:
-            remove_address(self._address_folder)
+            with suppress(OSError):  # the bank's last write is worth more
+                remove_address(self._address_folder)
         await super().close()
 
     async def connect(self, generate: Generate, model: DictConfig, max_prompt_tokens: int) -> None:

@@ -95,16 +95,14 @@ class Distilling:
         answer: ParsedAnswer,
         record: GenerationRecord,
     ) -> None:
-        report, written = None, []
         listed = listed_ids(request, similar)
-        if answer.format_ok:
-            # The bank first, the record after it: if the write fails the episode is distilled again, and only the
-            # record of the text that is really in the bank may be trained on.
-            report = await apply_answer(self.bank, request, listed, answer, record)
-            written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
-            # Also those of a call that was applied before: the process may have been killed before it noted them.
-            self.journal.wrote(request, written)
-            self.journal.removed(report, written, step=request.step, call=record.id)
+        # The bank first, the record after it: if the write fails the episode is distilled again, and only the record of
+        # the text that is really in the bank may be trained on. One that cannot be read has no operations.
+        report = await apply_answer(self.bank, request, listed, answer, record)
+        written = [entry for id in report.new_ids if (entry := self.bank.get(id)) is not None]
+        # Also those of a call that was applied before: the process may have been killed before it noted them.
+        self.journal.wrote(request, written)
+        self.journal.removed(report, written, step=request.step, call=record.id)
         if not written:
             self.journal.nothing(request, record.id)
-        self.note(answer, record, report, listed=listed, episode=request.id)
+        self.note(answer, record, report if answer.format_ok else None, listed=listed, episode=request.id)

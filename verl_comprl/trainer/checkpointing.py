@@ -17,7 +17,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from verl_comprl.config.composing import one_line
-from verl_comprl.experience import EmbedderUnavailable, StoreError
+from verl_comprl.experience import EmbedderUnavailable, LeaseLost, StoreError
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
 from verl_comprl.trainer.checkpoint.full_disk import is_full
 from verl_comprl.trainer.checkpoint.manifest import MODEL
@@ -58,7 +58,7 @@ class CheckpointingTrainer(EngineSharing):
 
         Raises:
             OSError: If the disk is full (ENOSPC), whatever has failed for that, and nothing will be saved later.
-            StoreError: If the bank's store stays away, likewise.
+            StoreError: If the bank's store stays away, likewise; at once if another process has become its writer.
             TornCheckpoint: If something is missing; the checkpoints that there were are kept.
         """
         self.experience_runtime.hold_updates()
@@ -73,6 +73,9 @@ class CheckpointingTrainer(EngineSharing):
         while True:
             try:
                 return self._write_checkpoint()
+            except LeaseLost:  # for good: nothing would ever be saved, of the models neither
+                self._abandon()
+                raise
             except (StoreError, EmbedderUnavailable, EpisodesMissing) as error:
                 if self._is_last_save and time.monotonic() >= deadline:
                     raise
@@ -118,7 +121,8 @@ class CheckpointingTrainer(EngineSharing):
         Otherwise the step's outcomes, which are collected immediately before the checkpoint, would start one, and the
         actor would wait for all of it. One that is running has the time of the actor's update to end.
         """
-        self._hold_updates_before_save()
+        if self.local_trigger_step == self.parameter_sync_step - 1:  # the last of a step's local updates
+            self._hold_updates_before_save()
         return super()._update_actor(batch, metrics)
 
     def _hold_updates_before_save(self) -> None:

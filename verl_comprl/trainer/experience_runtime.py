@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from ray.exceptions import RayError
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_comprl.config.reading import comprl_config
@@ -345,7 +346,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), seconds, "the experience manager to close the bank")
-        except (*_LATE, StoreError, *ACTOR_AWAY, ManagerNotOpen) as error:  # costs the counts since a flush
+        except (*_LATE, RayError, OSError, StoreError, ManagerNotOpen) as error:  # costs the counts since a flush
             print(f"the bank was not closed: {error}")
         finally:
             ray.kill(self.manager)

@@ -17,7 +17,7 @@ from verl_comprl.platform.patches import reserve_resource_pools
 from verl_comprl.platform.ray_session import ray_job
 
 LIMIT_SECONDS = 300.0
-"""An autoscaled cluster may have to add nodes first."""
+"""What another run on the cluster still has may become free meanwhile."""
 
 _POLL_SECONDS = 0.1
 _NODE_SHARE = 1e-4

@@ -17,12 +17,12 @@ _COUNTS = {
     "comprl/degraded": ("guided episode", "of this step got nothing: store or embedder failed"),
     "comprl/extractor/failed": ("update", "of the extractor failed"),
     "comprl/collect_timeouts": ("step", "that the manager did not close in time"),
-    "comprl/saves_failed": ("checkpoint", "left out: the disk is full"),
+    "comprl/saves_failed": ("checkpoint", "left out (train.log says why)"),
     "comprl/bank/degraded": ("retrieval", "failed"),
     "comprl/bank/counter_flush_failures": ("write", "of counters or removals failed"),
     "comprl/queue/dead": ("distillation", "given up"),
     "comprl/queue/dropped": ("episode", "dropped from the queue"),
-    "comprl/queue/disk_failures": ("episode", "could not be written to disk"),
+    "comprl/queue/disk_failures": ("episode", "could not be written to disk, or read from it"),
 }
 """Metric of the latest step → what it counts."""
 _FAILED = "comprl/rollouts/failed/"

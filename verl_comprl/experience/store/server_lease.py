@@ -17,7 +17,7 @@ from typing import Any
 
 from qdrant_client import models
 
-from verl_comprl.experience.store.errors import StoreError, StoreVanished
+from verl_comprl.experience.store.errors import LeaseLost, StoreError, StoreVanished
 from verl_comprl.experience.store.server_client import ServerClient, status_of
 
 logger = logging.getLogger(__name__)
@@ -89,10 +89,10 @@ class Lease:
         """Record that the writer is alive, unless that was done less than ``RENEW_SECONDS`` ago.
 
         Raises:
-            StoreError: If another process has become the writer; nothing can be written any more then.
+            LeaseLost: If another process has become the writer; nothing can be written any more then.
         """
         if self._lost:
-            raise StoreError(self._lost)
+            raise LeaseLost(self._lost)
         if _passed(self._renewed_at) < RENEW_SECONDS:
             return
         await self.confirm()
@@ -102,14 +102,14 @@ class Lease:
 
         Raises:
             StoreVanished: If the lease is no longer on the server.
-            StoreError: If another process has become the writer; nothing can be written any more then.
+            LeaseLost: If another process has become the writer; nothing can be written any more then.
         """
         async with self._changing:
             await self._confirm()
 
     async def _confirm(self) -> None:
         if self._lost:
-            raise StoreError(self._lost)
+            raise LeaseLost(self._lost)
         for _ in range(2):  # the first may only learn the turn of a renewal that got no answer, and change nothing
             now = _clocks()
             mark = await self._write(self._id)
@@ -121,7 +121,7 @@ class Lease:
                     f"{self._client.name}: this process is no longer its writer, {_described(writer)} is; "
                     "nothing more can be written, open the bank again"
                 )
-                raise StoreError(self._lost)
+                raise LeaseLost(self._lost)
             self._turn = _whole(writer.get("turn"))
             if writer.get("mark") == mark:
                 self._renewed_at = now
