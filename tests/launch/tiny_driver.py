@@ -30,8 +30,8 @@ def look(rank: int, nodes: int, port: int) -> dict[str, object]:
 
 
 def main(report: Path, mode: str) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # after Ray, whose handler exits with 15
     nodes = int(sum(name.startswith("comprl_node_") for name in ray.cluster_resources()))
     head = ray.util.get_node_ip_address()
     with socket.socket() as free:
