@@ -128,7 +128,8 @@ def start_ray(config: Any) -> None:
         protect_token()  # which Ray may have made
     except ConnectionError as error:
         address = settings.get("address") or os.environ.get("RAY_ADDRESS")
-        raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}") from error
+        hint = "" if "RAY_AUTH_MODE" in os.environ else "; if it asks for a token, set RAY_AUTH_MODE=token here, too"
+        raise ConfigError(f"no Ray cluster can be reached at {address} (RAY_ADDRESS): {error}{hint}") from error
 
 
 def queue_settings(config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is compared, counted and said of measured steps."""
+"""Table and verdict of measured steps: comparison with the baseline, counts, and reasons to say nothing."""
 
 from collections.abc import Sequence
 from typing import Any

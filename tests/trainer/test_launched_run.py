@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import socket
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     temporary = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
     # Its sockets need a shorter path than pytest's.
     options = ["--num-gpus", "2", "--num-cpus", "40", "--include-dashboard", "0", "--temp-dir", temporary.name]
+    for name, value in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", secrets.token_hex(32))):  # of cluster and driver
+        monkeypatch.setenv(name, value)
     unset = ("VERL_PLATFORM", "VERL_LOGGING_LEVEL", "VLLM_LOGGING_LEVEL")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
