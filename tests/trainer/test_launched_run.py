@@ -76,7 +76,7 @@ def running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def workers(ray: psutil.Process) -> list[str]:
     """Names of the processes that work for a job."""
     titles = [" ".join(process.cmdline()) for process in ray.children(recursive=True) if process.is_running()]
-    return [title for title in titles if re.match(r"ray::(?!IDLE)|VLLM", title)]
+    return [title for title in titles if re.match(r"ray::(?!IDLE|\w*Agent\b)|VLLM", title)]
 
 
 def test_a_running_cluster_is_used_and_left_as_it_was(folder: Path, tmp_path: Path, running_cluster) -> None:
