@@ -173,7 +173,7 @@ async def test_the_journal_knows_what_was_written_before_a_kill_whatever_the_sec
     await setup.seed("first answer", call_id=derive_id("distill", "a"))
     extractor.replies["distill"] = answer
     await setup.manager.report(EpisodeReport(make_request("a"), guided=False))
-    await setup.finished()
+    assert (await setup.finished())["buffer/records"] == 0  # its rewards are those of the text in the bank
     (event,), (entry,) = read_journal(tmp_path), setup.bank.entries()
     assert (event["event"], event["episode"], event["entry"]) == ("written", "a", entry.id)
 

@@ -105,4 +105,4 @@ class Distilling:
         self.journal.removed(report, written, step=request.step, call=record.id)
         if not written:
             self.journal.nothing(request, record.id)
-        self.note(answer, record, report if answer.format_ok else None, listed=listed, episode=request.id)
+        self.note(answer, record, report, listed=listed, episode=request.id)

@@ -33,7 +33,8 @@ class ApplyReport:
 
     ``rejections`` counts them by reason: ``vanished`` (a listed entry is no longer in the bank), ``bad_index``,
     ``empty_text``, ``duplicate`` (near-copy of another entry). ``repeated`` marks a call that was applied before:
-    nothing changed, the numbers are 0, and the ids are those of the entries that it wrote and replaced then.
+    nothing changed, the numbers are 0, and the ids are those of its entries that are still there, and of what these
+    replaced.
     """
 
     added: int = 0

@@ -70,8 +70,9 @@ class CheckpointFolders:
 
     def abandon(self) -> None:
         """Remove what was written since :meth:`begin`, and earlier what could not be removed then."""
-        for unfinished in self._run.glob(f"{ASIDE}*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        with suppress(OSError):
+            for unfinished in self._run.glob(f"{ASIDE}*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
 
     def finish(self, step: int, parts: Sequence[str], keep: int | None) -> Path:
         """Verify what was written since :meth:`begin`, give it its name and remove checkpoints that are too many.

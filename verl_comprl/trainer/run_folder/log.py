@@ -1,6 +1,6 @@
 """JSON-lines files of a run: metrics, evaluations and failed rollouts, kept consistent when the run is resumed.
 
-Beside the metrics are verl's backends, of which none can end a run by failing.
+Beside the metrics are verl's backends, none of which ends a run where it cannot take them.
 """
 
 import shutil
