@@ -136,8 +136,12 @@ def server_seconds(turn: list[Row]) -> float:
 
 
 def equal_speed(measured: Measured) -> str:
-    """Return what the mechanism costs at equal speed of the cores; nothing if it was not measured, or in one round."""
-    if "recorded" not in measured.turns or (ratio := measured.per_server_second("recorded")) is None:
+    """Return what the mechanism costs at equal speed of the cores; nothing without a verdict, or after one round."""
+    if (
+        "recorded" not in measured.turns
+        or measured.differences()
+        or (ratio := measured.per_server_second("recorded")) is None
+    ):
         return ""
     return f"recorded, rollout time per processor second of the servers: {show(ratio)}"
 

@@ -75,7 +75,7 @@ def adapter_rank_mistakes(config: DictConfig) -> Iterator[str]:
     for subtree in ("actor_rollout_ref", "extractor"):
         model, strategy = config[subtree].model, config[subtree].actor.strategy
         rank = (model.get("lora") or {}).get("rank") or 0
-        if rank and not model.get("lora_rank") and strategy in ("fsdp", "fsdp2"):
+        if rank and not model.get("lora_rank"):
             yield (
                 f"{subtree}.model.lora.rank={rank} makes no adapter with {subtree}.actor.strategy={strategy}, which "
                 f"would train all weights; use {subtree}.model.lora_rank={rank}"

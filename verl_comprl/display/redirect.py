@@ -2,32 +2,23 @@
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
+from verl_comprl.display.lasting_file import LastingFile
 
-class _Log(io.TextIOBase):
-    """Log file whose disk may be full: a line that is lost costs the line, and not the run that prints it."""
+
+class _Log(LastingFile):
+    """Log file that is written without secrets."""
 
     def __init__(self, file: TextIO, clean: Callable[[str], str]) -> None:
-        self._file, self._clean = file, clean
+        super().__init__(file)
+        self._clean = clean
 
     def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._file.write(self._clean(text))
+        super().write(self._clean(text))
         return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._file.flush()
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._file.encoding
 
 
 class _Splitter(io.TextIOBase):

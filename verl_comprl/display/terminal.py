@@ -3,12 +3,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from contextlib import contextmanager
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 
+from verl_comprl.display.lasting_file import LastingFile
 from verl_comprl.display.live_view import LiveView
 from verl_comprl.display.progress import Metrics, Progress
 from verl_comprl.display.run_state import RunState
@@ -16,31 +17,12 @@ from verl_comprl.display.summary import results, summary
 from verl_comprl.display.units import duration
 
 
-class _Lasting:
-    """Standard output whose disk may be full, or whose terminal may be gone: that costs lines, and not the run."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._file.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._file.flush()
-
-
 def _console() -> Console:
     is_terminal = sys.stdout.isatty()
     width = None if is_terminal else 120  # rich takes 80 where it cannot ask a terminal
     # Not left to rich: FORCE_COLOR, which continuous integration sets, would make it take a pipe for a terminal.
     return Console(
-        file=cast(TextIO, _Lasting(sys.stdout)),
+        file=cast(TextIO, LastingFile(sys.stdout)),
         width=width,
         force_terminal=is_terminal,
         highlight=False,

@@ -37,9 +37,10 @@ from verl_comprl.trainer.placement import reserve
 from verl_comprl.trainer.run_folder.episode_log import EpisodeLog
 from verl_comprl.trainer.run_folder.failures import FailureLog
 from verl_comprl.trainer.run_folder.lock import lock_run
-from verl_comprl.trainer.run_folder.log import add_metrics_file, append_record
+from verl_comprl.trainer.run_folder.log import append_record
 from verl_comprl.trainer.run_folder.rewinding import rewind_run
 from verl_comprl.trainer.run_folder.saved_paths import saved_paths
+from verl_comprl.trainer.run_folder.tracking import add_metrics_file
 from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
 from verl_comprl.trainer.servers.single_server_client import make_client
 from verl_comprl.trainer.step.determinism import SameOrder

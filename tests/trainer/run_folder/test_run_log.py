@@ -11,8 +11,9 @@ import torch
 from verl_comprl.record import RunRecord
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.step_files import StepFiles
-from verl_comprl.trainer.run_folder.log import MetricsFile, append_record, rewind_log
+from verl_comprl.trainer.run_folder.log import append_record, rewind_log
 from verl_comprl.trainer.run_folder.rewinding import rewind_run
+from verl_comprl.trainer.run_folder.tracking import MetricsFile
 
 
 def steps(file: Path) -> list[int]:

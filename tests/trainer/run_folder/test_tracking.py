@@ -17,7 +17,7 @@ from verl.utils.tracking import Tracking
 
 from verl_comprl.config.composing import compose
 from verl_comprl.errors import WaitTimeout
-from verl_comprl.trainer.run_folder.log import METRICS_FILE, add_metrics_file
+from verl_comprl.trainer.run_folder.tracking import METRICS_FILE, add_metrics_file
 
 NAN, INF = math.nan, math.inf
 SIZE = "comprl/bank/size"
