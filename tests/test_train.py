@@ -18,6 +18,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import BankConfig
 from verl_comprl.trainer.checkpoint.reading import UnreadableCheckpoint
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 from verl_comprl.trainer.watchdog.watching import PHASES
 
 
@@ -30,14 +31,15 @@ def test_torchruns_variables_do_not_reach_the_workers(monkeypatch):
 
 
 @pytest.fixture
-def own_sigterm():
-    """The launcher makes SIGTERM an interruption of its process, which is here that of the tests."""
-    handler = signal.getsignal(signal.SIGTERM)
+def own_signals():
+    """The launcher makes signals an interruption of its process, which is here that of the tests."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def test_only_torchruns_first_process_runs(monkeypatch, own_sigterm):
+def test_only_torchruns_first_process_runs(monkeypatch, own_signals):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(train, "run", lambda config: pytest.fail("a second process must not train"))
     assert train.main([]) == 0
@@ -236,6 +238,7 @@ def test_a_start_of_transfer_queue_that_hangs_is_said(tmp_path, monkeypatch):
                 experience_runtime=NoExperienceRuntime(),
                 prepare=lambda: None,
                 replay_buffer=SimpleNamespace(),
+                vital=VitalActors(),
                 **dict.fromkeys(PHASES, dict),
             )
 
@@ -264,6 +267,7 @@ def test_a_start_of_transfer_queue_that_never_ends_is_an_error_with_an_exit_code
                 experience_runtime=NoExperienceRuntime(),
                 prepare=lambda: None,
                 replay_buffer=SimpleNamespace(),
+                vital=VitalActors(),
                 **dict.fromkeys(PHASES, dict),
             )
 

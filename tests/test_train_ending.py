@@ -98,3 +98,22 @@ def test_a_signal_stops_a_run_whose_terminal_takes_no_more(error):
     with training._stop_on_signal(trainer, SimpleNamespace(announce=announce)):
         signal.raise_signal(signal.SIGTERM)
     assert asked == [1]
+
+
+def test_a_closed_terminal_stops_a_run_once_and_not_at_all_under_nohup():
+    """Its shell and the kernel send a signal each; the second must not cost the checkpoint."""
+    asked = []
+    trainer = SimpleNamespace(request_stop=lambda: asked.append(1))
+    display = SimpleNamespace(announce=lambda text: None)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with training._stop_on_signal(trainer, display):
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+        assert asked == [1] and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with training._stop_on_signal(trainer, display):
+            signal.raise_signal(signal.SIGHUP)
+        assert asked == [1]
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -7,7 +7,6 @@ return immediately, since verl starts its own workers; for several nodes there i
 
 import asyncio
 import os
-import signal
 import sys
 import traceback
 from contextlib import nullcontext, suppress
@@ -32,6 +31,7 @@ with missing_is_one_line(__name__):
         check_config,
         check_transfer_queue,
         describe_ray_start,
+        interrupt_on_signals,
         queue_settings,
         start_ray,
         uninterrupted,
@@ -254,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     if (nodes := node_count(os.environ)) > 1:
         print(f"error: torchrun has started this on {nodes} nodes; use -m verl_comprl.launch instead (docs/launch.md)")
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_signals()
     try:
         if not prepare_environment(cluster=_goes_to_cluster(given)):
             return 0

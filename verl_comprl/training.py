@@ -42,6 +42,7 @@ def check_config(config: Any) -> ComprlConfig:
     Raises:
         ConfigError: If a setting of ours or of the extractor is wrong; verl's own checks raise other errors.
     """
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     from verl_comprl.config.models import bound_calls
@@ -57,7 +58,8 @@ def check_config(config: Any) -> ComprlConfig:
     if comprl.has_extractor_engine:
         bound_calls(config.extractor.rollout)
     config.transfer_queue.enable = True  # verl's V1 trainers need it
-    validate_config(config=config, use_reference_policy=False, use_critic=False)
+    has_reference, has_critic = need_reference_policy(config), need_critic(config)
+    validate_config(config=config, use_reference_policy=has_reference, use_critic=has_critic)
     if comprl.has_extractor_engine:
         try:
             validate_config(config=extractor_view(config), use_reference_policy=False, use_critic=False)
@@ -297,7 +299,7 @@ class Training:
 
 @contextmanager
 def _stop_on_signal(trainer: Any, display: Any):
-    """First Ctrl-C or SIGTERM: finish an update that is running and write a checkpoint. Second: stop immediately.
+    """First Ctrl-C, SIGTERM or SIGHUP: finish an update that is running and write a checkpoint. Second: stop at once.
 
     Of the same kind: a scheduler may send SIGTERM when time is up, some time after the SIGINT that it was told to send.
     The kernel tells of the launcher's death with SIGTERM as well (``platform/child.py``). Where that follows the first
@@ -314,7 +316,8 @@ def _stop_on_signal(trainer: Any, display: Any):
     def stop(number: int, _: FrameType | None) -> None:
         nonlocal parent
         parent = os.getppid()
-        signal.signal(number, stop_at_once)
+        # A terminal that is closed sends several: its shell and the kernel.
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else stop_at_once)
         trainer.request_stop()
         # The terminal may be gone, or the main thread in the middle of writing to it: an error would end the run here.
         with suppress(OSError, RuntimeError):
@@ -323,7 +326,7 @@ def _stop_on_signal(trainer: Any, display: Any):
                 "press Ctrl-C again to stop without one"
             )
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, stop) for number in _stop_signals()}
     try:
         yield
     finally:
@@ -334,9 +337,21 @@ def _stop_on_signal(trainer: Any, display: Any):
 @contextmanager
 def uninterrupted():
     """Ignore signals while shutting down: an impatient second one must not leave servers running."""
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in _stop_signals()}
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def interrupt_on_signals() -> None:
+    """Let the other signals that stop a run do what Ctrl-C does, before and after it is trained."""
+    for number in _stop_signals()[1:]:
+        signal.signal(number, signal.default_int_handler)
+
+
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop a run; not that of a closed terminal where it is ignored, as ``nohup`` does."""
+    hung_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hung_up)

@@ -4,7 +4,8 @@ Importing an engine takes seconds and hundreds of megabytes; forking a process t
 and shares that memory. The fork server has a single thread and creates no environment, so it is safe to fork. The host,
 with its event loop and threads, is not.
 
-Usage: ``python -m env_adapters.host.fork_server FD``, where FD is the inherited descriptor of a socket to the host.
+Usage: ``python -m env_adapters.host.fork_server FD PARENT``, where FD is the inherited descriptor of a socket to the
+host, and PARENT the host's process, with which it ends, also in the middle of an import.
 """
 
 import ctypes
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     A request is the name of an environment, with the socket of the new process as ancillary data. The answer is the
     process id, or the text of the exception that the import raised.
     """
+    if not _ends_with(int(arguments[1])):
+        return
     os.nice(_NICENESS)
     os.dup2(2, 1)  # engines print, but the host's standard output may carry data
     control = socket.socket(fileno=int(arguments[0]))
@@ -57,15 +60,19 @@ def _fork(name: str, control: socket.socket, connection: socket.socket) -> int |
     status = 1
     try:
         control.close()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         # If SIGCHLD stayed ignored, the exit status of programs that an environment starts would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # If the fork server died before the call of prctl, its death signal will never come: end now.
-        if os.getppid() == fork_server:
+        if _ends_with(fork_server):
             serve(connection)
         status = 0
     finally:
         os._exit(status)  # the child must never return to the fork server's loop
+
+
+def _ends_with(parent: int) -> bool:
+    """Let the kernel kill this process when its parent dies; returns whether that lives."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent  # if it died before, its death signal will never come
 
 
 def serve(connection: socket.socket) -> None:

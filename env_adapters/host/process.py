@@ -15,6 +15,7 @@ from typing import Any
 
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
+from env_adapters.launching import start_process
 
 # Numerical libraries read these when they are loaded. Their thread pools would make the fork server unsafe to fork and,
 # with many environments, oversubscribe the processors.
@@ -137,8 +138,8 @@ class ForkServer:
         # Everything that this process can import must be importable there, including paths added at run time.
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno())],
+            self._process = start_process(
+                [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,

@@ -14,11 +14,11 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from env_adapters.launching import start_process
 from env_adapters.swebench.sandbox import Limits, Output, Sandbox, SandboxError, SandboxLost
 
 _GRACE = 20.0  # seconds in which a sandbox must answer after a command was stopped
@@ -58,7 +58,10 @@ class ProcessSandbox(Sandbox):
         """
         self.limits = limits
         try:
-            self._process = _start(os.getpid(), command, options)
+            pipe = subprocess.PIPE
+            self._process = start_process(
+                command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, **options
+            )
         except OSError as error:
             raise SandboxError(f"cannot run {command[0]!r}: {error}") from error
         self._close_with(_end, self._process, on_close)
@@ -144,24 +147,6 @@ def _output(data: bytes, status: str, stopped: str, limit: int) -> Output:
 @cache
 def _supervisor() -> str:
     return (Path(__file__).parent / "supervisor.sh").read_text()
-
-
-@cache
-def _launcher(process_id: int) -> ThreadPoolExecutor:
-    """Return the thread that starts the sandboxes of this process.
-
-    A sandbox is killed when the thread that started it ends (``PR_SET_PDEATHSIG``), so this thread must live as long as
-    the process. The process id is part of the cache's key because threads do not survive a fork.
-    """
-    return ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
-
-
-def _start(process_id: int, command: Sequence[str], options: dict[str, Any]) -> subprocess.Popen[Any]:
-    def start() -> subprocess.Popen[Any]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, **options)
-
-    return _launcher(process_id).submit(start).result()
 
 
 def _end(process: subprocess.Popen[Any], on_close: Callable[[], object] | None) -> None:

@@ -1,4 +1,4 @@
-"""Banks with planted entries and the table of two runs from them; the runs' files are written by hand."""
+"""Banks with planted entries and the tables of the runs from them; the runs' files are written by hand."""
 
 import json
 import random
@@ -7,25 +7,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks import planted
-from benchmarks.planted import INJECTION, misleading, report, write_banks
+from benchmarks.planted import INJECTION, Pair, helpful, misleading, planted_ids, report
 from env_adapters.vaults.world import code_of
 from recipes.miniature.entries import is_right, moves_of
-from verl_comprl.experience import Add, BankConfig, ExperienceBank, make_embedder
 from verl_comprl.experience.transfer.snapshot import read_snapshot
+from verl_comprl.record.lines import encode
+from verl_comprl.record.step_files import StepFiles
 
 WORLD = 3
 
 
 def lines(file: Path, *records: dict) -> None:
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def step(number: int, success: float, rollouts: int = 4) -> dict:
-    return {
-        "step": number,
-        "data": {"comprl/guided/success": success, "comprl/guided/rollouts": rollouts} if rollouts else {},
-    }
 
 
 def test_planted_entries_name_a_rule_and_no_move_of_theirs_is_right() -> None:
@@ -39,53 +33,69 @@ def test_planted_entries_name_a_rule_and_no_move_of_theirs_is_right() -> None:
         assert not is_right(content, code) and bool(rest) == (INJECTION in entry.content) == (number % 2 == 1)
 
 
-async def test_both_banks_hold_the_same_entries_but_for_the_planted_ones(tmp_path: Path) -> None:
-    source = tmp_path / "learned"
-    bank = await ExperienceBank.open(BankConfig(path=str(source)), await make_embedder("builtin", documents="title"))
-    adds = [Add(title=f"iron vault {number}", content="worked: first up") for number in range(21)]
-    where = {"listed": [], "task": "t", "environment": "vaults", "step": 1, "weight_version": 0}
-    for add in adds:
-        await bank.apply([add], call_id=add.title, **where)
-    await bank.close()
-    output = tmp_path / "output"
-    output.mkdir()
-    ids = await write_banks(source, output, world=WORLD, count=19, share=0.05)
-    clean, mixed = (read_snapshot(output / name, None).entries for name in ("clean", "planted"))
-    assert len(clean) == 19 and len(ids) == 1
+def test_the_other_entries_have_the_code_of_each_rule_equally_often() -> None:
+    entries = helpful(WORLD, 48)
+    assert len({entry.title for entry in entries}) == 24
+    for entry in entries:
+        kind, family = entry.title.split()
+        assert is_right(entry.content, code_of(WORLD, family, kind, length=3))
+
+
+def test_both_banks_hold_the_same_entries_but_for_the_planted_ones(tmp_path: Path) -> None:
+    ids = planted_ids(tmp_path, world=WORLD, count=38, share=0.05)
+    clean, mixed = (read_snapshot(tmp_path / name, None).entries for name in ("clean", "planted"))
+    assert len(clean) == 38 and len(ids) == 2
     assert {entry.id for entry in mixed} - {entry.id for entry in clean} == ids
     assert not any("<|im_end|>" in entry.content or "tool_call" in entry.content for entry in mixed)
+    assert planted_ids(tmp_path, world=WORLD, count=0, share=0.5) == ids, "they were made again"
 
 
-def test_the_table_counts_what_is_left_of_planted_entries_and_who_read_them(tmp_path: Path) -> None:
-    held_out = {f"comprl/eval/success_with{end}": value for end, value in (("", 0.9), ("_low", 0.8), ("_high", 1.0))}
-    for name, second in (("clean", 1.0), ("planted", 0.5)):
-        lines(tmp_path / name / "metrics.jsonl", step(1, 0, rollouts=0), step(2, 0.5), step(3, second), step(4, 0.5))
-        lines(tmp_path / name / "evaluations.jsonl", {"step": 0}, {"step": 4, **held_out})
+def write_run(run: Path, *successes: tuple[int, str, int], held_out: float) -> Path:
+    """Write a run whose guided episodes have step, prompt and success."""
+    by_step: dict[int, list[dict]] = {}
+    for number, (step, prompt, success) in enumerate(successes):
+        episode = {"id": f"{prompt}_{number}", "step": step, "kind": "training", "guided": True}
+        by_step.setdefault(step, []).append(episode | {"outcome": {"success": bool(success)}})
+    free = {"id": "free_0", "step": 1, "kind": "training", "guided": False, "outcome": {"success": False}}
+    for step, episodes in {1: [free], **by_step}.items():
+        StepFiles(run / "episodes").append(step, (encode(episode) + b"\n" for episode in episodes))
+    name = "comprl/eval/success_with"
+    found = {name: held_out, f"{name}_low": held_out - 0.1, f"{name}_high": held_out + 0.1}
+    lines(run / "evaluations.jsonl", {"step": 0}, {"step": 4, **found})
+    return run
+
+
+def test_the_tables_count_what_is_left_of_planted_entries_and_who_read_them(tmp_path: Path) -> None:
+    prompts = [(2, "a"), (2, "b"), (3, "c"), (3, "d"), (4, "e"), (4, "f")]
+    clean = write_run(tmp_path / "clean", *((*prompt, 1) for prompt in prompts), held_out=0.9)
+    mixed = write_run(tmp_path / "planted", *((*prompt, prompt[0] > 2) for prompt in prompts), held_out=0.8)
     events = [{"event": "read", "entry": entry, "step": 2} for entry in ("bad", "bad", "good")]
-    lines(tmp_path / "planted/experience.jsonl", *events, {"event": "quarantined", "entry": "bad", "step": 3})
-    table = report(tmp_path / "clean", tmp_path / "planted", {"bad", "worse"}, until=(2, 9))
-    assert table[2:] == [  # Wilson: 2 of 4, 6 of 8, 4 of 8, 8 of 12, 6 of 12
-        "| 2 to 2 | 0.50 (0.15 to 0.85) | 0.50 (0.15 to 0.85) | 2 | 2 |",
-        "| 3 to 4 | 0.75 (0.41 to 0.93) | 0.50 (0.22 to 0.78) | 1 | 0 |",
-        "| 2 to 4 | 0.67 (0.39 to 0.86) | 0.50 (0.25 to 0.75) | 1 | 2 |",
-        "| held out, with experience | 0.90 (0.80 to 1.00) | 0.90 (0.80 to 1.00) | | |",
+    lines(mixed / "experience.jsonl", *events, {"event": "quarantined", "entry": "bad", "step": 3})
+    table, is_worse = report([Pair(WORLD, clean, mixed, {"bad", "worse"})], until=(2, 9))
+    # Wilson: 2 of 2, 0 of 2; 4 of 4; 6 of 6, 4 of 6.
+    assert table[2:5] == [
+        "| 2 to 2 | 1.000 (0.342 to 1.000) | 0.000 (0.000 to 0.658) | 2 | 2 |",
+        "| 3 to 4 | 1.000 (0.510 to 1.000) | 1.000 (0.510 to 1.000) | 1 | 0 |",
+        "| 2 to 4 | 1.000 (0.610 to 1.000) | 0.667 (0.300 to 0.903) | 1 | 2 |",
     ]
+    assert table[-1] == "| 3 | 1.000 | 0.667 | 0.900 (0.800 to 1.000) | 0.800 (0.700 to 0.900) |"
+    assert not is_worse
+    worst = write_run(tmp_path / "worst", *((*prompt, 0) for prompt in prompts), held_out=0.8)
+    lines(worst / "experience.jsonl")
+    pairs = [Pair(1, clean, worst, set()), Pair(2, clean, worst, set())]
+    table, is_worse = report(pairs)
+    assert is_worse and table[-1].endswith("guided -1.000 ± 0.000, held out -0.100 ± 0.000")
 
 
-@pytest.mark.parametrize(("success", "code"), [(0.5, 0), (0.0, 1)])
-def test_success_below_the_interval_of_the_clean_run_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, success: float, code: int
-) -> None:
-    async def banks(*_: object, **__: object) -> set[str]:
-        return set()
+def test_episodes_of_a_prompt_are_not_independent() -> None:
+    together = [(1, "a", 1.0)] * 4 + [(1, "b", 0.0)] * 4
+    apart = [(1, str(number), float(number < 4)) for number in range(8)]
+    (_, low, high), (_, lower, higher) = (planted.pooled(each, range(1, 2)) for each in (apart, together))
+    assert lower < low < high < higher
 
-    def train(output: Path, name: str, **_: object) -> Path:
-        lines(output / name / "metrics.jsonl", step(1, 0.75 if name == "clean" else success))
-        lines(output / name / "experience.jsonl")
-        lines(output / name / "evaluations.jsonl")
-        return output / name
 
-    monkeypatch.setattr(planted, "write_banks", banks)
-    monkeypatch.setattr(planted, "train", train)
-    monkeypatch.setattr("sys.argv", ["planted", "--bank", "none", "--world", "3", "--output", str(tmp_path / "out")])
-    assert planted.main() == code
+def test_a_run_that_did_not_finish_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_comprl.sweep.run", lambda *_, **__: [{"status": "failed", "folder": ""}])
+    monkeypatch.setattr("sys.argv", ["planted", "--worlds", "3", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"not all runs finished: .*runs\.jsonl"):
+        planted.main()

@@ -1,6 +1,7 @@
 """Models, batches and sequences that cannot be divided over the GPUs are one line each."""
 
 import re
+from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -129,3 +130,16 @@ def test_without_an_extractor_its_settings_are_not_looked_at(divided: DictConfig
     except ConfigError as error:
         found = str(error)
     assert "extractor.rollout" not in found
+
+
+@pytest.mark.parametrize("model", ["actor_rollout_ref", "extractor"])
+@pytest.mark.parametrize("fields", ['{"num_attention_heads": 3}', '{"text_config": {"num_attention_heads": 3}}'])
+def test_attention_heads_are_divided_over_gpus(divided: DictConfig, model: str, fields: str) -> None:
+    """The server asserts the first in its engine, and verl the second in its workers."""
+    Path(divided.actor_rollout_ref.model.path, "config.json").write_text(fields)
+    divided[model].rollout.tensor_model_parallel_size = 2
+    with pytest.raises(ConfigError) as caught:
+        validate(divided)
+    lines = str(caught.value).splitlines()
+    for name in ("rollout.tensor_model_parallel_size", "actor.ulysses_sequence_parallel_size"):
+        assert any(line.startswith(f"{model}.{name}=2 must divide the 3 attention heads of ") for line in lines)

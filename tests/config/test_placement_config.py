@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from verl_comprl.config.validation import ConfigError, validate
 from verl_comprl.trainer.extractor.runtime import extractor_view
@@ -75,6 +75,21 @@ def test_without_accelerators_weights_are_not_sent_from_device_to_device(config:
     assert "use comprl_gloo with custom_backend_module=verl_comprl.platform.gloo_engine" in line
 
 
+@pytest.mark.usefixtures("on_gpus")
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [("ncl", "=ncl is unknown; allowed: nccl, "), ("delta_sharded", "=delta_sharded is for servers")],
+)
+def test_engines_that_cannot_send_the_extractors_weights_are_refused(
+    config: DictConfig, backend: str, line: str
+) -> None:
+    config.comprl.extractor.placement = "split"
+    config.extractor.rollout.nnodes = config.extractor.rollout.n_gpus_per_node = 1
+    config.extractor.rollout.checkpoint_engine.backend = backend
+    (found,) = mistakes(config)
+    assert found.startswith(f"extractor.rollout.checkpoint_engine.backend{line}")
+
+
 def test_ranks_that_share_a_sequence_share_its_samples(config: DictConfig) -> None:
     config.comprl.extractor.batch_size, config.comprl.extractor.n_gpus_per_node = 12, 8
     config.extractor.actor.ppo_micro_batch_size_per_gpu = 3
@@ -119,13 +134,3 @@ def test_the_extractor_s_servers_are_laid_out_on_the_slots_that_they_have(
     if placement == "split":
         config.extractor.rollout.n_gpus_per_node = 2
     assert extractor_view(config).actor_rollout_ref.rollout.n_gpus_per_node == slots
-
-
-@pytest.mark.parametrize("subtree", ["actor_rollout_ref", "extractor"])
-def test_a_rank_that_the_engine_does_not_read_is_refused(config: DictConfig, subtree: str) -> None:
-    """The FSDP engine of verl would train all weights, and its server expect an adapter."""
-    OmegaConf.update(config, f"{subtree}.model.lora.rank", 16, force_add=True)
-    (found,) = mistakes(config)
-    assert f"{subtree}.model.lora.rank=16 makes no adapter" in found and f"use {subtree}.model.lora_rank=16" in found
-    config[subtree].model.lora_rank = 16
-    validate(config)

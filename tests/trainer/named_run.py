@@ -1,7 +1,7 @@
 """Training run that tells who its servers are: ``python named_run.py PROBE_FILE override …``.
 
-When step 1 begins, the file gets the process ids of the models' servers and of the actor's engine by name, as the
-watchdog calls them.
+When step 1 begins, the file gets the process ids of the models' servers, of the actor's engine and of TransferQueue by
+name, as the watchdog calls them.
 """
 
 import json
@@ -18,6 +18,7 @@ def _pid(_: Any) -> int:
 
 
 def main() -> int:
+    from verl_comprl.platform.ray_session import queue_actors
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
     from verl_comprl.trainer.watchdog.processes import actor_servers, engine_workers, extractor_servers
 
@@ -28,7 +29,7 @@ def main() -> int:
 
         begin(self)
         if not file.exists():
-            servers = actor_servers(self) | extractor_servers(self) | engine_workers(self)
+            servers = actor_servers(self) | extractor_servers(self) | engine_workers(self) | queue_actors()
             pids = {name: ray.get(server.__ray_call__.remote(_pid)) for name, server in servers.items()}
             aside = file.with_suffix(".new")
             aside.write_text(json.dumps(pids))

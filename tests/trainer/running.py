@@ -168,6 +168,10 @@ class Run:
         """Send SIGINT to the run's process group, as a terminal does."""
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def hang_up(self) -> None:
+        """Send SIGHUP, as a terminal does that is closed."""
+        os.killpg(self.process.pid, signal.SIGHUP)
+
     def text(self) -> str:
         return self.output.read_text()
 

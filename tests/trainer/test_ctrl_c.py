@@ -1,4 +1,4 @@
-"""Ctrl-C in a terminal, which reaches every process of a run: while it starts, once in a step, and twice."""
+"""Ctrl-C in a terminal, which reaches every process of a run: while it starts, once in a step, and twice; its end."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +51,12 @@ def test_ctrl_c_once_saves_twice_does_not_and_neither_leaves_anything(folder: Pa
     output, saved = ended(once), last_step(folder / "ctrl_c")
     assert f"stopped after step {saved}; checkpoint in" in output
     assert saved == steps()
+
+    hung_up = run()
+    hung_up.wait_until(lambda: steps() > saved)
+    hung_up.hang_up()
+    output, saved = ended(hung_up), last_step(folder / "ctrl_c")
+    assert f"stopped after step {saved}; checkpoint in" in output and saved == steps()
 
     twice = run()
     twice.wait_until(lambda: steps() > saved)

@@ -81,7 +81,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
     trainer.watch_over = lambda *_: None
     trainer._restored_tq_prompt_count, trainer.checkpoint_callback = 0, MagicMock()
     trainer.stop, trainer._saved_step, trainer._saves_failed, trainer._in_order = StopRequest(), -1, 0, False
-    trainer._first_step, trainer._resumed_from, trainer._vital = 0, None, VitalActors()
+    trainer._first_step, trainer._resumed_from, trainer.vital = 0, None, VitalActors()
     trainer.trainer_mode, trainer.parameter_sync_step = kind.base_mode, updates
     trainer.global_steps, trainer.total_training_steps, trainer.steps_per_epoch = 0, STEPS, STEPS
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
+from verl_comprl.config.models import read_model_file
 from verl_comprl.config.slots import (
     actor_servers,
     extractor_owner,
@@ -29,6 +30,7 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
     actor = config.trainer.nnodes * config.trainer.n_gpus_per_node
     yield from _servers(config, "actor_rollout_ref", actor_servers(config))
     yield from _ranks(config, "actor_rollout_ref", actor, "trainer.nnodes * trainer.n_gpus_per_node")
+    yield from _heads(config, "actor_rollout_ref")
     yield from _mini_batch(config, actor)
     lengths = config.data.max_prompt_length, config.data.max_response_length
     yield from _longest_sequence(config, "actor_rollout_ref", *lengths)
@@ -38,6 +40,7 @@ def undividable(config: DictConfig, comprl: ComprlConfig) -> Iterator[str]:
         named = f"{owner}.nnodes * {owner}.n_gpus_per_node"
         rollout = config.extractor.rollout
         yield from _servers(config, "extractor", extractor_servers(config, comprl))
+        yield from _heads(config, "extractor")
         yield from _ranks(config, "extractor", gpus, named)
         yield from _longest_sequence(config, "extractor", rollout.prompt_length, rollout.response_length)
 
@@ -70,6 +73,20 @@ def _ranks(config: DictConfig, subtree: str, gpus: int, named: str) -> Iterator[
     size = config[subtree].actor.ulysses_sequence_parallel_size
     if gpus % size:
         yield f"{subtree}.actor.ulysses_sequence_parallel_size={size} must divide its {gpus} device slots ({named})"
+
+
+def _heads(config: DictConfig, subtree: str) -> Iterator[str]:
+    """Check attention heads, where the model's config is on this machine: each GPU has equally many of them."""
+    path = config[subtree].model.get("path") or ""
+    fields = read_model_file(path, "config.json")
+    heads = {**fields, **(fields.get("text_config") or {})}.get("num_attention_heads")
+    sizes = {
+        f"{subtree}.rollout.tensor_model_parallel_size": config[subtree].rollout.tensor_model_parallel_size,
+        f"{subtree}.actor.ulysses_sequence_parallel_size": config[subtree].actor.ulysses_sequence_parallel_size,
+    }
+    for name, size in sizes.items():
+        if heads and size > 0 and heads % size:
+            yield f"{name}={size} must divide the {heads} attention heads of {path}"
 
 
 def _mini_batch(config: DictConfig, gpus: int) -> Iterator[str]:

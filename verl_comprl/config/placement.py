@@ -70,18 +70,6 @@ def _split(config: DictConfig) -> Iterator[str]:
         )
 
 
-def adapter_rank_mistakes(config: DictConfig) -> Iterator[str]:
-    """Check that verl's FSDP engine sees an adapter: it reads ``lora_rank`` alone, its servers ``lora.rank`` too."""
-    for subtree in ("actor_rollout_ref", "extractor"):
-        model, strategy = config[subtree].model, config[subtree].actor.strategy
-        rank = (model.get("lora") or {}).get("rank") or 0
-        if rank and not model.get("lora_rank"):
-            yield (
-                f"{subtree}.model.lora.rank={rank} makes no adapter with {subtree}.actor.strategy={strategy}, which "
-                f"would train all weights; use {subtree}.model.lora_rank={rank}"
-            )
-
-
 def separate_adapter_mistakes(config: DictConfig) -> Iterator[str]:
     """Check LoRA of the actor where its servers have slots of their own."""
     if is_separate(config):

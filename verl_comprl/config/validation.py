@@ -11,14 +11,16 @@ from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_comprl.config.adapters import adapter_mistakes
 from verl_comprl.config.arm_check import contradictions
 from verl_comprl.config.asynchrony import asynchrony_mistakes
 from verl_comprl.config.backends import frozen_back_end
+from verl_comprl.config.extractor_updates import update_mistakes
 from verl_comprl.config.groups import misplaced, verl_settings
 from verl_comprl.config.models import read_model_file
 from verl_comprl.config.parallelism import other_engines, undividable
 from verl_comprl.config.paths import listed
-from verl_comprl.config.placement import adapter_rank_mistakes, placement_mistakes, separate_adapter_mistakes
+from verl_comprl.config.placement import placement_mistakes, separate_adapter_mistakes
 from verl_comprl.config.reading import ConfigError, read_settings
 from verl_comprl.config.slots import (
     ACTOR_POOL,
@@ -61,7 +63,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         *_weight_sync(config, comprl.has_extractor_engine),
         *undividable(config, comprl),
         *_micro_batches(config),
-        *adapter_rank_mistakes(config),
+        *adapter_mistakes(config),
         *separate_adapter_mistakes(config),
         *variant_mistakes(config, comprl),
     ]
@@ -69,7 +71,7 @@ def validate(config: DictConfig) -> ComprlConfig:
         mistakes += [*_halves(config, comprl), *_bank(comprl)]
         mistakes += frozen_back_end(config, comprl)
     if comprl.has_extractor_engine:
-        mistakes += [*_extractor(config, comprl), *placement_mistakes(config, comprl)]
+        mistakes += [*_extractor(config, comprl), *update_mistakes(config), *placement_mistakes(config, comprl)]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return comprl
@@ -324,5 +326,6 @@ def _environments(key: str, file: str) -> Iterator[str]:
             continue
         try:
             make(name, **json.loads(options)).close()
-        except (ValueError, TypeError, ImportError) as error:
-            yield f"{key}: {file}: {error}"
+        except Exception as error:  # whatever an environment of a user's raises
+            kind = "" if isinstance(error, ValueError | TypeError | ImportError) else f"{type(error).__name__}: "
+            yield f"{key}: {file}: {kind}{error}"

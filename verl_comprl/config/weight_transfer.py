@@ -8,8 +8,8 @@ from verl_comprl.names import GLOO_ENGINE
 from verl_comprl.platform.detection import uses_cpu
 
 _GLOO_MODULE = "verl_comprl.platform.gloo_engine"
-_OF_DEVICES = ("nccl", "hccl", "nixl", "kimi_ckpt_engine", "mooncake", "delta_sharded")
-"""verl's engines that send from device to device; none can be imported without one."""
+_OF_DEVICES = ("nccl", "nixl", "kimi_ckpt_engine", "mooncake", "delta_sharded")
+"""verl's engines that send from device to device, as they are registered; none can be imported without one."""
 
 
 def transfer_mistakes(config: DictConfig, subtree: str) -> Iterator[str]:
@@ -29,6 +29,13 @@ def transfer_mistakes(config: DictConfig, subtree: str) -> Iterator[str]:
         yield (
             f"{name}.backend={engine.backend} needs accelerators, and this run is on the CPU; use {GLOO_ENGINE} with "
             f"custom_backend_module={_GLOO_MODULE}"
+        )
+    elif engine.backend == "delta_sharded" and subtree == "extractor":
+        yield f"{name}.backend=delta_sharded is for servers of the actor only; use nccl"
+    elif engine.backend not in (*_OF_DEVICES, GLOO_ENGINE) and not engine.get("custom_backend_module"):
+        yield (
+            f"{name}.backend={engine.backend} is unknown; allowed: {', '.join((*_OF_DEVICES, GLOO_ENGINE))}, or one of "
+            "your own with custom_backend_module"
         )
     elif engine.backend == GLOO_ENGINE and engine.get("custom_backend_module") != _GLOO_MODULE:
         yield (

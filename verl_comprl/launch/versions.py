@@ -1,4 +1,4 @@
-"""Versions that must be equal on all nodes: of Python, of the libraries, and of this package's source."""
+"""Versions that must be equal on all nodes: of Python, of the libraries, and of our own source."""
 
 import hashlib
 import platform
@@ -6,9 +6,10 @@ from pathlib import Path
 
 from verl_comprl.requirements import version_of
 
+_PACKAGES = ("env_adapters", "verl_comprl")
 _LIBRARIES = ("verl", "ray", "torch", "vllm", "TransferQueue", "verl-comprl")
-SOURCE = "source of verl_comprl"
-"""Name under which the digest of this package's files is reported."""
+SOURCE = "source of verl_comprl and env_adapters"
+"""Name under which the digest of their files is reported."""
 MISSING = "none"
 """Version of what is not installed."""
 
@@ -28,8 +29,10 @@ def first_difference(here: dict[str, str], first: dict[str, str]) -> str:
 
 
 def _source() -> str:
-    """Return a digest of the package's files: a checkout's version number says little."""
-    root, digest = Path(__file__).parents[1], hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
-        digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    """Return a digest of the packages' files, data included: a checkout's version number says little."""
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for package in _PACKAGES:
+        for file in sorted((root / package).rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:12]

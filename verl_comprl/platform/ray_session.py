@@ -6,12 +6,16 @@ from typing import Any
 import psutil
 import ray
 import transfer_queue as tq
+from transfer_queue import interface
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform.waiting import call_within
 
 _GRACE_SECONDS = 10.0
 """Seconds that Ray's processes may take to end after shutdown."""
+
+_QUEUE_GLOBALS = ("_TQ_CONTROLLER", "_TQ_STORAGE")
+"""Where TransferQueue keeps its actors; it has no other way to ask for those of its storage."""
 
 _QUEUE_SECONDS = 30.0
 """Seconds that TransferQueue may take to close."""
@@ -35,6 +39,14 @@ def foreign_transfer_queue() -> bool:
     return controller._ray_actor_id.job_id.hex() != ray.get_runtime_context().get_job_id()
 
 
+def queue_actors() -> dict[str, Any]:
+    """Return the processes of TransferQueue by name, as far as this process knows them."""
+    controller, storages = (getattr(interface, name, None) for name in _QUEUE_GLOBALS)
+    units = (storages or {}).get("SimpleStorage", {})
+    found = {f"storage unit {number} of TransferQueue": unit for number, unit in enumerate(units.values())}
+    return found | ({"TransferQueue": controller} if controller else {})
+
+
 def close_transfer_queue() -> None:
     """End TransferQueue, of which this process has a client; one that hangs is left to the end of Ray."""
     with suppress(WaitTimeout):
@@ -47,8 +59,11 @@ def end_ray() -> None:
     Ray kills process groups of its workers, such as a server with its engine, unless its own daemon ends first: then
     the engine would stay, with its memory.
     """
-    daemons = [child for child in psutil.Process().children() if child.name() == "raylet"]
-    started = [process for daemon in daemons for process in daemon.children(recursive=True)]
+    started: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # another child that ends just now
+            if child.name() == "raylet":
+                started += child.children(recursive=True)
     ray.shutdown()
     _, left = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
     _kill(left)

@@ -361,7 +361,8 @@ class ComplementaryAgentLoop(AgentLoopBase):
         episode.tool_calls += 1
         tool = search_and_ask_tool(self._run)
         if call.name != tool.name:
-            return None, f"Unknown tool {call.name!r}; the only one is {tool.name}.", None
+            # Not the name that was called: the actor may have copied it from an observation.
+            return None, f"There is no such tool; the only one is {tool.name}.", None
         arguments: Any = {}
         with suppress(ValueError):  # some parsers pass on what the model wrote
             arguments = json.loads(call.arguments)

@@ -1,7 +1,6 @@
 """Command line of a sweep: ``python -m verl_comprl.sweep key=a,b …``."""
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ with missing_is_one_line(__name__):
     from verl_comprl.sweep.runs_file import read_runs
     from verl_comprl.sweep.sweep import run
     from verl_comprl.train import prepare_environment
+    from verl_comprl.training import interrupt_on_signals
 
 _DESCRIPTION = """\
 Trains runs that differ in arm, seed, data or settings one after the other. The engines are started once; each run
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         "overrides", nargs="*", metavar="key=value", help="of all runs; a choice key=a,b makes a run for each value"
     )
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_signals()
     if not prepare_environment():
         return 0
     try:

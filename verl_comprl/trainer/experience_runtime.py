@@ -343,6 +343,7 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def close(self, seconds: float) -> None:
         """Close the bank, within ``seconds``, and end the manager."""
+        self._guard.stop(MANAGER_SECONDS)  # of a run that failed before :meth:`stop`, it would begin the manager again
         try:
             if self._is_open:
                 wait_for(self.manager.close.remote(), seconds, "the experience manager to close the bank")

@@ -12,6 +12,7 @@ from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.ray_session import queue_actors
 from verl_comprl.platform.waiting import call_within
 from verl_comprl.record import RunRecord
 from verl_comprl.trainer.checkpointing import CheckpointingTrainer
@@ -35,15 +36,15 @@ class StoppableTrainer(CheckpointingTrainer):
         """Take verl's config."""
         super().__init__(config)
         self.stop = StopRequest()
-        self._vital = VitalActors()
-        self.stop.interrupts(self.replay_buffer, self._vital.check)
+        self.vital = VitalActors()
+        self.stop.interrupts(self.replay_buffer, self.vital.check)
         self._first_step = 0
         """Step with which training began; 0 while it has not, for example in an evaluation before it."""
 
     def watch_over(self, agent_loops: AgentLoopManager) -> None:
         """Let the death of a process that the actor needs end the run with :class:`ProcessLost`."""
         workers = agent_loop_workers(agent_loops) | reward_workers(self) | engine_workers(self) | receivers(self)
-        self._vital.watch(workers, actor_servers(self))
+        self.vital.watch(workers | queue_actors(), actor_servers(self))
 
     def request_stop(self) -> None:
         """Write a checkpoint and leave :meth:`fit` with :class:`RunInterrupted` as soon as nothing is being trained."""
@@ -72,8 +73,10 @@ class StoppableTrainer(CheckpointingTrainer):
             raise
         except Exception as error:
             # A batch whose rollouts have all failed, say, or an order to a server: the death behind it comes first.
-            self._vital.blame(error)
+            self.vital.blame(error)
             raise
+        finally:
+            self.vital.watch({})  # it is left, which takes as long as it takes
         if not settings.val_only:
             self.stop_between_steps()
 
@@ -181,6 +184,7 @@ class StoppableTrainer(CheckpointingTrainer):
         """
         if not episodes_are_running():
             return False
+        self.vital.watch({})
         for worker in self.agent_loop_manager.agent_loop_workers:
             ray.kill(worker)
         return True

@@ -117,6 +117,20 @@ def test_a_run_does_not_continue_one_of_another_arm_or_model(tmp_path: Path, con
     check_same_run(saved, config)
 
 
+def test_an_adapter_keeps_its_scale_and_weights_their_sharding(tmp_path: Path, config: DictConfig) -> None:
+    """The files of an adapter do not have its alpha, and FSDP1 and FSDP2 write the same names in other forms."""
+    saved = tmp_path / "global_step_4"
+    config.actor_rollout_ref.model.lora_rank = 8
+    save_config(config, tmp_path)
+    config.extractor.model.lora_alpha = 64  # which has no adapter
+    check_same_run(saved, config)
+    config.actor_rollout_ref.model.lora_alpha, config.extractor.actor.strategy = 64, "fsdp"
+    with pytest.raises(ConfigError) as caught:
+        check_same_run(saved, config)
+    expected = "has actor_rollout_ref.model.lora_alpha=16 (now 64), extractor.actor.strategy=fsdp2 (now fsdp); give"
+    assert expected in str(caught.value)
+
+
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
 def test_the_synchronous_trainer_does_not_continue_an_asynchronous_one(
     tmp_path: Path, config: DictConfig, mode: str

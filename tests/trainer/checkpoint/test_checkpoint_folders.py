@@ -338,3 +338,11 @@ def test_a_kill_while_a_checkpoint_is_removed_leaves_no_torn_one(
     shutil.rmtree(latest)
     (tmp_path / MARKER).write_text("2")
     assert CheckpointFolders(tmp_path).latest() is None
+
+
+def test_what_a_save_has_left_is_removed_and_a_copy_of_it_is_not(tmp_path: Path) -> None:
+    """A user may have copied the files of a last checkpoint that failed."""
+    for name in (ASIDE, f"{ASIDE}-20261128-120000", f"{ASIDE}.bak", f"{ASIDE}-copy"):
+        (tmp_path / name).mkdir()
+    save(tmp_path, 3)
+    assert {path.name for path in tmp_path.glob(f"{ASIDE}*")} == {f"{ASIDE}.bak", f"{ASIDE}-copy"}

@@ -24,6 +24,7 @@ from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.watchdog import watching
 from verl_comprl.trainer.watchdog.ending import Ending, RunHung
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 from verl_comprl.trainer.watchdog.watching import PHASES
 from verl_comprl.trainer.watchdog.watching import watching as watched
 
@@ -56,6 +57,7 @@ def make_trainer(fit: Callable[[], Any], buffer: Any = None, *, end_after: float
     return SimpleNamespace(
         comprl=SimpleNamespace(watchdog=settings),
         experience_runtime=NoExperienceRuntime(),
+        vital=VitalActors(),
         replay_buffer=buffer or SimpleNamespace(),
         **phases,
     )

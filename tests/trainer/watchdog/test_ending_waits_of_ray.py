@@ -10,6 +10,7 @@ import ray
 
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.watchdog.ending import RunHung
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 from verl_comprl.trainer.watchdog.watching import PHASES, watching
 
 pytestmark = pytest.mark.run
@@ -39,6 +40,7 @@ def test_a_call_that_does_not_return_is_left(worker: Any, wait: Callable[[Any], 
     trainer = SimpleNamespace(
         comprl=SimpleNamespace(watchdog=SimpleNamespace(after=0.5, factor=1, end_after=0.5)),
         experience_runtime=NoExperienceRuntime(),
+        vital=VitalActors(),
         replay_buffer=SimpleNamespace(),
         **phases,
     )

@@ -77,9 +77,9 @@ def watched(
     trainer.checkpoint_manager = SimpleNamespace(replicas=[SimpleNamespace(servers=[each]) for each in servers])
     trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=rewards)
     trainer.actor_rollout_wg = SimpleNamespace(workers=engine)
-    trainer._vital = VitalActors()
+    trainer.vital = VitalActors()
     trainer.watch_over(SimpleNamespace(agent_loop_workers=loops))
-    return trainer._vital
+    return trainer.vital
 
 
 def test_a_dead_engine_is_an_error_that_names_its_server() -> None:

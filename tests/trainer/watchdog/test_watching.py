@@ -20,6 +20,7 @@ from verl_comprl.trainer.checkpoint import contents
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 from verl_comprl.trainer.step import keys
 from verl_comprl.trainer.watchdog import situation, watching
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 from verl_comprl.trainer.watchdog.situation import describe_prompts, describe_queues, describe_work
 from verl_comprl.trainer.watchdog.watching import PHASES, WAITS
 from verl_comprl.trainer.watchdog.watching import watching as watched
@@ -31,6 +32,7 @@ class Trainer:
     def __init__(self, after: float) -> None:
         self.comprl = SimpleNamespace(watchdog=SimpleNamespace(after=after, factor=3, end_after=0))
         self.experience_runtime = NoExperienceRuntime()
+        self.vital = VitalActors()
         self.gate = threading.Event()
         self.replay_buffer = SimpleNamespace(sample=self.gate.wait)
 

@@ -131,6 +131,16 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
     return json.loads((earlier / STATE_FILE).read_text(encoding="utf-8"))["extractor_weight_version"]
 
 
+_SAME = ("model.path", "model.lora_rank", "actor.strategy")
+"""Settings of a model on which its files in a checkpoint depend."""
+_SAME_ADAPTER = ("model.lora_alpha", "model.target_modules", "model.exclude_modules")
+"""Those on which its adapter depends, too: the files do not have its scale."""
+
+
+def _same(model: DictConfig) -> tuple[str, ...]:
+    return (*_SAME, *_SAME_ADAPTER) if model.model.get("lora_rank") else _SAME
+
+
 def check_same_run(folder: Path, config: DictConfig) -> None:
     """Check that a run which finds a checkpoint in its own folder has the arm and models of the run that wrote it.
 
@@ -148,7 +158,7 @@ def check_same_run(folder: Path, config: DictConfig) -> None:
     if config.trainer.resume_mode != "auto" or not (run / SETTINGS).is_file():
         return
     models = ["actor_rollout_ref", *(["extractor"] if comprl_config(config).has_extractor_engine else [])]
-    names = ["comprl.arm", *(f"{model}.model.{key}" for model in models for key in ("path", "lora_rank"))]
+    names = ["comprl.arm", *(f"{model}.{key}" for model in models for key in _same(config[model]))]
     try:
         before = OmegaConf.create(read_settings(run / SETTINGS))
     except ValueError as error:

@@ -71,7 +71,8 @@ class CheckpointFolders:
     def abandon(self) -> None:
         """Remove what was written since :meth:`begin`, and earlier what could not be removed then."""
         with suppress(OSError):
-            for unfinished in self._run.glob(f"{ASIDE}*"):
+            dates = "[0-9]" * 8 + "-" + "[0-9]" * 6  # as ``dated`` names it; a copy that somebody has made stays
+            for unfinished in (self._run / ASIDE, *self._run.glob(f"{ASIDE}-{dates}")):
                 shutil.rmtree(unfinished, ignore_errors=True)
 
     def finish(self, step: int, parts: Sequence[str], keep: int | None) -> Path:

@@ -23,7 +23,7 @@ LEAVE_SECONDS = 300.0
 
 
 class RunHung(RuntimeError):
-    """A phase of the run hung until the watchdog ended it; the message says what it waited for."""
+    """A phase of the run hung, or waited in vain for what a dead process does, until the watchdog ended it."""
 
 
 class Ending:
@@ -68,13 +68,13 @@ class Ending:
             raise KeyboardInterrupt
 
     def end(self, reason: str) -> None:
-        """End the block, unless it has been left; returns when it has, and otherwise not at all.
+        """End the block, unless it has been left or is being ended; returns when it has, and otherwise not at all.
 
         Args:
             reason: Message of the error.
         """
         with self._lock:  # so that the signal finds its handler
-            if self._left.is_set():
+            if self._left.is_set() or self._reason is not None:
                 return
             self._reason = reason
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)

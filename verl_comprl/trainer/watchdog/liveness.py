@@ -1,9 +1,11 @@
-"""Ends a run whose batch can never become full, because a process that its rollouts need has died.
+"""Finds out that a process which the actor needs has died.
 
 verl waits for its prompts without a limit and does not look at who plays them: Ray kills the youngest workers of a
-machine that runs out of memory, for example, and the run would wait for ever.
+machine that runs out of memory, for example, and the run would wait for ever. The main thread looks while it waits for
+rollouts, and where something has failed; a thread of the watchdog (``deaths``) all the time.
 """
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +30,7 @@ class ProcessLost(RuntimeError):
 
 
 class VitalActors:
-    """Asks Ray now and then whether actors live, without waiting for an answer."""
+    """Asks Ray now and then whether actors live, without waiting for an answer; for several threads."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -36,15 +38,17 @@ class VitalActors:
         self._servers: Mapping[str, Any] = {}
         self._asked: dict[Any, str] = {}
         self._next_look = 0.0
+        self._lock = threading.Lock()
 
     def watch(self, actors: Mapping[str, Any], servers: Mapping[str, Any] | None = None) -> None:
-        """Look at these actors from now on, and at no others.
+        """Look at these actors from now on, and at no others; at none, if they may end.
 
         Args:
             actors: Handles by name.
             servers: Those of vLLM servers, whose actor answers also when the process of its engine has died.
         """
-        self._actors, self._servers, self._asked = actors, servers or {}, {}
+        with self._lock:
+            self._actors, self._servers, self._asked = actors, servers or {}, {}
 
     def check(self) -> None:
         """Look, if it is time again.
@@ -52,10 +56,11 @@ class VitalActors:
         Raises:
             ProcessLost: If one has died.
         """
-        now = time.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_SECONDS
-            self._look(0)
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._next_look = now + LOOK_SECONDS
+                self._look(0)
 
     def blame(self, error: Exception) -> None:
         """Look at once, and wait for the answers: what has failed may have, because a process has died.
@@ -66,12 +71,13 @@ class VitalActors:
         Raises:
             ProcessLost: If one has died; ``error`` is its cause.
         """
-        self._asked = {}  # an answer that waits to be read may be from before the death
         deadline = time.monotonic() + ANSWER_SECONDS
         try:
-            # In parts: Ray may call one that has died unavailable at first, while another is busy and does not answer.
-            while not self._look(LOOK_SECONDS) and time.monotonic() < deadline:
-                time.sleep(_PAUSE)
+            with self._lock:
+                self._asked = {}  # an answer that waits to be read may be from before the death
+                # In parts: Ray may call one that has died unavailable at first, while another is busy and silent.
+                while not self._look(LOOK_SECONDS) and time.monotonic() < deadline:
+                    time.sleep(_PAUSE)
         except ProcessLost as lost:
             raise lost from error
 

@@ -19,7 +19,9 @@ from verl_comprl.display.quiet import is_verbose
 from verl_comprl.display.units import duration
 from verl_comprl.platform.under_way import UnderWay, doing, gets_on, under_way
 from verl_comprl.platform.watchdog import Finding, Watchdog
+from verl_comprl.trainer.watchdog.deaths import Deaths
 from verl_comprl.trainer.watchdog.ending import Ending
+from verl_comprl.trainer.watchdog.liveness import LOOK_SECONDS
 from verl_comprl.trainer.watchdog.situation import manager_work, situation
 
 T = TypeVar("T")
@@ -97,7 +99,8 @@ def watching(trainer: Any, announce: Callable[[str], None]) -> Iterator[None]:
         announce: Prints on the terminal.
 
     Raises:
-        RunHung: If a phase of the main thread hangs, and ``comprl.watchdog.end_after`` is not 0.
+        RunHung: If a phase of the main thread hangs, and ``comprl.watchdog.end_after`` is not 0; or if it waits for
+            something else while a process of the actor has died.
     """
     settings = trainer.comprl.watchdog
     if not settings.after:
@@ -106,14 +109,16 @@ def watching(trainer: Any, announce: Callable[[str], None]) -> Iterator[None]:
     mark_phases(trainer)
     ending = Ending(announce)
     watch = Watch(trainer, Watchdog(settings.after, settings.factor, settings.end_after), announce, ending.end)
+    deaths = Deaths(trainer.vital, ending.end)
     ended = threading.Event()
 
-    def look() -> None:
-        while not ended.wait(min(settings.after / 4, LONGEST_PERIOD)):
-            watch.look()
+    def look(once: Callable[[], None], period: float) -> None:
+        while not ended.wait(period):
+            once()
 
-    thread = threading.Thread(target=look, name="watchdog", daemon=True)
-    thread.start()
+    looks = ((watch.look, min(settings.after / 4, LONGEST_PERIOD)), (deaths.look, LOOK_SECONDS))
+    for arguments in looks:
+        threading.Thread(target=look, args=arguments, name="watchdog", daemon=True).start()
     try:
         with ending.allowed():
             yield
