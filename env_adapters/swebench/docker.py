@@ -13,6 +13,10 @@ from env_adapters.swebench.sandbox import MIB, WORK_TREE, Limits, SandboxError
 
 DEFAULT_IMAGE = "python:3.11"
 """Image for tasks whose repository is copied into the sandbox; it has bash, git and Python."""
+_PROGRAM = "/tmp/.supervisor"
+_UNREADABLE = f'cp "$BASH" {_PROGRAM} && chmod 0111 {_PROGRAM} && exec {_PROGRAM} "$@"'
+"""Starts the supervisor with a program that it may not read: without capabilities, not even as root. The kernel then
+keeps the memory and the files of such a process from all others, whatever ``kernel.yama.ptrace_scope`` is."""
 
 
 def start_docker(limits: Limits, image: str = "", *, writable: bool = False) -> ProcessSandbox:
@@ -46,5 +50,6 @@ def docker_command(program: str, limits: Limits, image: str, name: str, *, writa
         command += ["--tmpfs", f"{WORK_TREE}:rw,exec,nosuid,nodev,size={disk},mode=1777"]
     command += ["--workdir", WORK_TREE, "--hostname", "sandbox", "--env", "PYTHONHASHSEED=0", "--env", "TZ=UTC"]
     command += ["--env", "PYTHONUNBUFFERED=1", "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "TERM=dumb"]
-    first, *arguments = supervisor_command(limits)
+    first, *arguments = supervisor_command(limits, before=f"rm {_PROGRAM}")
+    arguments = ["--noprofile", "--norc", "-c", _UNREADABLE, first, *arguments]
     return [*command, "--entrypoint", first, image or DEFAULT_IMAGE, *arguments]

@@ -26,12 +26,17 @@ _CHUNK = 2**16
 _SESSION = "builtin eval {command} </dev/null 3>&-; builtin echo {mark} $? >&3\n"
 
 
-def supervisor_command(limits: Limits) -> list[str]:
-    """Return the command line of a sandbox's first process."""
+def supervisor_command(limits: Limits, *, before: str = "") -> list[str]:
+    """Return the command line of a sandbox's first process.
+
+    Args:
+        limits: The limits of the sandbox.
+        before: What it does first, in bash.
+    """
     # CPU time that a command can use on all processors together within its time limit.
     seconds = int(limits.timeout * (os.cpu_count() or 1)) + 1
     numbers = (limits.processes, limits.memory * 1024, seconds, limits.files)
-    return ["bash", "--noprofile", "--norc", "-c", _supervisor(), "supervisor", *map(str, numbers)]
+    return ["bash", "--noprofile", "--norc", "-c", f"{before}\n{_supervisor()}", "supervisor", *map(str, numbers)]
 
 
 class ProcessSandbox(Sandbox):

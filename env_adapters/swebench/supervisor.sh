@@ -27,10 +27,10 @@ start() {
   printf '%s\n' 'if [ -r ~/.bashrc ]; then . ~/.bashrc; fi </dev/null 3>&-' >&"${SHELL[1]}"
 }
 
-# With this shell's own program, which may be unreadable: an evaluation script holds the hidden tests, and what it runs
-# could otherwise read them in the memory of the shell.
+# With this shell's own program, which is unreadable, and of which no file may be left: an evaluation script holds the
+# hidden tests, and what it runs could otherwise read them in the memory of the shell.
 alone() (
-  limited "$BASH" --noprofile --norc <(printf '%s\n' "$command") >&9 2>&1 9>&-
+  limited /proc/self/exe --noprofile --norc <(printf '%s\n' "$command") >&9 2>&1 9>&-
 )
 
 exceeded() {

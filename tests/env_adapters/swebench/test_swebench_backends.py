@@ -1,7 +1,9 @@
 """Docker's command line, the SWE-ReX client and the system call filter, tested without an engine."""
 
 import json
+import os
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +14,7 @@ import pytest
 
 from env_adapters.swebench import docker
 from env_adapters.swebench.docker import docker_command, start_docker
+from env_adapters.swebench.process import ProcessSandbox
 from env_adapters.swebench.remote import RemoteSandbox, start_remote
 from env_adapters.swebench.sandbox import Limits, Sandbox, SandboxError, SandboxLost
 from env_adapters.swebench.seccomp import build_filter
@@ -36,6 +39,30 @@ def test_a_container_is_isolated_and_limited() -> None:
     without = docker_command("docker", limits, "", "name")
     assert docker.DEFAULT_IMAGE in without and "--volume" not in without
     assert any(part.startswith("/testbed:rw,exec,nosuid,nodev,size=104857600") for part in without)
+
+
+WITHOUT_CAPABILITIES = ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
+
+
+def test_a_containers_supervisor_keeps_its_memory_and_files_from_root(tmp_path: Path) -> None:
+    """Of a container's command line what is run in it, as root without capabilities in a process namespace."""
+    namespace = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "setpriv", *WITHOUT_CAPABILITIES]
+    tried = subprocess.run([*namespace, "true"], capture_output=True, check=False) if os.geteuid() == 0 else None
+    if tried is None or tried.returncode:
+        pytest.skip("needs root, unshare and setpriv")
+    limits = Limits()
+    command = docker_command("docker", limits, "image:1", "name")
+    inside = ["bash", *command[command.index("image:1") + 1 :]]
+    sandbox = ProcessSandbox([*namespace, *inside], limits, cwd=tmp_path)
+    try:
+        for file in ("mem", "maps", "environ", "fd/0", "exe"):
+            said = sandbox.exec(f"cat /proc/1/{file}")
+            assert said.code and b"denied" in said.data, file
+        own = sandbox.exec("cat /proc/$$/maps; true").data, sandbox.exec("ls -l /proc/$$/fd; true").data
+        assert all(b"denied" in text for text in own), "the shell of a script that holds the hidden tests"
+        assert not Path(docker._PROGRAM).exists(), "with the file its rights could be changed"
+    finally:
+        sandbox.close()
 
 
 def test_a_missing_docker_client_or_engine_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
