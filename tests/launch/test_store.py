@@ -21,7 +21,7 @@ from verl_comprl.launch.limits import LOST, LaunchError, poll_until
 from verl_comprl.launch.member import follow
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import RunStore
-from verl_comprl.launch.versions import first_difference, installed_versions
+from verl_comprl.launch.versions import SOURCE, first_difference, installed_versions
 
 
 def variables(rank: int, port: int, nodes: int = 2, **more: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ def test_further_processes_of_a_node_have_nothing_to_do(monkeypatch) -> None:
 
 def test_the_first_difference_of_versions_is_named() -> None:
     here = installed_versions()
-    assert first_difference(here, here) == "" and here["ray"] != "none" and len(here["source of verl_comprl"]) == 12
+    assert first_difference(here, here) == "" and here["ray"] != "none" and len(here[SOURCE]) == 12
     message = first_difference(here, here | {"ray": "1.0", "verl": "2.0"})
     assert message == f"verl is {here['verl']} here, but 2.0 on the first node; install the same on all nodes"
 

@@ -26,6 +26,7 @@ from verl_comprl.trainer.late_reports import LateReports
 from verl_comprl.trainer.stopping import RunInterrupted, StopRequest
 from verl_comprl.trainer.task_sampler import TaskSampler
 from verl_comprl.trainer.trainer import ComplementarySeparateAsync, ComplementarySync
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 
 BATCH = KVBatchMeta(partition_id="train", keys=[], tags=[])
 
@@ -46,7 +47,7 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
             "actor_rollout_ref": {"rollout": {}},
         }
     )
-    trainer.progress, trainer.stop = Progress(), StopRequest()
+    trainer.progress, trainer.stop, trainer.vital = Progress(), StopRequest(), VitalActors()
     trainer.global_steps, trainer.total_training_steps, trainer.parameter_sync_step = 5, 8, updates
     trainer._saved_step, trainer._first_step, trainer.local_trigger_step = -1, 1, updates - 1
     trainer._left_over, trainer.current_mode = 0, None

@@ -27,8 +27,10 @@ _PAGE_HEAD = """\
 
 Every key of verl's `ppo_trainer` config keeps its meaning. verl-comprl adds two subtrees: `extractor`, the extractor's
 model, optimizer and server in the schema of `actor_rollout_ref` (defaults that differ from verl's are in
-[comprl_trainer.yaml](../verl_comprl/config/comprl_trainer.yaml)), and `comprl`, which this page lists. Set a value like
-any Hydra key: `comprl.bank.capacity=5000`. The arms of the paper are presets: `arm=<name>`
+[comprl_trainer.yaml](../verl_comprl/config/comprl_trainer.yaml); an update is one optimizer step on one batch without a
+reference policy, so that `shuffle`, `ppo_mini_batch_size` and `calculate_entropy` of its `actor` change nothing, and
+what would is refused), and `comprl`, which this page lists. Set a value like any Hydra key:
+`comprl.bank.capacity=5000`. The arms of the paper are presets: `arm=<name>`
 ([verl_comprl/config/arm](../verl_comprl/config/arm)).
 
 A value that is not allowed, and a name that does not exist, end the launcher with one line each before anything starts.

@@ -16,7 +16,7 @@ from verl_comprl import compat, plugin, requirements
 from verl_comprl.cli.doctor import cluster, environments, installation
 from verl_comprl.cli.doctor.finding import SEE_TRACEBACK, Problem, Status
 from verl_comprl.cli.doctor.setup import Setup
-from verl_comprl.launch.versions import installed_versions
+from verl_comprl.launch.versions import SOURCE, installed_versions
 from verl_comprl.platform import detection
 
 
@@ -273,7 +273,7 @@ def test_what_a_worker_reports(
 
 def test_the_commands_for_a_cluster_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"Python": "3.12.4", "verl": "0.9.1", "ray": "2.50", "vllm": "none", "verl-comprl": "1.2"}
-    here["source of verl_comprl"] = "abc"
+    here[SOURCE] = "abc"
     monkeypatch.setattr(cluster, "installed_versions", lambda: here)
     monkeypatch.setattr(requirements, "distribution", lambda _: SimpleNamespace(version="1.2", read_text=lambda _: ""))
     monkeypatch.setattr(cluster, "_probe", lambda *_: {"versions": dict.fromkeys(here, "other") | {"ray": "2.50"}})

@@ -40,6 +40,7 @@ def tasks_and_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list
     assert main(["data", "vaults", "--split", "train", "--count", "16", "--output", str(tasks)]) == 0
     capsys.readouterr()
     files = [f"data.train_files={tasks}", f"data.val_files={tasks}", "data.train_batch_size=16"]
+    files.append("actor_rollout_ref.rollout.tensor_model_parallel_size=1")  # the model has three attention heads
     return [*files, f"actor_rollout_ref.model.path={models}/actor", f"extractor.model.path={models}/extractor"]
 
 
