@@ -199,6 +199,7 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
     from verl_comprl.trainer.placement import PlacementError
     from verl_comprl.trainer.stopping import RunInterrupted
     from verl_comprl.trainer.watchdog.ending import RunHung
+    from verl_comprl.trainer.watchdog.liveness import ProcessLost
 
     folder = Path(config.trainer.default_local_dir)
     os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
@@ -227,9 +228,9 @@ def _train(config: Any, comprl: Any, display: Any) -> int:
         # What a Ray actor raised arrives as an exception of its own type whose text is the whole remote traceback.
         display.fail(str(getattr(error, "cause", None) or error))
         return 2
-    except RunHung as hung:
-        print(traceback.format_exc())  # to the log: where it hung
-        display.fail(str(hung))
+    except (RunHung, ProcessLost) as error:
+        print(traceback.format_exc())  # to the log: where it stood
+        display.fail(str(error))
         return 1
     except KeyboardInterrupt:
         display.fail(_NOT_SAVED)
