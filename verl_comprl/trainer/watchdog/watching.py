@@ -116,7 +116,10 @@ def watching(trainer: Any, announce: Callable[[str], None]) -> Iterator[None]:
         while not ended.wait(period):
             once()
 
-    looks = ((watch.look, min(settings.after / 4, LONGEST_PERIOD)), (deaths.look, LOOK_SECONDS))
+    looks = (
+        (watch.look, min(settings.after / 4, LONGEST_PERIOD)),
+        (lambda: watch.guarded(deaths.look, None), LOOK_SECONDS),
+    )
     for arguments in looks:
         threading.Thread(target=look, args=arguments, name="watchdog", daemon=True).start()
     try:
@@ -143,15 +146,15 @@ class Watch:
     def look(self) -> None:
         """Look once; never raises."""
         here = under_way()
-        work = here + [item._replace(thread=0) for item in self._guarded(lambda: manager_work(self._trainer), [])]
-        findings = self._guarded(lambda: self._watchdog.look(_oldest(work)), [])
+        work = here + [item._replace(thread=0) for item in self.guarded(lambda: manager_work(self._trainer), [])]
+        findings = self.guarded(lambda: self._watchdog.look(_oldest(work)), [])
         # First of all, and each by itself: that other processes cannot be asked must not keep a hang from being ended.
         if hung := self._watchdog.hung(_stalled(here)):
-            return self._end(self._guarded(lambda: self._reason(hung, here), f"{hung.what} hangs"))
+            return self._end(self.guarded(lambda: self._reason(hung, here), f"{hung.what} hangs"))
         for finding in findings:
-            self._guarded(lambda finding=finding: self._say(finding, here), None)
+            self.guarded(lambda finding=finding: self._say(finding, here), None)
 
-    def _guarded(self, function: Callable[[], T], otherwise: T) -> T:
+    def guarded(self, function: Callable[[], T], otherwise: T) -> T:
         """Return what ``function`` returns, or ``otherwise`` if it fails, which is printed the first time."""
         try:
             return function()
@@ -170,7 +173,7 @@ class Watch:
             "watchdog finds too long (comprl.watchdog.end_after)"
         ]
         lines += [f"  this process: {place(frame)}"] if frame else []
-        lines += [f"  {line}" for line in self._guarded(lambda: list(situation(self._trainer)), [])]
+        lines += [f"  {line}" for line in self.guarded(lambda: list(situation(self._trainer)), [])]
         lines.append("the next start resumes from the latest checkpoint, if there is one")
         return "\n".join(lines)
 
