@@ -79,8 +79,7 @@ NOT_RUN = {
     "tests/benchmarks/test_overhead.py, tests/benchmarks/test_overhead_table.py, tests/benchmarks/test_recorded.py",
     "python -m benchmarks.scale": "starts a Ray for minutes; its extractor, its table: tests/benchmarks/test_scale.py",
     "python -m benchmarks.soak": "trains for hours; its samples, its tables: tests/benchmarks/test_soak.py",
-    "python -m benchmarks.planted": "trains for half an hour; its banks, its tables: "
-    "tests/benchmarks/test_planted.py",
+    "python -m benchmarks.planted": "trains for half an hour; its banks, its tables: tests/benchmarks/test_planted.py",
     "python -m env_adapters.alfworld.generator": "makes games for minutes: "
     "tests/env_adapters/alfworld/test_alfworld_generator.py",
     "python -m env_adapters.webshop.catalogue": "executed by tests/env_adapters/webshop/test_webshop_catalogue.py",
