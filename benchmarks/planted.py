@@ -173,8 +173,8 @@ def report(pairs: Sequence[Pair], *, until: Sequence[int] = UNTIL) -> tuple[list
 
 def by_world(pairs: Sequence[Pair]) -> list[str]:
     """Return the lines of a table of success in all steps and at the end, with the mean difference over the worlds."""
-    lines = ["| world | guided success, clean | with planted entries | held out at the end, clean (95 % interval) | "]
-    lines = [lines[0] + "with planted entries |", "|---|---|---|---|---|"]
+    names = ("guided success, clean", "with planted entries", "held out at the end, clean (95 % interval)")
+    lines = [f"| world | {' | '.join(names)} | with planted entries |", "|---|---|---|---|---|"]
     differences: dict[str, list[float]] = {"guided": [], "held out": []}
     for pair in pairs:
         runs = [getattr(pair, name) for name in BANKS]

@@ -4,16 +4,11 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from refused import mistakes
 
-from verl_comprl.config.validation import ConfigError, validate
+from verl_comprl.config.validation import validate
 
 MODELS = pytest.mark.parametrize("subtree", ["actor_rollout_ref", "extractor"])
-
-
-def mistakes(config: DictConfig) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        validate(config)
-    return str(caught.value).splitlines()
 
 
 @MODELS

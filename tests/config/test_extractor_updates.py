@@ -4,14 +4,9 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from refused import mistakes
 
-from verl_comprl.config.validation import ConfigError, validate
-
-
-def mistakes(config: DictConfig) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        validate(config)
-    return str(caught.value).splitlines()
+from verl_comprl.config.validation import validate
 
 
 @pytest.mark.parametrize(("name", "value"), [("use_kl_loss", True), ("entropy_coeff", 0.01), ("ppo_epochs", 2)])

@@ -5,15 +5,10 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from refused import mistakes
 
-from verl_comprl.config.validation import ConfigError, validate
+from verl_comprl.config.validation import validate
 from verl_comprl.trainer.extractor.runtime import extractor_view
-
-
-def mistakes(config: DictConfig) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        validate(config)
-    return str(caught.value).splitlines()
 
 
 def test_a_shared_extractor_needs_servers_that_pause_and_memory_for_both(
