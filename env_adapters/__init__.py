@@ -2,7 +2,7 @@
 
 Owns the interface, the registry and one folder per environment family: a benchmark or game with its options. Importing
 this package loads no engine. Each family can be imported without the dependencies of the others, and nothing here
-imports ``verl_comprl``, except for ``env_adapters.attempts``: it is a reader, which cleans what environments say.
+imports ``verl_comprl``.
 """
 
 from env_adapters.base import INFO_KEYS, TextEnvironment, Transition

@@ -14,6 +14,7 @@ from typing import Any
 from verl_comprl.config.reading import ConfigError
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.display.introduction import describe_training
+from verl_comprl.platform.signals import out_of_reach_of_terminal, stop_signals
 from verl_comprl.platform.under_way import doing
 
 TRACKING_SECONDS = 120.0
@@ -98,11 +99,12 @@ def start_ray(config: Any) -> None:
     from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler, ray_on_loopback
     from verl_comprl.platform.ray_folder import use_private_folder
     from verl_comprl.platform.ray_token import protect_token, token_is_disabled
+    from verl_comprl.platform.sockets import make_socket_folder
 
     if ray.is_initialized():
         return
     settings: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    interface = nullcontext()
+    interface, variables = nullcontext(), _worker_variables()
     if on_existing_cluster(settings):
         address = settings.get("address") or os.environ["RAY_ADDRESS"]
         if "://" in address:
@@ -113,6 +115,7 @@ def start_ray(config: Any) -> None:
         if any(worker_secrets(config)):  # which Ray writes into its logs
             use_private_folder()
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
+        variables |= make_socket_folder()
         if not (elsewhere := settings.get("_node_ip_address")):
             interface = ray_on_loopback()
         elif token_is_disabled():
@@ -120,12 +123,12 @@ def start_ray(config: Any) -> None:
                 f"RAY_AUTH_MODE=disabled lets anybody who reaches {elsewhere} (_node_ip_address) run code: unset it"
             )
     defaults = get_ppo_ray_runtime_env(config)
-    defaults.setdefault("env_vars", {}).update(_worker_variables(), TRANSFER_QUEUE_ENABLE="1")
+    defaults.setdefault("env_vars", {}).update(variables, TRANSFER_QUEUE_ENABLE="1")
     runtime_env = OmegaConf.to_container(OmegaConf.merge(defaults, settings.pop("runtime_env", {})))
     settings["log_to_driver"] = bool(settings["log_to_driver"])
     protect_token()
     try:
-        with interface, ray_keeps_sigterm_handler(), random_ray_job():
+        with interface, ray_keeps_sigterm_handler(), random_ray_job(), out_of_reach_of_terminal():
             ray.init(runtime_env=runtime_env, logging_level=logging.ERROR, **settings)
         protect_token()  # which Ray may have made
     except ConnectionError as error:
@@ -326,7 +329,7 @@ def _stop_on_signal(trainer: Any, display: Any):
                 "press Ctrl-C again to stop without one"
             )
 
-    previous = {number: signal.signal(number, stop) for number in _stop_signals()}
+    previous = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield
     finally:
@@ -337,7 +340,7 @@ def _stop_on_signal(trainer: Any, display: Any):
 @contextmanager
 def uninterrupted():
     """Ignore signals while shutting down: an impatient second one must not leave servers running."""
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in _stop_signals()}
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in stop_signals()}
     try:
         yield
     finally:
@@ -347,11 +350,5 @@ def uninterrupted():
 
 def interrupt_on_signals() -> None:
     """Let the other signals that stop a run do what Ctrl-C does, before and after it is trained."""
-    for number in _stop_signals()[1:]:
+    for number in stop_signals()[1:]:
         signal.signal(number, signal.default_int_handler)
-
-
-def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that stop a run; not that of a closed terminal where it is ignored, as ``nohup`` does."""
-    hung_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
-    return (signal.SIGINT, signal.SIGTERM, *hung_up)

@@ -71,6 +71,7 @@ class MiniHackEnvironment(TextEnvironment):
             max_episode_steps=self.max_turns + 1,
             observation_keys=(*seen, "inv_strs") if task.inventory else seen,
             fix_moon_phase=True,
+            **({"des_file": task.level} if task.level else {}),
         )
         self._screen: dict[str, Any] = {}
 

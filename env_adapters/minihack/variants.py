@@ -6,6 +6,7 @@ Owns the table of variants and the system prompt made from it; needs no engine.
 from dataclasses import dataclass
 
 from env_adapters.minihack.actions import APPLY_KEY, COMPASS, PICKUP
+from env_adapters.minihack.levels import CUSTOM, RIVER_FORD
 from env_adapters.nearest import unknown_value
 
 _MOVES = tuple(COMPASS)
@@ -23,6 +24,7 @@ class Variant:
         actions: Allowed phrases, in the order in which they are listed to the model.
         rule: An additional rule for the system prompt.
         inventory: Whether the inventory is shown; without actions that use it, it would only cost tokens every turn.
+        level: Description of a level that is not in that registry.
     """
 
     gym_id: str
@@ -30,6 +32,7 @@ class Variant:
     actions: tuple[str, ...] = _MOVES
     rule: str = ""
     inventory: bool = False
+    level: str = ""
 
 
 VARIANTS: dict[str, Variant] = {
@@ -64,6 +67,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "river": Variant("MiniHack-River-v0", _RIVER, rule=_BOULDERS),
     "river-narrow": Variant("MiniHack-River-Narrow-v0", _RIVER, rule=_BOULDERS),
+    "river-ford": Variant(CUSTOM, _RIVER, rule=_BOULDERS, level=RIVER_FORD),
 }
 
 

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
+from env_adapters import data_folder
+from env_adapters.swebench import instances, repositories
 from env_adapters.swebench.process import ProcessSandbox, supervisor_command
 from env_adapters.swebench.sandbox import MIB, WORK_TREE, Limits, SandboxError
 from env_adapters.swebench.seccomp import build_filter
@@ -26,6 +28,9 @@ _FILES = {
     "/etc/passwd": f"agent:x:{_ID}:{_ID}::{_HOME}:/bin/bash\n",
 }
 _SUPERVISOR = "/supervisor"
+_DATA = (instances.VARIABLE, repositories.VARIABLE, data_folder.VARIABLE)
+_WHEELS = ("ensurepip", "python-wheels")
+"""Folders with wheels that hold packages."""
 _SHOWN = ("/etc/ld.so.cache", "/etc/alternatives")
 
 
@@ -78,7 +83,8 @@ def bubblewrap_command(program: str, limits: Limits, *, seccomp: int, files: dic
     if interpreter := _interpreter():
         command += ["--ro-bind", str(interpreter), str(interpreter)]
     for path in _hidden(interpreter):
-        command += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        name = str(path)
+        command += ["--tmpfs", name, "--remount-ro", name] if path.is_dir() else ["--ro-bind", os.devnull, name]
     for path in _SHOWN:
         command += ["--ro-bind-try", path, path]
     for path, descriptor in files.items():
@@ -122,18 +128,24 @@ def _interpreter() -> Path | None:
 
 
 def _hidden(interpreter: Path | None) -> list[Path]:
-    """Return folders of installed packages, ours among them: they may hold gold patches and repaired libraries."""
-    shown = [Path("/usr"), Path("/usr/local"), *([interpreter] if interpreter else [])]
-    found = {
-        path.resolve()
-        for prefix in shown
-        for folder in ("lib", "lib64")
-        for path in prefix.glob(f"{folder}/python3*/*-packages")
-        if path.is_dir()
-    }
-    ours = Path(__file__).resolve().parents[1]
-    found |= {ours} if any(ours.is_relative_to(prefix) for prefix in shown) else set()
+    """Return what may hold gold patches and repaired libraries: installed packages, our own files, and our data."""
+    shown = [Path(path) for path in _system_folders() if not os.path.islink(path)]
+    shown += [interpreter] if interpreter else []
+    ours = [Path(__file__).parents[1], *(Path(path) for name in _DATA if (path := os.environ.get(name)))]
+    found = {path.resolve() for folder in shown for path in _package_folders(folder)}
+    found |= {path for path in map(Path.resolve, ours) if any(path.is_relative_to(prefix) for prefix in shown)}
     return sorted(path for path in found if not any(path.is_relative_to(other) for other in found - {path}))
+
+
+@cache
+def _package_folders(folder: Path) -> list[Path]:
+    """Return the folders of packages below, of every interpreter: PyPy's, conda's with its downloads, bundled ones."""
+    found: list[Path] = []
+    for path, names, _ in os.walk(folder):
+        inside = {name for name in names if name.endswith("-packages") or name in _WHEELS}
+        found += [Path(path, name) for name in inside]
+        names[:] = [name for name in names if name not in inside]
+    return found
 
 
 @contextmanager

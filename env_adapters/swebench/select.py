@@ -4,7 +4,7 @@ Owns the paper's filter: it keeps the tasks that a base model solved at least on
 attempts. The paper made 16 attempts per task and kept 124 tasks of SWE-bench Verified.
 
 Usage: ``python -m env_adapters.swebench.select --rollouts FILE --output FILE``. The first file has one JSON object with
-``task_id`` and ``success`` per line, for each attempt, as ``env_adapters.attempts`` writes it; the rows of the kept
+``task_id`` and ``success`` per line, for each attempt, as ``comprl env attempts`` writes it; the rows of the kept
 tasks are written to the second file, which can be used as the option ``data``.
 """
 
@@ -25,13 +25,16 @@ def read_attempts(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]
     """Return whether the attempts at each task succeeded, by ``instance_id``.
 
     Args:
-        rollouts: One mapping per attempt, with ``success`` and ``task_id``, which may also be SWE-bench's own id.
+        rollouts: One mapping per attempt, with ``success`` and ``task_id``, which may also be SWE-bench's own id. One
+            with ``error``, whose environment failed, says nothing about the model and is left out.
 
     Raises:
         ValueError: If a field is missing or of another type.
     """
     attempts: dict[str, list[bool]] = defaultdict(list)
     for number, rollout in enumerate(rollouts, 1):
+        if rollout.get("error"):
+            continue
         task_id, success = rollout.get("task_id"), rollout.get("success")
         if not isinstance(task_id, str) or not isinstance(success, bool | int | float) or success not in (0, 1):
             raise ValueError(f"rollout {number} needs 'task_id' (text) and 'success' (0 or 1), got {dict(rollout)!r}")
@@ -50,7 +53,7 @@ def check_attempts(attempts: Mapping[str, list[bool]], tasks: Iterable[str], exp
         task, found = next(iter(wrong.items()))
         raise ValueError(
             f"{len(wrong)} tasks do not have {expected} attempts, such as {task!r} with {found}; play the missing ones "
-            "(env_adapters.attempts), or say --attempts 0"
+            "(comprl env attempts), or say --attempts 0"
         )
 
 

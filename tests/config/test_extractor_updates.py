@@ -32,6 +32,13 @@ def test_a_schedule_needs_the_number_of_updates(config: DictConfig, settings: di
     validate(config)
 
 
+def test_an_extractor_that_is_not_trained_has_no_schedule(config: DictConfig) -> None:
+    """As in ``comprl evaluate`` of a run whose config has one."""
+    config.extractor.actor.optim.lr_scheduler_type, config.extractor.actor.ppo_epochs = "cosine", 2
+    config.comprl.arm, config.comprl.extractor.train = "static_online", False
+    validate(config)
+
+
 def test_steps_of_warm_up_need_no_length(config: DictConfig) -> None:
     config.extractor.actor.optim.update(lr_warmup_steps=10, lr_warmup_steps_ratio=0.1)
     validate(config)

@@ -143,3 +143,17 @@ def test_attention_heads_are_divided_over_gpus(divided: DictConfig, model: str, 
     lines = str(caught.value).splitlines()
     for name in ("rollout.tensor_model_parallel_size", "actor.ulysses_sequence_parallel_size"):
         assert any(line.startswith(f"{model}.{name}=2 must divide the 3 attention heads of ") for line in lines)
+
+
+@pytest.mark.parametrize(("shared", "is_refused"), [(1, False), (2, False), (3, True), (4, False)])
+def test_key_value_heads_are_divided_or_repeated(divided: DictConfig, shared: int, is_refused: bool) -> None:
+    fields = f'{{"num_attention_heads": 12, "num_key_value_heads": {shared}}}'
+    Path(divided.actor_rollout_ref.model.path, "config.json").write_text(fields)
+    divided.actor_rollout_ref.rollout.tensor_model_parallel_size = 2
+    found = ""
+    try:
+        validate(divided)
+    except ConfigError as error:
+        found = str(error)
+    line = f"actor_rollout_ref.rollout.tensor_model_parallel_size=2 must divide the {shared} key-value heads of "
+    assert (line in found) == is_refused

@@ -40,7 +40,7 @@ NOT_RUN = {
     "comprl data alfworld": "games are made first, for minutes: tests/env_adapters/alfworld/test_alfworld_dataset.py",
     "comprl data swebench": "needs a data set of repositories: tests/env_adapters/swebench/test_swebench_instances.py",
     "comprl data": "executed by tests/docs/test_commands.py",
-    "comprl bank distill*--local": "serves a model of the hub with vLLM: tests/cli/bank/test_cli_bank_local.py",
+    "comprl bank distill*--local": "serves a model of the hub with vLLM: tests/cli/test_cli_local_model.py",
     "comprl bank serve*--transport http": "serves until it is interrupted: tests/cli/bank/test_cli_bank_serve.py",
     "comprl bank import --url": "needs a Qdrant server: tests/cli/bank/test_cli_bank_server.py",
     # Runs, recipes and measurements.
@@ -83,7 +83,7 @@ NOT_RUN = {
     "python -m env_adapters.alfworld.generator": "makes games for minutes: "
     "tests/env_adapters/alfworld/test_alfworld_generator.py",
     "python -m env_adapters.webshop.catalogue": "executed by tests/env_adapters/webshop/test_webshop_catalogue.py",
-    "python -m env_adapters.attempts": "needs a model's endpoint: tests/env_adapters/test_env_attempts.py",
+    "comprl env attempts": "needs a model's endpoint: tests/cli/test_cli_env_attempts.py",
     "python -m env_adapters.swebench.expert": "executed by tests/env_adapters/swebench/test_swebench_environment.py",
     "python -m env_adapters.swebench.select": "needs rollouts: tests/env_adapters/swebench/test_swebench_instances.py",
     "python examples/execute.py": "runs notebooks for minutes: tests/examples/test_execute.py",

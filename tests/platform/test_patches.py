@@ -338,3 +338,21 @@ def test_verl_s_trainer_still_has_no_option_for_the_environment_of_its_workers()
         module.RayWorkerGroup(device_name="cpu")
         raise KeyError
     assert made == [{"device_name": "cpu", "worker_env": {"A": "1"}}] and module.RayWorkerGroup is group
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_a_progress_bar_of_a_process_that_is_killed_leaves_no_semaphore(patched: bool) -> None:
+    program = """
+        import multiprocessing, sys
+        multiprocessing.set_start_method("spawn")  # as vLLM's engine is started
+        if sys.argv[1] == "True":
+            from verl_comprl.platform.patches import lock_progress_bars_with_threads
+            lock_progress_bars_with_threads()
+        from tqdm.auto import tqdm
+        list(tqdm(range(2), disable=True))
+        lock = getattr(tqdm.get_lock(), "mp_lock", None)
+        print(lock._semlock.name if lock else "none")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(patched)]
+    name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert (name == "none") == patched, "tqdm has another lock now: remove the patch"

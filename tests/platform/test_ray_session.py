@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import ray
 
+from verl_comprl.platform import sockets
 from verl_comprl.platform.ray_session import end_ray
 
 pytestmark = pytest.mark.run
@@ -33,6 +35,28 @@ def test_what_a_worker_has_started_ends_with_ray() -> None:
     finally:
         own.kill()
         own.wait()
+
+
+def test_sockets_in_the_file_system_end_with_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(sockets.VARIABLE, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    (folder,) = map(Path, sockets.make_socket_folder().values())
+    (folder / "left").touch()
+    context: Any = ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    session = Path(context.address_info["session_dir"])
+    assert [file.name for file in (session / "sockets").iterdir() if file.is_socket()]
+    end_ray()
+    assert session.exists() and not (session / "sockets").exists() and not folder.exists()
+
+
+def test_a_folder_of_the_users_is_kept_and_names_do_not_get_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(sockets.VARIABLE, str(tmp_path))
+    assert sockets.make_socket_folder() == {}
+    monkeypatch.delenv(sockets.VARIABLE)
+    monkeypatch.setattr("tempfile.tempdir", "/" + 46 * "a")
+    assert sockets.make_socket_folder() == {}
 
 
 def test_without_ray_there_is_nothing_to_end() -> None:

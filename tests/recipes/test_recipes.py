@@ -79,7 +79,7 @@ def composed(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_there_is_a_recipe_for_each_family_and_mix() -> None:
-    single = ["alfworld", "frozenlake", "keyroom", "maze", "minihack", "sokoban", "swebench", "webshop"]
+    single = ["alfworld", "frozenlake", "keyroom", "maze", "minihack", "river", "sokoban", "swebench", "webshop"]
     assert sorted([*single, "mix3", "mix6"]) == PAPER
     assert sorted(set(NAMES) - set(PAPER)) == ["minihack_small", "smollm2"]
     assert {setting for name, setting in SETTINGS if name in PAPER} == {"paper", "cpu"}
@@ -139,7 +139,7 @@ def test_the_papers_numbers(composed, recipe: str) -> None:
     assert config.extractor.model.path == "Qwen/Qwen3-4B-Thinking-2507"
     assert config.comprl.embedder.model == "Qwen/Qwen3-Embedding-0.6B"
     for name, arguments in tasks(recipe).items():
-        assert arguments[arguments.index("--max-turns") + 1] == ("40" if name == "alfworld" else "30")
+        assert arguments[arguments.index("--max-turns") + 1] == ("40" if name in ("alfworld", "river") else "30")
     assert config.comprl.exploration == 0.1  # ours: the paper does not explore
     assert (config.comprl.warmup_steps, config.comprl.merge.every) == (10 if recipe == "webshop" else 5, 5)
 

@@ -2,8 +2,8 @@
 
 The specification is JSON: ``common`` overrides and a list of ``runs``, each with ``name``, ``overrides`` and perhaps
 ``plain`` (verl's own trainer instead of ours), ``start`` (a folder for the state before the first step), ``probe`` (a
-file, see ``probes``), ``groups`` (likewise) or ``evaluate`` (a checkpoint for ``comprl evaluate``, and perhaps
-``result``, its file).
+file, see ``probes``), ``groups`` (likewise), ``drained`` (likewise) or ``evaluate`` (a checkpoint for ``comprl
+evaluate``, and perhaps ``result``, its file).
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from probes import probe_after_steps, probe_engines, record_groups
+from probes import drain_before_steps, probe_after_steps, probe_engines, record_groups
 
 from verl_comprl import train
 from verl_comprl.cli import evaluate
@@ -78,6 +78,8 @@ class MeasuredSweep(Sweep):
             probe_after_steps(trainer, Path(wanted["probe"]))
         if "groups" in wanted:
             record_groups(trainer, Path(wanted["groups"]))
+        if wanted.get("drained"):
+            drain_before_steps(trainer)
         return training
 
     def evaluate(self, checkpoint: str, output: Path) -> None:

@@ -111,3 +111,14 @@ def record_groups(trainer: Any, file: Path) -> None:
         save(*arguments)
 
     trainer._save_checkpoint = recorded
+
+
+def drain_before_steps(trainer: Any, seconds: float = 120) -> None:
+    """Let what was played be distilled before a step begins: what its guides find does not depend on timing then."""
+    begin = trainer.on_step_begin
+
+    def drained() -> None:
+        trainer.experience_runtime._drain(seconds, lambda: False)
+        begin()
+
+    trainer.on_step_begin = drained

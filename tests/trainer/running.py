@@ -25,6 +25,7 @@ from verl_comprl.record.reader import METRICS
 ROOT = Path(__file__).parents[2]
 MARKER = "COMPRL_TEST_RUN"
 SHARED_MEMORY = Path("/dev/shm")
+TEMPORARY = Path("/tmp")
 START_SECONDS = 600
 
 
@@ -122,6 +123,11 @@ def after_a_moment(find: Callable[[], list[str]], seconds: float = 10) -> list[s
     return found
 
 
+def _as_in_a_terminal() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Run:
     """A training run in a process of its own; everything it starts carries its marker in the environment."""
 
@@ -161,7 +167,7 @@ class Run:
                 stderr=output,
                 start_new_session=in_terminal,
                 # Whoever started the tests in the background has let them ignore it.
-                preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) if in_terminal else None,
+                preexec_fn=_as_in_a_terminal if in_terminal else None,
             )
 
     def press_ctrl_c(self) -> None:
@@ -183,8 +189,8 @@ class Run:
             time.sleep(0.5)
 
     def leftovers(self) -> list[str]:
-        """Processes and shared memory that this run has started and that are still there, after a moment to end."""
-        return after_a_moment(lambda: [*self._processes(), *self._shared_memory()])
+        """What this run has started or made and is still there after a moment: processes, shared memory, sockets."""
+        return after_a_moment(lambda: [*self._processes(), *self._shared_memory(), *self._sockets()])
 
     def processes(self) -> list[str]:
         """The same without shared memory, of which a process that is killed leaves what is its own.
@@ -222,6 +228,13 @@ class Run:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if process.environ().get(MARKER) == self.marker and process.status() != psutil.STATUS_ZOMBIE:
                     yield process
+
+    def _sockets(self) -> list[str]:
+        """Sockets in the file system that were made since the start, and that no process has open."""
+        opened = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()}
+        places = (TEMPORARY.glob(pattern) for pattern in ("*", "comprl-sockets-*/*", "ray/session_*/sockets/*"))
+        found = [file for files in places for file in files if file.is_socket() and str(file) not in opened]
+        return [str(file) for file in found if file.stat().st_ctime >= self.started]
 
     def _shared_memory(self) -> set[str]:
         """Files that were made since the start, and that no process uses: those of other runs are left out."""

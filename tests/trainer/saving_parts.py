@@ -13,6 +13,8 @@ from verl_comprl.trainer.checkpoint.manifest import flaw
 class Workers:
     """Engine whose only state is a number."""
 
+    workers = ()
+
     def __init__(self) -> None:
         self.weights = 0
         self.size = 1

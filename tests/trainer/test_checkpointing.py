@@ -26,6 +26,7 @@ from verl_comprl.trainer.checkpoint.folders import ASIDE, MARKER, CheckpointFold
 from verl_comprl.trainer.checkpoint.manifest import TornCheckpoint
 from verl_comprl.trainer.stopping import StopRequest
 from verl_comprl.trainer.trainer import ComplementaryColocateAsync, ComplementarySync
+from verl_comprl.trainer.watchdog.liveness import VitalActors
 
 KINDS = [ComplementarySync, ComplementaryColocateAsync]
 
@@ -62,7 +63,7 @@ def make_trainer(kind: type, run: Path, events: list[str], **settings: Any) -> A
     OmegaConf.set_struct(trainer.config, True)
     trainer.trainer_mode, trainer.use_critic, trainer._saved_step = kind.base_mode, False, -1
     trainer._saves_failed, trainer.total_training_steps, trainer.stop = 0, 9, StopRequest()
-    trainer.actor_rollout_wg, trainer.checkpoint_callback = Workers(), Callback(events)
+    trainer.actor_rollout_wg, trainer.checkpoint_callback, trainer.vital = Workers(), Callback(events), VitalActors()
     trainer.experience_runtime, trainer._episodes = Experience(events), SimpleNamespace(settle=lambda: None)
     rows: Any = list(range(10))
     trainer.train_dataloader = StatefulDataLoader(rows, batch_size=1)

@@ -40,6 +40,7 @@ def finished(folder: Path, *overrides: str) -> Run:
     run = Run(folder, *overrides, script="probed_run.py")
     try:
         assert run.process.wait(timeout=900) == 0, run.text()[-5000:]
+        assert run.leftovers() == []
     finally:
         run.process.kill()
     return run

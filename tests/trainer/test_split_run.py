@@ -36,8 +36,7 @@ def test_servers_apart_get_the_weights_of_their_engine(folder: Path, adapters: b
         assert apart.process.wait(timeout=1200) == 0, apart.text()[-5000:]
     finally:
         apart.process.kill()
-    # Adapters bring a library whose semaphores, of 32 bytes, outlive processes that Ray kills (docs/reliability.md).
-    assert [left for left in apart.leftovers() if not (adapters and "/sem.loky-" in left)] == []
+    assert apart.leftovers() == []
     lines = [json.loads(line) for line in apart.probe.read_text().splitlines()]
     extractor = [line for line in lines if line["model"] == "extractor"]
     assert extractor[-1]["version"] > 0, "the extractor was never updated"

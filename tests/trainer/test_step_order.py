@@ -87,7 +87,7 @@ def trainer_of(kind: type[ComplementaryTrainerMixin], events: Events, updates: i
 
     batch = KVBatchMeta(partition_id="train", keys=[], tags=[])
     trainer._step_once, trainer._stretch = lambda *_: trainer._update_actor(batch, {}), 1
-    trainer.train_dataloader = MagicMock()
+    trainer.train_dataloader, trainer.actor_rollout_wg = MagicMock(), SimpleNamespace(workers=[])
     trainer._add_prompts_to_generate = MagicMock()
     trainer._reissue_inflight_prompts = trainer._start_profiling = trainer._shutdown_dump_executor = dict
     trainer._stop_profiling = lambda: setattr(trainer, "prev_step_profile", False)

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """
     from verl_comprl import train
     from verl_comprl.cli.evaluation_result import check_bank, result  # loads the bank
+    from verl_comprl.training import interrupt_on_signals
 
     checkpoint = options.checkpoint.resolve()
     if not checkpoint.is_dir():
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.samples < 1:
         raise ValueError(f"--samples {options.samples} must be at least 1")
+    interrupt_on_signals()
     folder = Path(tempfile.mkdtemp(prefix="comprl-evaluate-"))
     code = 0
     try:

@@ -79,7 +79,9 @@ def _heads(config: DictConfig, subtree: str) -> Iterator[str]:
     """Check attention heads, where the model's config is on this machine: each GPU has equally many of them."""
     path = config[subtree].model.get("path") or ""
     fields = read_model_file(path, "config.json")
-    heads = {**fields, **(fields.get("text_config") or {})}.get("num_attention_heads")
+    fields = {**fields, **(fields.get("text_config") or {})}
+    heads = fields.get("num_attention_heads")
+    shared = fields.get("num_key_value_heads") or heads
     sizes = {
         f"{subtree}.rollout.tensor_model_parallel_size": config[subtree].rollout.tensor_model_parallel_size,
         f"{subtree}.actor.ulysses_sequence_parallel_size": config[subtree].actor.ulysses_sequence_parallel_size,
@@ -87,6 +89,8 @@ def _heads(config: DictConfig, subtree: str) -> Iterator[str]:
     for name, size in sizes.items():
         if heads and size > 0 and heads % size:
             yield f"{name}={size} must divide the {heads} attention heads of {path}"
+        elif shared and size > 0 and shared % size and size % shared:  # a head is on several GPUs where they are more
+            yield f"{name}={size} must divide the {shared} key-value heads of {path}, or be a multiple of them"
 
 
 def _mini_batch(config: DictConfig, gpus: int) -> Iterator[str]:

@@ -71,7 +71,8 @@ def validate(config: DictConfig) -> ComprlConfig:
         mistakes += [*_halves(config, comprl), *_bank(comprl)]
         mistakes += frozen_back_end(config, comprl)
     if comprl.has_extractor_engine:
-        mistakes += [*_extractor(config, comprl), *update_mistakes(config), *placement_mistakes(config, comprl)]
+        mistakes += [*_extractor(config, comprl), *placement_mistakes(config, comprl)]
+        mistakes += update_mistakes(config) if comprl.extractor.train else []
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return comprl

@@ -1,5 +1,6 @@
 """Checks of how weights reach servers in other processes, which verl looks at only when both models have started."""
 
+import os
 from collections.abc import Iterator
 
 from omegaconf import DictConfig
@@ -32,7 +33,11 @@ def transfer_mistakes(config: DictConfig, subtree: str) -> Iterator[str]:
         )
     elif engine.backend == "delta_sharded" and subtree == "extractor":
         yield f"{name}.backend=delta_sharded is for servers of the actor only; use nccl"
-    elif engine.backend not in (*_OF_DEVICES, GLOO_ENGINE) and not engine.get("custom_backend_module"):
+    elif not (
+        engine.backend in (*_OF_DEVICES, GLOO_ENGINE)
+        or engine.get("custom_backend_module")
+        or os.environ.get("VERL_USE_EXTERNAL_MODULES")  # verl imports these in every process; they may register it
+    ):
         yield (
             f"{name}.backend={engine.backend} is unknown; allowed: {', '.join((*_OF_DEVICES, GLOO_ENGINE))}, or one of "
             "your own with custom_backend_module"

@@ -16,6 +16,7 @@ from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import installed_versions
 from verl_comprl.platform.child import Process, free_port
+from verl_comprl.platform.signals import stop_signals
 
 
 class _Interrupted(Exception):
@@ -27,7 +28,7 @@ def lead(store: RunStore, command: Sequence[str]) -> int:
 
     Args:
         store: Shared with the other nodes.
-        command: Gets SIGINT and SIGTERM that this process gets; its code is the run's.
+        command: Gets the signals to stop that this process gets; its code is the run's.
     """
     node, code = None, LOST
     _on_signals(_interrupt)
@@ -111,7 +112,7 @@ def _check(store: RunStore, node: Node, ray: Process) -> None:
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, handler)
 
 

@@ -11,6 +11,7 @@ from verl_comprl.launch.limits import LOST, LaunchError, poll_until, reason
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
+from verl_comprl.platform.signals import stop_signals
 
 
 def follow(store: RunStore) -> int:
@@ -18,7 +19,7 @@ def follow(store: RunStore) -> int:
 
     Signals are ignored: the first node gets them too and ends the run, which may take it a checkpoint.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which children would inherit
     node, code = None, LOST
     try:

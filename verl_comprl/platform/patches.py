@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -45,6 +46,16 @@ def keep_vllm_cpu_weights() -> None:
         dispatch(layer, False)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+def lock_progress_bars_with_threads() -> None:
+    """For tqdm 4 in vLLM's engine, which Ray kills: its default lock is a named semaphore, which nobody removes then.
+
+    A bar is made where weights are loaded from files, as with adapters.
+    """
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import transfer_queue as tq
 from transfer_queue import interface
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.sockets import note_sockets_of_ray, remove_sockets
 from verl_comprl.platform.waiting import call_within
 
 _GRACE_SECONDS = 10.0
@@ -57,21 +58,25 @@ def end_ray() -> None:
     """Shut Ray down, and with it whatever its workers have started, if this process has started Ray.
 
     Ray kills process groups of its workers, such as a server with its engine, unless its own daemon ends first: then
-    the engine would stay, with its memory.
+    the engine would stay, with its memory. Sockets that are left in the file system are removed.
     """
     started: list[psutil.Process] = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # another child that ends just now
             if child.name() == "raylet":
                 started += child.children(recursive=True)
+    note_sockets_of_ray()
     ray.shutdown()
     _, left = psutil.wait_procs(started, timeout=_GRACE_SECONDS)
     _kill(left)
+    remove_sockets()
 
 
 def kill_descendants() -> None:
     """Kill every process that this one has started, and what they have started: for a process that cannot end well."""
+    note_sockets_of_ray()
     _kill(psutil.Process().children(recursive=True))
+    remove_sockets()
 
 
 def _kill(processes: list[psutil.Process]) -> None:

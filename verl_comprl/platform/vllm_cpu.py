@@ -6,10 +6,14 @@ from verl_comprl.platform.detection import uses_cpu
 
 
 def register() -> None:
-    """Make vLLM's CPU build accept weight updates and need no compiler.
+    """Make vLLM's CPU build accept weight updates and need no compiler; does so in a CPU run of verl only.
 
-    Does nothing outside a CPU run of verl.
+    In every process that belongs to Ray, progress bars have no lock that would outlive it.
     """
+    if "RAY_JOB_ID" in os.environ:
+        from verl_comprl.platform.patches import lock_progress_bars_with_threads
+
+        lock_progress_bars_with_threads()
     if not uses_cpu():
         return
     import torch

@@ -190,8 +190,9 @@ class Sweep:
     def _train(self, run: CheckedRun, following: CheckedRun | None, display: RunDisplay) -> None:
         from verl_comprl.config.saved import save_config
         from verl_comprl.trainer.watchdog.ending import RunHung
+        from verl_comprl.trainer.watchdog.liveness import ProcessLost
 
-        hung = False
+        lost = False
         training, self._next = self._next or self.make_training(run), None
 
         def begun(steps: int) -> None:
@@ -204,12 +205,12 @@ class Sweep:
         try:
             with training.watched(display):
                 training.run(display, guided_fraction=run.guided_fraction, on_start=begun)
-        except RunHung:
-            hung = True
+        except (RunHung, ProcessLost):
+            lost = True
             raise
         finally:
             self._was_stopped = training.was_stopped
-            if not hung:  # otherwise TransferQueue may be what hangs; the engines are ended anyway
+            if not lost:  # otherwise TransferQueue may be what hangs or has died; the engines are ended anyway
                 training.release()
 
     def _prepared(self, run: CheckedRun) -> Training | None:

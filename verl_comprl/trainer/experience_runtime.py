@@ -97,9 +97,17 @@ class ExperienceRuntime(NoExperienceRuntime):
             contents.check(folder, has_engine=self._frozen is None)
         if self._frozen is not None:
             self._frozen.check()
-        wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
-        open_bank(self.manager, self._config, Opening(keep_content=folder is not None))
+        opening = Opening(keep_content=folder is not None)
+        try:
+            self._open_bank(opening)
+        except (*ACTOR_AWAY, ManagerNotOpen):  # its process was killed; Ray starts another one
+            self._loaded = load_manager(self.manager, self._config)
+            self._open_bank(opening)
         self._is_open = True
+
+    def _open_bank(self, opening: Opening) -> None:
+        wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
+        open_bank(self.manager, self._config, opening)
 
     def start(self, engines: Engines, pool: Any = None) -> None:
         """Start the extractor's engine and server, or take them over, unless it has none."""
@@ -133,12 +141,11 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def _restart_manager(self) -> None:
         """Open the bank in a manager whose process was started again, and connect the extractor."""
-        loading = load_manager(self.manager, self._config)
-        wait_for(loading, self._comprl.work_timeout, "the experience manager to start again")
+        self._loaded = load_manager(self.manager, self._config)
         # Of one that was stripped since, by whichever run it is one of, the bank is left.
         whole = (path for path in reversed(self._checkpoints) if (path / "manager.json").exists())
         checkpoint = next(whole, None)
-        open_bank(self.manager, self._config, Opening(True, killed_in=self._step, checkpoint=checkpoint))
+        self._open_bank(Opening(True, killed_in=self._step, checkpoint=checkpoint))
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell_again()
         self._connect_extractor()

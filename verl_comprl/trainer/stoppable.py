@@ -144,6 +144,11 @@ class StoppableTrainer(CheckpointingTrainer):
                 self._interrupt()
             return {}  # the next step will not begin; after the last one, fit leaves
 
+    def _save_checkpoint(self) -> None:
+        """Save; the death of a process that is not needed for it ends the run when the checkpoint is there."""
+        with self.vital.only(engine_workers(self) | queue_actors()):
+            super()._save_checkpoint()
+
     def _interrupt(self) -> NoReturn:
         """Write a checkpoint of the last step, unless there is one or none was trained, and leave."""
         step, only_evaluates = self.global_steps, self.config.trainer.val_only
@@ -184,7 +189,7 @@ class StoppableTrainer(CheckpointingTrainer):
         """
         if not episodes_are_running():
             return False
-        self.vital.watch({})
+        self.vital.forget(agent_loop_workers(self.agent_loop_manager))
         for worker in self.agent_loop_manager.agent_loop_workers:
             ray.kill(worker)
         return True

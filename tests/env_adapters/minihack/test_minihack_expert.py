@@ -43,6 +43,11 @@ def screen(rows: list[str], legend: str) -> str:
             "@ you, > staircase down (goal), d jackal (monster), ~ unseen or rock",
             "move east",
         ),
+        (
+            ["~~~~.~~~~", "~~~~@`.}~", "~~~~.~~~~"],
+            "@ you, ` boulder, . floor, } water, ~ unseen or rock",
+            "move east",
+        ),
     ],
 )
 def test_the_first_move_on_a_known_map(rows: list[str], legend: str, action: str | None) -> None:
@@ -56,10 +61,18 @@ def test_the_map_is_found_below_an_invalid_action_notice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "least"), [("room", 100), ("room-random", 100), ("room-ultimate", 95), ("maze", 80)]
+    ("variant", "turns", "least"),
+    [
+        ("room", 30, 100),
+        ("room-random", 30, 100),
+        ("room-ultimate", 30, 95),
+        ("maze", 30, 80),
+        ("keyroom", 30, 75),
+        ("river-ford", 40, 55),
+    ],
 )
-def test_wins_of_a_hundred_episodes(variant: str, least: int) -> None:
-    environment = env_adapters.make("minihack", variant=variant)
+def test_wins_of_a_hundred_episodes(variant: str, turns: int, least: int) -> None:
+    environment = env_adapters.make("minihack", variant=variant, max_turns=turns)
     wins = 0
     for seed in range(100):
         observation, info = environment.reset(seed=seed)

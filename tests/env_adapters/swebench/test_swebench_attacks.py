@@ -171,16 +171,24 @@ def test_the_first_process_cannot_be_killed_or_used(agent: Callable[[str], str])
     assert agent("kill -STOP $$") and agent("echo here") == "here"
 
 
-def test_installed_packages_cannot_be_seen(
-    agent: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert agent("ls -A {/usr,/usr/local}/lib/python3*/*-packages 2>/dev/null | grep -v : | xargs") in (
-        "(no output)",
-        "(no output)\n[exit status 1]",
-    )
+def test_installed_packages_cannot_be_seen(agent: Callable[[str], str]) -> None:
+    """Wherever below /usr they are; a folder that is hidden is there and empty."""
+    assert agent("find /usr /lib* -path '*-packages/*' 2>/dev/null | head -3") == "(no output)"
+
+
+def test_packages_of_every_interpreter_and_our_data_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = ["lib/pypy3/dist-packages", "share/conda/pkgs/flask-2/site-packages", "lib/python3.11/site-packages"]
+    places += ["lib/python3.11/ensurepip", "share/python-wheels", "share/data"]
+    for place in (*places, "share/doc/packages", f"{places[1]}/a/vendored-packages"):
+        (tmp_path / place).mkdir(parents=True)
     # Our own files, where they are not among the packages.
-    monkeypatch.setattr(bubblewrap, "__file__", "/usr/share/ours/swebench/bubblewrap.py")
-    assert Path("/usr/share/ours") in bubblewrap._hidden(None)
+    monkeypatch.setattr(bubblewrap, "__file__", str(tmp_path / "share/ours/swebench/bubblewrap.py"))
+    monkeypatch.setattr(bubblewrap, "_system_folders", lambda: [])
+    monkeypatch.setenv("SWEBENCH_DATA", str(tmp_path / "share/verified.jsonl"))
+    monkeypatch.setenv("SWEBENCH_REPOSITORIES", "/elsewhere")
+    monkeypatch.setenv("COMPRL_DATA", str(tmp_path / "share/data"))
+    hidden = bubblewrap._hidden(tmp_path)
+    assert hidden == sorted(tmp_path / place for place in (*places, "share/ours", "share/verified.jsonl"))
 
 
 def test_memory_and_descriptors_of_the_first_process_are_closed(agent: Callable[[str], str]) -> None:

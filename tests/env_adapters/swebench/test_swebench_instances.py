@@ -191,6 +191,12 @@ def test_tasks_solved_at_least_once_and_below_80_percent_are_kept(
     }
 
 
+def test_an_attempt_whose_environment_failed_does_not_count() -> None:
+    failed = {"task_id": "swebench/a", "success": False, "error": "the sandbox has ended"}
+    played = {"task_id": "swebench/a", "success": True, "error": None}
+    assert select.read_attempts([failed, played, failed]) == {"a": [True]}
+
+
 @pytest.mark.parametrize(
     "rollout", [{}, {"task_id": "a"}, {"task_id": 1, "success": 1}, {"task_id": "a", "success": "yes"}]
 )

@@ -129,6 +129,10 @@ def test_an_adapter_keeps_its_scale_and_weights_their_sharding(tmp_path: Path, c
         check_same_run(saved, config)
     expected = "has actor_rollout_ref.model.lora_alpha=16 (now 64), extractor.actor.strategy=fsdp2 (now fsdp); give"
     assert expected in str(caught.value)
+    config.actor_rollout_ref.model.lora_alpha, config.extractor.actor.strategy = 16, "fsdp2"
+    config.actor_rollout_ref.model.exclude_modules = ["lm_head"]  # null before
+    with pytest.raises(ConfigError, match=r"exclude_modules=None \(now \['lm_head'\]\)"):
+        check_same_run(saved, config)
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])

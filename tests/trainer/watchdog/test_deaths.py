@@ -66,4 +66,7 @@ def test_a_death_that_the_run_notices_by_itself_is_left_to_it(monkeypatch: pytes
     assert reasons == []
     vital.watched = True
     deaths.look()
+    assert reasons == [], "it has as much time as the first one"
+    clock.now += 30
+    deaths.look()
     assert [reason.splitlines()[0] for reason in reasons] == [LOST]

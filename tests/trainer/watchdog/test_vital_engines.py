@@ -1,11 +1,13 @@
 """Processes that Ray calls dead or unavailable, and a vLLM engine that dies alone: Ray is a fake."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
+from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.trainer import ComplementarySync
 from verl_comprl.trainer.watchdog import liveness as module
 from verl_comprl.trainer.watchdog import situation
@@ -62,15 +64,20 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
 KINDS = ("servers", "receivers", "rewards", "engine", "loops")
 
 
-def watched(
+def watched(**actors: list[Server]) -> VitalActors:
+    """What a trainer with these actors looks at."""
+    return trainer_of(**actors).vital
+
+
+def trainer_of(
     *,
     servers: list[Server],
     receivers: list[Server],
     rewards: list[Server],
     engine: list[Server],
     loops: list[Server],
-) -> VitalActors:
-    """What a trainer with these actors looks at."""
+) -> Any:
+    """A trainer that looks at these actors."""
     trainer: Any = object.__new__(ComplementarySync)
     apart = SimpleNamespace(servers=[], workers=receivers)
     trainer.standalone_checkpoint_manager = SimpleNamespace(replicas=[apart])
@@ -79,7 +86,7 @@ def watched(
     trainer.actor_rollout_wg = SimpleNamespace(workers=engine)
     trainer.vital = VitalActors()
     trainer.watch_over(SimpleNamespace(agent_loop_workers=loops))
-    return trainer.vital
+    return trainer
 
 
 def test_a_dead_engine_is_an_error_that_names_its_server() -> None:
@@ -109,6 +116,66 @@ def test_a_dead_process_is_an_error_that_names_it(kind: str, name: str) -> None:
     victim.error = ActorDiedError()
     with pytest.raises(ProcessLost, match=f"{name} has died"):
         vital.check()
+
+
+def test_a_death_that_one_thread_has_found_is_raised_in_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever comes first takes the look; the main thread, which ends the run in order, need not wait for another."""
+    actors = {name: [Server(), Server()] for name in KINDS}
+    vital = watched(**actors)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    actors["loops"][0].error = ActorDiedError()
+    caught: list[ProcessLost] = []
+
+    def look() -> None:
+        with pytest.raises(ProcessLost) as lost:
+            vital.check()
+        caught.append(lost.value)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    look()
+    with pytest.raises(ProcessLost):
+        vital.blame(RuntimeError("no rollouts"))
+    assert [str(lost).startswith("agent loop worker 0 has died") for lost in caught] == [True, True]
+    assert caught[0] is not caught[1] and isinstance(caught[1].__cause__, ActorDiedError)
+    vital.watch({"other": Server()})
+    vital.check()
+
+
+def test_agent_loops_that_are_ended_are_forgotten_and_the_rest_is_not() -> None:
+    actors = {name: [Server(), Server()] for name in KINDS}
+    vital = watched(**actors)
+    vital.forget(f"agent loop worker {number}" for number in range(2))
+    actors["loops"][0].error = ActorDiedError()
+    vital.check()
+    actors["servers"][0].error = ActorDiedError()
+    with pytest.raises(ProcessLost, match="the actor's server 0 has died"):
+        vital.check()
+
+
+@pytest.mark.parametrize(("kind", "is_needed"), [("loops", False), ("servers", False), ("engine", True)])
+def test_what_a_checkpoint_does_without_ends_the_run_after_it(
+    kind: str, is_needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actors = {name: [Server(), Server()] for name in KINDS}
+    trainer = trainer_of(**actors)
+    saved: list[str] = []
+
+    def save(_: Any) -> None:
+        actors[kind][0].error = ActorDiedError()
+        trainer.vital.check()
+        saved.append("all of it")
+
+    monkeypatch.setattr(CheckpointingTrainer, "_save_checkpoint", save)
+    if is_needed:
+        with pytest.raises(ProcessLost):
+            trainer._save_checkpoint()
+    else:
+        trainer._save_checkpoint()
+        assert saved == ["all of it"]
+    with pytest.raises(ProcessLost, match="has died"):
+        trainer.vital.check()
 
 
 def test_a_server_that_complains_is_there() -> None:

@@ -5,9 +5,11 @@ Owns the arguments. The commands are in the modules next to it, which are import
 
 import argparse
 import asyncio
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from verl_comprl.cli.model_arguments import add_model
+from verl_comprl.cli.numbers import count, positive
 
 if TYPE_CHECKING:
     from verl_comprl.cli.bank.read import Command
@@ -113,11 +115,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     distill.add_argument(
         "--episodes", type=Path, required=True, metavar="FILE", help="one JSON object per line; or a run's folder"
     )
-    _add_endpoint(distill, local=True)
-    distill.add_argument("--workers", type=_positive, default=8, help="episodes at the same time (default: 8)")
+    _add_extractor(distill, local=True)
+    distill.add_argument("--workers", type=positive, default=8, help="episodes at the same time (default: 8)")
     distill.add_argument(
         "--list-nearest",
-        type=_count,
+        type=count,
         default=3,
         metavar="N",
         help="entries that an episode may update instead of adding a near-copy (default: 3)",
@@ -133,8 +135,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     serve.add_argument("--transport", choices=("stdio", "http"), default="stdio", help="default: %(default)s")
     serve.add_argument("--host", help="address to listen on, with http (default: 127.0.0.1)")
-    serve.add_argument("--port", type=_count, help="with http; 0 takes a free one (default: 8765)")
-    _add_endpoint(serve, local=False)
+    serve.add_argument("--port", type=count, help="with http; 0 takes a free one (default: 8765)")
+    _add_extractor(serve, local=False)
     _add_embedder(serve, _BUILT_WITH)
 
     for name, help in (
@@ -174,75 +176,17 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=_count, default=20, help="print at most so many entries; 0: all (default: 20)")
+    parser.add_argument("--limit", type=count, default=20, help="print at most so many entries; 0: all (default: 20)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
-def _count(text: str) -> int:
-    return _whole_number(text, 0)
-
-
-def _positive(text: str) -> int:
-    return _whole_number(text, 1)
-
-
-def _whole_number(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text}")
-    return number
-
-
-def _temperature(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, got {text}")
-    return number
-
-
-def _add_endpoint(parser: argparse.ArgumentParser, *, local: bool) -> None:
-    """Add the arguments of an extractor: needed where it may also be a local model, otherwise optional."""
-    where = parser.add_mutually_exclusive_group(required=True) if local else parser
-    where.add_argument(
-        "--endpoint",
-        metavar="URL",
-        help="OpenAI-compatible endpoint of the extractor, such as http://127.0.0.1:8000/v1",
-    )
-    if local:
-        where.add_argument(
-            "--local",
-            nargs="?",
-            const="",
-            metavar="OPTIONS",
-            help="instead: serve MODEL, a folder or a name on the hub, with vLLM on this machine while the command "
-            "runs; options of vllm serve are given as in --local='--max-model-len 8192'",
-        )
-    parser.add_argument("--model", required=local, help="the endpoint's name of its model")
-    parser.add_argument(
-        "--key-variable",
-        default="OPENAI_API_KEY",
-        metavar="NAME",
-        help="environment variable with the endpoint's key (default: %(default)s)",
-    )
-    parser.add_argument("--temperature", type=_temperature, default=1.0, help="of the endpoint's sampling (default: 1)")
-    parser.add_argument("--max-tokens", type=_positive, default=4096, help="longest answer (default: 4096)")
+def _add_extractor(parser: argparse.ArgumentParser, *, local: bool) -> None:
+    add_model(parser, "extractor", local=local)
     parser.add_argument(
         "--max-prompt-tokens",
-        type=_positive,
+        type=positive,
         default=24_000,
         help="longest prompt, estimated; longer episodes lose turns from their middle (default: 24000)",
-    )
-    parser.add_argument(
-        "--length-parameter",
-        choices=("max_tokens", "max_completion_tokens"),
-        default="max_tokens",
-        help="name under which the endpoint takes --max-tokens (default: %(default)s)",
     )
 
 

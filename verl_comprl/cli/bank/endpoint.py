@@ -1,19 +1,17 @@
 """Arguments that name an OpenAI-compatible endpoint as the extractor, and the extractor's calls to it."""
 
 import argparse
-import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
-from verl_comprl.cli.bank.local_model import serving
+from verl_comprl.cli.local_model import reachable
+from verl_comprl.cli.model_arguments import chosen_endpoint
 from verl_comprl.display.first_line import first_line
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
-from verl_comprl.extractor.config import KEY_REFUSED, EndpointConfig
+from verl_comprl.extractor.config import KEY_REFUSED
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
 from verl_comprl.extractor.prompts import Message
-from verl_comprl.record.redaction import redact_also
-from verl_comprl.settings import mistakes
 
 _CHARACTERS_PER_TOKEN = 3
 """Fewer than any common tokenizer has for English text, so that a prompt is rather cut too early than refused."""
@@ -41,32 +39,17 @@ async def connected(options: argparse.Namespace) -> AsyncIterator[ExtractorCalls
         ImportError: If a local model has to be served, and vLLM is missing.
         ValueError: If an argument is wrong, the model cannot be served, or the endpoint refuses the request.
     """
-    async with AsyncExitStack() as stack:
-        local = getattr(options, "local", None)  # which serve does not have
-        if local is not None:
-            url = await stack.enter_async_context(serving(options.model, local))
-            options = argparse.Namespace(**vars(options) | {"endpoint": url, "key_variable": ""})
+    async with reachable(options) as options:
         endpoint, calls = await _connect(options)
-        stack.push_async_callback(endpoint.close)
-        yield calls
+        try:
+            yield calls
+        finally:
+            await endpoint.close()
 
 
 async def _connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCalls]:
-    from pydantic import ValidationError
-
-    fields = {
-        "url": options.endpoint,
-        "model": options.model,
-        "key_variable": options.key_variable,
-        "length_parameter": options.length_parameter,
-    }
-    try:
-        config = EndpointConfig.model_validate(fields)
-    except ValidationError as error:
-        raise ValueError("; ".join(mistakes(error, EndpointConfig, "endpoint"))) from error
+    config, key = chosen_endpoint(options)
     sampling = Sampling(temperature=options.temperature, top_p=1.0, top_k=-1, max_tokens=options.max_tokens)
-    key = os.environ.get(config.key_variable, "") if config.key_variable else ""
-    redact_also(config.key_variable)
     endpoint = Endpoint(config, key, sampling)
     try:
         await endpoint.check()

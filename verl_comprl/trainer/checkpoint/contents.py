@@ -133,7 +133,7 @@ def _take_extractor(earlier: Path, folder: Path, error: Exception) -> int:
 
 _SAME = ("model.path", "model.lora_rank", "actor.strategy")
 """Settings of a model on which its files in a checkpoint depend."""
-_SAME_ADAPTER = ("model.lora_alpha", "model.target_modules", "model.exclude_modules")
+_SAME_ADAPTER = ("model.lora_alpha", "model.target_modules", "model.target_parameters", "model.exclude_modules")
 """Those on which its adapter depends, too: the files do not have its scale."""
 
 
@@ -170,7 +170,7 @@ def check_same_run(folder: Path, config: DictConfig) -> None:
     differing = [
         f"{name}={saved} (now {wanted})"
         for name, (saved, wanted) in pairs.items()
-        if saved is not None and _absolute(saved) != _absolute(wanted)
+        if (saved is not None or name.endswith(_SAME_ADAPTER)) and _absolute(saved) != _absolute(wanted)
     ]
     if differing:
         raise ConfigError(

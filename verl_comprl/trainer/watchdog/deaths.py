@@ -30,6 +30,7 @@ class Deaths:
         """Look once, without waiting."""
         try:
             self._vital.check()
+            self._found = None
         except ProcessLost as lost:
             now = time.monotonic()
             self._found = now if self._found is None else self._found

@@ -7,7 +7,8 @@ rollouts, and where something has failed; a thread of the watchdog (``deaths``) 
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -30,7 +31,10 @@ class ProcessLost(RuntimeError):
 
 
 class VitalActors:
-    """Asks Ray now and then whether actors live, without waiting for an answer; for several threads."""
+    """Asks Ray now and then whether actors live, without waiting for an answer; for several threads.
+
+    A death that one of them has found is raised in all of them, until other actors are watched.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -38,6 +42,7 @@ class VitalActors:
         self._servers: Mapping[str, Any] = {}
         self._asked: dict[Any, str] = {}
         self._next_look = 0.0
+        self._lost: ProcessLost | None = None
         self._lock = threading.Lock()
 
     def watch(self, actors: Mapping[str, Any], servers: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +53,25 @@ class VitalActors:
             servers: Those of vLLM servers, whose actor answers also when the process of its engine has died.
         """
         with self._lock:
-            self._actors, self._servers, self._asked = actors, servers or {}, {}
+            self._actors, self._servers, self._asked, self._lost = actors, servers or {}, {}, None
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Look at these actors no more: they may end."""
+        gone = set(names)
+        with self._lock:
+            actors, servers = self._actors, self._servers
+        self.watch(*({name: each for name, each in group.items() if name not in gone} for group in (actors, servers)))
+
+    @contextmanager
+    def only(self, names: Iterable[str]) -> Iterator[None]:
+        """Look at no others but these of the actors during the block, which can do without the rest."""
+        with self._lock:
+            actors, servers = self._actors, self._servers
+        self.forget({*actors, *servers} - set(names))
+        try:
+            yield
+        finally:
+            self.watch(actors, servers)
 
     def check(self) -> None:
         """Look, if it is time again.
@@ -58,9 +81,11 @@ class VitalActors:
         """
         with self._lock:
             now = time.monotonic()
-            if now >= self._next_look:
+            if self._lost is None and now >= self._next_look:
                 self._next_look = now + LOOK_SECONDS
                 self._look(0)
+            if self._lost is not None:  # whichever thread has found it
+                raise ProcessLost(str(self._lost)) from self._lost.__cause__
 
     def blame(self, error: Exception) -> None:
         """Look at once, and wait for the answers: what has failed may have, because a process has died.
@@ -72,14 +97,14 @@ class VitalActors:
             ProcessLost: If one has died; ``error`` is its cause.
         """
         deadline = time.monotonic() + ANSWER_SECONDS
-        try:
-            with self._lock:
-                self._asked = {}  # an answer that waits to be read may be from before the death
-                # In parts: Ray may call one that has died unavailable at first, while another is busy and silent.
-                while not self._look(LOOK_SECONDS) and time.monotonic() < deadline:
-                    time.sleep(_PAUSE)
-        except ProcessLost as lost:
-            raise lost from error
+        with self._lock:
+            self._asked = {}  # an answer that waits to be read may be from before the death
+            # In parts: Ray may call one that has died unavailable at first, while another is busy and silent.
+            while self._lost is None and not self._look(LOOK_SECONDS) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+            lost = self._lost
+        if lost is not None:
+            raise ProcessLost(str(lost)) from error
 
     def _look(self, seconds: float) -> bool:
         """Ask those that are not being asked yet, and read the answers that come within ``seconds``.
@@ -89,7 +114,7 @@ class VitalActors:
         those that hang, the watchdog names it, and ends a run that does not get on.
 
         Returns:
-            Whether all are there.
+            Whether all are there; one that has died is noted.
         """
         waiting = set(self._asked.values())
         for name, actor in self._actors.items():
@@ -108,7 +133,9 @@ class VitalActors:
                 ray.get(reference)
             except RayError as error:
                 if is_dead(error):
-                    raise ProcessLost(f"{name} has died, so the run cannot go on: {error}") from error
+                    self._lost = ProcessLost(f"{name} has died, so the run cannot go on: {error}")
+                    self._lost.__cause__ = error
+                    return False
                 # Others have answered, if only to complain.
                 all_there = all_there and not isinstance(error, ActorUnavailableError)
         return all_there and not self._asked

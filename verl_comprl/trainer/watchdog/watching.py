@@ -141,7 +141,8 @@ class Watch:
     ) -> None:
         """Watch ``trainer``; the other arguments are those of :func:`watching`, and what ends the run."""
         self._trainer, self._watchdog, self._announce, self._end = trainer, watchdog, announce, end
-        self._failed = False
+        self._failed: set[int] = set()
+        """Threads that have said that they failed."""
 
     def look(self) -> None:
         """Look once; never raises."""
@@ -155,13 +156,13 @@ class Watch:
             self.guarded(lambda finding=finding: self._say(finding, here), None)
 
     def guarded(self, function: Callable[[], T], otherwise: T) -> T:
-        """Return what ``function`` returns, or ``otherwise`` if it fails, which is printed the first time."""
+        """Return what ``function`` returns, or ``otherwise`` if it fails, which a thread prints the first time."""
         try:
             return function()
         except Exception:  # whatever it is: a watchdog that fails must not end what it watches
-            if not self._failed:
+            if (thread := threading.get_ident()) not in self._failed:
                 print(f"the watchdog failed; it continues:\n{traceback.format_exc()}")
-            self._failed = True
+            self._failed.add(thread)
             return otherwise
 
     def _reason(self, hung: Finding, here: Iterable[UnderWay]) -> str:

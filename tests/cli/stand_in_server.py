@@ -1,4 +1,4 @@
-"""In the place of vLLM's server, with those of its options that ``comprl bank distill --local`` gives.
+"""In the place of vLLM's server, with those of its options that ``--local`` of a command gives.
 
 A model called ``broken`` cannot be served. ``--note FILE`` is where it writes the number of its process.
 """

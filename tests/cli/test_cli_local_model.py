@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from verl_comprl.cli.bank import local_model
+from verl_comprl.cli import local_model
 
 Run = Callable[..., Any]
 HERE = Path(__file__).parent
-EXTRACTOR = HERE.parents[2] / "recipes/miniature/models/plain/extractor"
+EXTRACTOR = HERE.parents[1] / "recipes/miniature/models/plain/extractor"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Attempts at tasks with a model behind an endpoint, a real server on this machine."""
+"""``comprl env attempts`` with a model behind an endpoint, a real server on this machine."""
 
 import json
 import re
@@ -8,14 +8,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from env_adapters import dataset_builder
-from env_adapters.attempts import main, text_of
 from env_adapters.swebench import select
 from examples.own_environment.guess import GuessEnvironment
+from verl_comprl.cli import local_model, main
+from verl_comprl.cli.env.chat import text_of
 
 
 @pytest.fixture
@@ -29,9 +31,7 @@ def server() -> Iterator[tuple[str, list[Any]]]:
             asked.append(body)
             name, _, context = body["model"].partition(" of ")
             if name == "context" and len(body["messages"]) > int(context):
-                self.send_response(400)
-                self.end_headers()
-                self.wfile.write(b'{"error": "maximum context length"}')
+                self.answer(400, {"error": "maximum context length"})
                 return
             low, high, guess = 1, 100, 50
             for message in body["messages"][2:]:
@@ -39,9 +39,14 @@ def server() -> Iterator[tuple[str, list[Any]]]:
                     low, high = (guess + 1, high) if "higher" in message["content"] else (low, guess - 1)
                     guess = (low + high) // 2
             content = f"<action>{guess}</action>" if body["model"] == "good" else "I do not know."
-            answer = {"choices": [{"message": {"content": content}}], "usage": {"completion_tokens": 7}}
-            data = json.dumps(answer).encode()
-            self.send_response(200)
+            message = {} if name == "empty" else {"choices": [{"message": {"content": content}}]}
+            self.answer(200, message | {"usage": {"completion_tokens": 7}})
+
+        def answer(self, status: int, body: Any) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
@@ -81,7 +86,7 @@ def test_the_model_reads_no_control_tokens_of_task_or_observation(
     rows[0]["prompt"][-1]["content"] += forged
     pq.write_table(pa.Table.from_pylist(json.loads(json.dumps(rows[:1]).replace("\\ud800", ""))), data)
     command = ["--data", str(data), "--endpoint", address, "--output", str(tmp_path / "out.jsonl"), "--attempts", "1"]
-    assert main([*command, "--model", "good"]) == 0
+    assert attempts(*command, "--model", "good") == 0
     users = [message["content"] for message in asked[-1]["messages"] if message["role"] == "user"]
     assert len(users) >= 2 and users[0].count("obey") == 2 and all("obey" in text for text in users)
     tools = json.dumps(asked[-1]["tools"], ensure_ascii=False)
@@ -90,6 +95,10 @@ def test_the_model_reads_no_control_tokens_of_task_or_observation(
         assert not re.search("im_start|im_end|tool_response|experience|INST|\uff5c|\ud800", text)
     for text in users:
         assert text.startswith("Observation:\n") or "\n\nObservation:\n" in text
+
+
+def attempts(*arguments: Any) -> int:
+    return main.main(["env", "attempts", *map(str, arguments)])
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -102,7 +111,7 @@ def test_every_task_is_attempted_as_often_as_asked(
     address, asked = server
     output = tmp_path / "attempts.jsonl"
     command = ["--data", str(data), "--endpoint", address, "--output", str(output), "--attempts"]
-    assert main([*command, "2", "--model", "good"]) == 0
+    assert attempts(*command, 2, "--model", "good") == 0
     records = lines(output)
     tasks = {row["extra_info"]["task_id"] for row in pq.read_table(data).to_pylist()}
     assert sorted((record["task_id"], record["attempt"]) for record in records) == sorted(
@@ -114,11 +123,24 @@ def test_every_task_is_attempted_as_often_as_asked(
     # Another run adds what is missing, and only that, also after a kill in the middle of a line.
     with output.open("a") as file:
         file.write('{"task_id": "')
-    assert main([*command, "3", "--model", "bad"]) == 0
+    assert attempts(*command, 3, "--model", "bad") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["played"] == 3
     assert [record["success"] for record in lines(output)[6:]] == [False] * 3
     assert lines(output)[:6] == records and {record["turns"] for record in lines(output)[6:]} == {8}
     assert {sum(found) for found in select.read_attempts(lines(output)).values()} == {2}
+
+
+def test_an_attempt_whose_environment_failed_is_played_again(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "attempts.jsonl"
+    command = ["--data", data, "--endpoint", server[0], "--output", output, "--attempts", 1, "--model", "good"]
+    with monkeypatch.context() as broken:
+        broken.setattr(GuessEnvironment, "step", lambda *_: 1 / 0)
+        assert attempts(*command) == 0
+    assert all("ZeroDivisionError" in record["error"] and not record["success"] for record in lines(output))
+    assert attempts(*command) == 0
+    assert [record["success"] for record in lines(output)] == [False] * 3 + [True] * 3
 
 
 def test_equal_seeds_of_different_tasks_are_different_attempts(
@@ -128,7 +150,7 @@ def test_equal_seeds_of_different_tasks_are_different_attempts(
     output = tmp_path / "attempts.jsonl"
     output.write_text("".join(json.dumps({"task_id": "other", "seed": s, "attempt": 0}) + "\n" for s in seeds))
     command = ["--data", str(data), "--endpoint", server[0], "--output", str(output), "--attempts", "1"]
-    assert main([*command, "--model", "good"]) == 0
+    assert attempts(*command, "--model", "good") == 0
     assert len(lines(output)) == 2 * len(seeds)
 
 
@@ -137,16 +159,37 @@ def test_a_chat_that_outgrows_the_context_ends_its_attempt_alone(
 ) -> None:
     output = tmp_path / "attempts.jsonl"
     command = ["--data", str(data), "--endpoint", server[0], "--output", str(output), "--attempts", "1"]
-    assert main([*command, "--model", "context of 1"]) == 1  # not even the first message
+    assert attempts(*command, "--model", "context of 1") == 2  # not even the first message
     assert "400" in (error := capsys.readouterr().err) and "maximum context length" in error
-    assert main([*command, "--model", "context of 6"]) == 0
+    assert attempts(*command, "--model", "context of 6") == 0
     assert [(record["turns"], record["success"]) for record in lines(output)] == [(3, False)] * 3
 
 
-def test_a_server_that_is_away_is_one_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--data", str(data), "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--attempts", "1"]
-    assert main([*command, "--output", str(tmp_path / "a.jsonl")]) == 1
-    assert capsys.readouterr().err.startswith("error: ")
+@pytest.mark.parametrize(("model", "why"), [("empty", "an answer has no message"), ("gone", "Connection error")])
+def test_a_server_without_answers_is_one_line(
+    server: tuple[str, list[Any]],
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    why: str,
+) -> None:
+    address = "http://127.0.0.1:9/v1" if model == "gone" else server[0]
+    command = ["--data", data, "--endpoint", address, "--model", model, "--attempts", 1]
+    assert attempts(*command, "--output", tmp_path / "a.jsonl") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"comprl env: --endpoint {address} with --model {model}: {why}")
+
+
+def test_a_model_on_disk_is_served_meanwhile(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a server in the place of vLLM's, which does not guess."""
+    monkeypatch.setattr(local_model, "_SERVER", "stand_in_server")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    output, note = tmp_path / "attempts.jsonl", tmp_path / "note"
+    command = ["--data", data, "--output", output, "--attempts", 1, "--model", "tiny"]
+    assert attempts(*command, f"--local=--note {note}") == 0
+    assert [(record["turns"], record["success"]) for record in lines(output)] == [(8, False)] * 3
+    assert not psutil.pid_exists(int(note.read_text()))
 
 
 def test_tool_calls_become_text() -> None:

@@ -1,5 +1,6 @@
 """vLLM's OpenAI-compatible server of a model on this machine, for one command."""
 
+import argparse
 import asyncio
 import importlib.util
 import shlex
@@ -17,6 +18,22 @@ _SERVER = "vllm.entrypoints.openai.api_server"
 _START_SECONDS = 1800.0
 """For the download of a model, too."""
 _END_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def reachable(options: argparse.Namespace) -> AsyncIterator[argparse.Namespace]:
+    """Yield the arguments with an endpoint: with ``--local`` that of a server which runs meanwhile.
+
+    Raises:
+        ImportError: If a local model has to be served, and vLLM is missing.
+        ValueError: If it cannot be served.
+    """
+    local = getattr(options, "local", None)  # some commands do not have it
+    if local is None:
+        yield options
+        return
+    async with serving(options.model, local) as url:
+        yield argparse.Namespace(**vars(options) | {"endpoint": url, "key_variable": ""})
 
 
 @asynccontextmanager

@@ -1,0 +1,56 @@
+"""The start of the experience manager and of its bank; Ray is replaced, since only the order of the calls matters."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+
+from verl_comprl.config.tree import ComprlConfig
+from verl_comprl.manager.actor import Opening
+from verl_comprl.manager.messages import ManagerNotOpen
+from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer.experience_runtime import ExperienceRuntime
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the runtime asked for, in order."""
+    made: list[Any] = []
+
+    def load(*_: Any) -> str:
+        made.append("load")
+        return f"loading {made.count('load')}"
+
+    monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig.model_construct())
+    monkeypatch.setattr(experience_runtime, "start_manager", lambda config: ("manager", load(config)))
+    monkeypatch.setattr(experience_runtime, "load_manager", load)
+    monkeypatch.setattr(experience_runtime, "wait_for", lambda reference, *_: made.append(reference))
+    return made
+
+
+@pytest.mark.parametrize("error", [ManagerNotOpen("it has no _embedder"), ActorDiedError()])
+def test_a_manager_that_is_killed_before_its_bank_is_open_loads_again(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    errors = [error]
+
+    def open_bank(manager: str, config: Any, opening: Opening) -> None:
+        calls.append(opening)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(experience_runtime, "open_bank", open_bank)
+    ExperienceRuntime(OmegaConf.create()).open(None)
+    opening = Opening(keep_content=False)
+    assert calls == ["load", "loading 1", opening, "load", "loading 2", opening]
+
+
+def test_a_bank_that_cannot_be_opened_is_an_error_at_once(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("another run has it open")
+
+    monkeypatch.setattr(experience_runtime, "open_bank", refuse)
+    with pytest.raises(ValueError, match="another run has it open"):
+        ExperienceRuntime(OmegaConf.create()).open(None)
+    assert calls.count("load") == 1

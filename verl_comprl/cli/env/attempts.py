@@ -1,0 +1,134 @@
+"""``comprl env attempts``: a model plays every task of a dataset several times, without a trainer.
+
+Owns the loop of an episode outside a run, and the file of attempts: a JSON line with ``task_id``, ``seed``,
+``attempt``, ``success``, ``score``, ``reward``, ``turns`` and ``tokens`` for each. An interrupted command continues.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
+from verl_comprl.cli.env.chat import Chat, ChatRefused
+from verl_comprl.cli.local_model import reachable
+from verl_comprl.rollout.messages import Message, initial_messages, observation_message
+from verl_comprl.untrusted import schema_without_delimiters
+
+Ask = Callable[[list[Message], list[dict[str, Any]]], Awaitable[tuple[str, int]]]
+"""Function from messages and tools to the model's answer and the number of its tokens."""
+_EPISODE_SECONDS = 14400.0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Play what the output file lacks, and print how much that was.
+
+    Raises:
+        OSError: If a file cannot be read or written.
+        ValueError: If an argument is wrong, the model cannot be served, or the endpoint does not answer.
+        ImportError: If the environment's dependencies are missing, or vLLM for ``--local``.
+    """
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(options.data).to_pylist()
+    try:
+        played = asyncio.run(_play_with_model(rows, options))
+    except ExceptionGroup as error:  # of the first episode that raised; the others were cancelled
+        raise error.exceptions[0] from None
+    print(json.dumps({"tasks": len(rows), "played": played, "output": str(options.output)}))
+    return 0
+
+
+async def _play_with_model(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> int:
+    limits = Limits(step=options.step_timeout, episode=max(_EPISODE_SECONDS, 2 * options.step_timeout))
+    async with reachable(options) as options:
+        chat = Chat(options)
+        try:
+            return await play_all(
+                rows, options.attempts, chat, options.output, parallel=options.parallel, limits=limits
+            )
+        finally:
+            await chat.close()
+
+
+async def play_all(
+    rows: Sequence[Mapping[str, Any]], attempts: int, ask: Ask, output: Path, *, parallel: int, limits: Limits
+) -> int:
+    """Play the attempts that ``output`` lacks, append a line for each, and return their number."""
+    done = _done(output)
+    missing = [
+        (row, attempt)
+        for row in rows
+        for attempt in range(attempts)
+        if (row["extra_info"]["task_id"], row["extra_info"]["seed"], attempt) not in done
+    ]
+    host, slots = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("a", encoding="utf-8") as file:
+
+        async def one(row: Mapping[str, Any], attempt: int) -> None:
+            async with slots:
+                record = await play(host, row, attempt, ask)
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for row, attempt in missing:
+                    group.create_task(one(row, attempt))
+        finally:
+            await host.close()
+    return len(missing)
+
+
+async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask: Ask) -> dict[str, Any]:
+    """Play one attempt of a dataset row and return its record.
+
+    The model reads task and observations as in training, without what it would take for control tokens; those of its
+    tokenizer alone are not known here. A chat that has outgrown the model's context is cut off and graded as in
+    training. An environment that fails gives a record with ``error`` and no success. What ``ask`` raises otherwise is
+    raised.
+    """
+    extra = row["extra_info"]
+    record: dict[str, Any] = {"task_id": extra["task_id"], "seed": extra["seed"], "attempt": attempt}
+    record |= {"success": False, "score": 0.0, "reward": 0.0, "turns": 0, "tokens": 0}
+    try:
+        async with host.session(extra["environment"], json.loads(extra["environment_options"])) as session:
+            observation, info = await session.reset(extra["seed"])
+            messages = initial_messages(row["prompt"], observation)
+            tools, over = schema_without_delimiters(session.tools), False
+            while not over:
+                try:
+                    text, tokens = await ask(messages, tools)
+                except ChatRefused:
+                    if not record["turns"]:  # not for the chat's length: no attempt would get further
+                        raise
+                    _, reward, _, _, info = await session.truncate()
+                    record["reward"] += reward
+                    break
+                observation, reward, terminated, truncated, info = await session.step(text)
+                messages += [{"role": "assistant", "content": text}, observation_message(observation)]
+                record["turns"] += 1
+                record["tokens"] += tokens
+                record["reward"] += reward
+                over = terminated or truncated
+            record |= {"success": info["success"], "score": info["score"]}
+    except EnvironmentFailure as error:
+        record["error"] = str(error)
+    return record
+
+
+def _done(output: Path) -> set[tuple[str, int, int]]:
+    """Return task, seed and number of each attempt in ``output``, and remove a line that a kill has cut off.
+
+    One whose environment failed is played again.
+    """
+    content = output.read_bytes() if output.exists() else b""
+    *lines, rest = content.split(b"\n")
+    if rest:
+        os.truncate(output, len(content) - len(rest))
+    records = [record for record in map(json.loads, lines) if not record.get("error")]
+    return {(record["task_id"], record["seed"], record["attempt"]) for record in records}

@@ -1,0 +1,77 @@
+"""A model behind an OpenAI-compatible endpoint that plays: messages and tools in, the text of its answer out."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from openai import NOT_GIVEN, BadRequestError, OpenAIError
+
+from verl_comprl.cli.model_arguments import chosen_endpoint
+from verl_comprl.display.first_line import first_line
+from verl_comprl.experience.embedding.openai import open_client
+from verl_comprl.rollout.messages import Message
+
+_TIMEOUT = 600.0
+"""Seconds for one answer, which may think for long."""
+
+
+class ChatError(ValueError):
+    """The endpoint does not answer."""
+
+
+class ChatRefused(ChatError):
+    """It does not take the messages, for example because they are longer than the model's context."""
+
+
+class Chat:
+    """Asks the model of the command's arguments; retries, with backoff, are the client library's."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Set up, without a connection.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        config, key = chosen_endpoint(options)
+        self._client = open_client(config.url, key, timeout=_TIMEOUT, retries=config.retries)
+        self._place = f"--endpoint {config.url} with --model {config.model}"
+        length = {config.length_parameter: options.max_tokens}
+        self._sampling = {"model": config.model, "temperature": options.temperature, "extra_body": length}
+
+    async def __call__(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+        """Return the model's answer and the number of its tokens, 0 if the endpoint does not state it.
+
+        Raises:
+            ChatRefused: If the endpoint refuses the request as such.
+            ChatError: If there is no answer after all retries, or it has no message.
+        """
+        request = {**self._sampling, "messages": messages, "tools": tools or NOT_GIVEN}
+        try:
+            answer = await cast(Any, self._client.chat.completions).create(**request)
+        except BadRequestError as error:
+            raise ChatRefused(f"{self._place}: {first_line(error)}") from error
+        except (OpenAIError, ValueError) as error:  # the second: what it has sent is no JSON
+            raise ChatError(f"{self._place}: {first_line(error)}") from error
+        # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
+        choices = getattr(answer, "choices", None)
+        message = getattr(choices[0], "message", None) if choices else None
+        if message is None:
+            raise ChatError(f"{self._place}: an answer has no message")
+        return text_of(message.to_dict()), getattr(answer.usage, "completion_tokens", None) or 0
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return an answer's text with its tool calls, in Hermes format."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        with suppress(ValueError):  # the environment refuses what is no JSON, as it refuses any other text
+            arguments = json.loads(arguments)
+        calls.append(f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>")
+    return "\n".join([message.get("content") or "", *calls]).strip()
