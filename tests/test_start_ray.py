@@ -18,13 +18,15 @@ from omegaconf import OmegaConf
 
 from verl_comprl import training
 from verl_comprl.config.reading import ConfigError
-from verl_comprl.platform import ray_folder
+from verl_comprl.platform import ray_folder, sockets
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory of its own, where Ray's token is."""
+    """A home directory of its own, where Ray's token is, and where folders of sockets are made."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sockets, "_LONGEST", 1000)
     return tmp_path
 
 
@@ -45,6 +47,12 @@ def config(**ray_init: Any) -> Any:
 def test_slots_are_those_of_a_ray_that_is_started_here(started: dict[str, Any]) -> None:
     training.start_ray(config(num_gpus=2, num_cpus=32))
     assert (started["num_gpus"], started["num_cpus"], started["address"]) == (2, 32, "local")
+
+
+def test_a_ray_that_is_started_here_has_a_folder_for_sockets(started: dict[str, Any], home: Path) -> None:
+    training.start_ray(config())
+    (folder,) = home.glob("comprl-sockets-*")
+    assert started["runtime_env"]["env_vars"][sockets.VARIABLE] == str(folder)
 
 
 def test_a_ray_that_happens_to_run_here_is_not_joined(started: dict[str, Any]) -> None:

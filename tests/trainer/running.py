@@ -230,10 +230,14 @@ class Run:
                     yield process
 
     def _sockets(self) -> list[str]:
-        """Sockets in the file system that were made since the start, and that no process has open."""
+        """Sockets in the file system that were made since the start, without those of runs that are still there."""
         opened = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()}
-        places = (TEMPORARY.glob(pattern) for pattern in ("*", "comprl-sockets-*/*", "ray/session_*/sockets/*"))
-        found = [file for files in places for file in files if file.is_socket() and str(file) not in opened]
+        folders = [TEMPORARY, *TEMPORARY.glob("comprl-sockets-*"), *TEMPORARY.glob("ray/session_*/sockets")]
+        found: list[Path] = []
+        for folder in folders:
+            files = [file for file in folder.iterdir() if file.is_socket()]
+            is_anothers = folder != TEMPORARY and any(str(file) in opened for file in files)
+            found += [] if is_anothers else [file for file in files if str(file) not in opened]
         return [str(file) for file in found if file.stat().st_ctime >= self.started]
 
     def _shared_memory(self) -> set[str]:

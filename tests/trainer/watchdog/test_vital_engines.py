@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from verl_comprl.trainer.checkpointing import CheckpointingTrainer
 from verl_comprl.trainer.trainer import ComplementarySync
 from verl_comprl.trainer.watchdog import liveness as module
 from verl_comprl.trainer.watchdog import situation
@@ -167,7 +166,7 @@ def test_what_a_checkpoint_does_without_ends_the_run_after_it(
         trainer.vital.check()
         saved.append("all of it")
 
-    monkeypatch.setattr(CheckpointingTrainer, "_save_checkpoint", save)
+    monkeypatch.setattr("verl_comprl.trainer.checkpointing.CheckpointingTrainer._save_checkpoint", save)
     if is_needed:
         with pytest.raises(ProcessLost):
             trainer._save_checkpoint()
