@@ -118,7 +118,7 @@ def planted_ids(folder: Path, *, world: int, count: int, planted: int) -> set[st
         ids = asyncio.run(write_banks(folder, **wanted))
         file.write_text(json.dumps(wanted | {"ids": sorted(ids)}))
     found = json.loads(file.read_text())
-    ids = found.pop("ids")
+    ids = found.pop("ids", ()) if isinstance(found, dict) else ()
     if found != wanted:
         raise SystemExit(f"the banks in {folder} have {found}, not {wanted}; give another --output")
     return {*ids}
@@ -211,7 +211,7 @@ def by_world(pairs: Sequence[Pair]) -> tuple[list[str], bool]:
             differences["guided"].append(mixed[0] - clean[0])
             is_worse = mixed[0] < clean[1]
         differences["held out"].append(ends[1] - ends[0])
-    if len(pairs) > 1:
+    if len(differences["guided"]) > 1:
         means = [
             f"{name} {statistics.fmean(values):+.3f} ± {half_interval(values):.3f}"
             for name, values in differences.items()
@@ -236,7 +236,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "outputs/planted", help="folder of all files")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Hydra overrides of all runs")
     options = parser.parse_intermixed_args()
-    if not 0 <= planted_count(options.entries, options.share) <= len(RULES):
+    if not (0 <= options.share < 1 and planted_count(options.entries, options.share) <= len(RULES)):
         parser.error(f"--share {options.share} of --entries {options.entries} is more than one for each of the rules")
     output: Path = options.output.resolve()
     set_environment(output, MODELS / "plain")

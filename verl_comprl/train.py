@@ -185,6 +185,10 @@ def _checked(config: Any, display: Any) -> Any | None:
         end_ray()
         display.fail(*(str(error).splitlines() if isinstance(error, ConfigError) else [str(error) or one_line(error)]))
         return None
+    except BaseException:  # a signal, for example, while Ray starts
+        with uninterrupted():
+            end_ray()
+        raise
     return comprl
 
 

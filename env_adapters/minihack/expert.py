@@ -217,7 +217,9 @@ class ScriptedPolicy:
         if _fits(before, view, (dx, dy)):
             self._here = self._absolute((dx, dy))
         elif not _fits(before, view, (0, 0)):
-            self._here, self._stood = (0, 0), {}
+            self._here, self._stood, self._ford = (0, 0), {}, None
+            for known in (self._keys, self._doors, self._stuck):
+                known.clear()
 
 
 def _fits(before: _View, after: _View, shift: Cell) -> bool:

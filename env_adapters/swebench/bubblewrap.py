@@ -133,7 +133,8 @@ def _hidden(interpreter: Path | None) -> list[Path]:
     shown += [interpreter] if interpreter else []
     ours = [Path(__file__).parents[1], *(Path(path) for name in _DATA if (path := os.environ.get(name)))]
     found = {path.resolve() for folder in shown for path in _package_folders(folder)}
-    found |= {path for path in map(Path.resolve, ours) if any(path.is_relative_to(prefix) for prefix in shown)}
+    ours = [path for path in map(Path.resolve, ours) if path.exists()]
+    found |= {path for path in ours if any(path.is_relative_to(prefix) for prefix in shown)}
     return sorted(path for path in found if not any(path.is_relative_to(other) for other in found - {path}))
 
 

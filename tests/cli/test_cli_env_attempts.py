@@ -143,6 +143,18 @@ def test_an_attempt_whose_environment_failed_is_played_again(
     assert [record["success"] for record in lines(output)] == [False] * 3 + [True] * 3
 
 
+@pytest.mark.parametrize(
+    "row", [{"extra_info": {"index": 1, "split": "val"}, "prompt": []}, {"extra_info": None}, {"a": 1}]
+)
+def test_a_dataset_of_another_kind_is_one_line(
+    row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.Table.from_pylist([row | {"b": 1}]), tmp_path / "val.parquet")
+    command = ["--data", tmp_path / "val.parquet", "--output", tmp_path / "a.jsonl", "--model", "m"]
+    assert attempts(*command, "--endpoint", "http://127.0.0.1:9/v1") == 2
+    assert re.search(r"row 0 has no environment, .*; make it with `comprl data`$", capsys.readouterr().err.strip())
+
+
 def test_equal_seeds_of_different_tasks_are_different_attempts(
     server: tuple[str, list[Any]], data: Path, tmp_path: Path
 ) -> None:

@@ -7,9 +7,11 @@ TransferQueue when a checkpoint is written, a line per checkpoint.
 import asyncio
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 
 PROMPT = list(range(3, 43))
@@ -114,11 +116,18 @@ def record_groups(trainer: Any, file: Path) -> None:
 
 
 def drain_before_steps(trainer: Any, seconds: float = 120) -> None:
-    """Let what was played be distilled before a step begins: what its guides find does not depend on timing then."""
-    begin = trainer.on_step_begin
+    """Let what was played be distilled before a step begins, and before a checkpoint is written.
 
-    def drained() -> None:
-        trainer.experience_runtime._drain(seconds, lambda: False)
-        begin()
+    What a step's guides find, and what a checkpoint has, does not depend on timing then.
+    """
 
-    trainer.on_step_begin = drained
+    def drained(work: Callable[[], None]) -> Callable[[], None]:
+        def drain_first() -> None:
+            if trainer.global_steps > 0:
+                assert ray.get(trainer.experience_runtime.manager.drain.remote(seconds)), "it could not be distilled"
+            work()
+
+        return drain_first
+
+    trainer.on_step_begin = drained(trainer.on_step_begin)
+    trainer._save_checkpoint = drained(trainer._save_checkpoint)

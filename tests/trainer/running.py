@@ -181,12 +181,12 @@ class Run:
     def text(self) -> str:
         return self.output.read_text()
 
-    def wait_until(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object], pause: float = 0.5) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < deadline, self.text()
-            time.sleep(0.5)
+            time.sleep(pause)
 
     def leftovers(self) -> list[str]:
         """What this run has started or made and is still there after a moment: processes, shared memory, sockets."""
@@ -234,11 +234,14 @@ class Run:
         opened = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()}
         folders = [TEMPORARY, *TEMPORARY.glob("comprl-sockets-*"), *TEMPORARY.glob("ray/session_*/sockets")]
         found: list[Path] = []
-        for folder in folders:
-            files = [file for file in folder.iterdir() if file.is_socket()]
+        for folder in {folder.resolve() for folder in folders}:  # one of Ray's is a link to the latest
+            try:
+                files = [file for file in folder.iterdir() if file.is_socket()]
+            except OSError:  # another run removes it just now, or it is another user's
+                continue
             is_anothers = folder != TEMPORARY and any(str(file) in opened for file in files)
             found += [] if is_anothers else [file for file in files if str(file) not in opened]
-        return [str(file) for file in found if file.stat().st_ctime >= self.started]
+        return [str(file) for file in found if file.exists() and file.stat().st_ctime >= self.started]
 
     def _shared_memory(self) -> set[str]:
         """Files that were made since the start, and that no process uses: those of other runs are left out."""

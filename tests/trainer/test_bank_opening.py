@@ -1,15 +1,16 @@
 """The start of the experience manager and of its bank; Ray is replaced, since only the order of the calls matters."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.manager.actor import Opening
 from verl_comprl.manager.messages import ManagerNotOpen
-from verl_comprl.trainer import experience_runtime
+from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
 
 
@@ -25,6 +26,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(experience_runtime, "comprl_config", lambda _: ComprlConfig.model_construct())
     monkeypatch.setattr(experience_runtime, "start_manager", lambda config: ("manager", load(config)))
     monkeypatch.setattr(experience_runtime, "load_manager", load)
+    monkeypatch.setattr(experience_runtime, "is_connected", lambda manager: made.append("it answers"))
     monkeypatch.setattr(experience_runtime, "wait_for", lambda reference, *_: made.append(reference))
     return made
 
@@ -43,7 +45,21 @@ def test_a_manager_that_is_killed_before_its_bank_is_open_loads_again(
     monkeypatch.setattr(experience_runtime, "open_bank", open_bank)
     ExperienceRuntime(OmegaConf.create()).open(None)
     opening = Opening(keep_content=False)
-    assert calls == ["load", "loading 1", opening, "load", "loading 2", opening]
+    assert calls == ["load", "loading 1", opening, "it answers", "load", "loading 2", opening]
+
+
+def test_a_manager_that_ray_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray refuses calls to it meanwhile."""
+    answers: list[Any] = [ActorUnavailableError("The actor is restarting.", None), ActorDiedError(), False]
+
+    def wait(*_: Any) -> bool:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(manager_guard, "wait_for", wait)
+    manager = SimpleNamespace(is_connected=SimpleNamespace(remote=dict))
+    assert manager_guard.is_connected(manager) is False and answers == []
 
 
 def test_a_bank_that_cannot_be_opened_is_an_error_at_once(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         monkeypatch.setenv(name, value)
     unset = ("VERL_PLATFORM", "VERL_LOGGING_LEVEL", "VLLM_LOGGING_LEVEL")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_RPC_BASE_PATH": temporary.name}
     with (tmp_path / "ray.txt").open("wb") as output:
         ray = subprocess.Popen([*start, *options], cwd=tmp_path, env=environment, stdout=output, stderr=output)
     try:

@@ -50,7 +50,7 @@ def make_trainer(kind: type, folder: Path, events: list[str], updates: int = 1) 
     trainer.progress, trainer.stop, trainer.vital = Progress(), StopRequest(), VitalActors()
     trainer.global_steps, trainer.total_training_steps, trainer.parameter_sync_step = 5, 8, updates
     trainer._saved_step, trainer._first_step, trainer.local_trigger_step = -1, 1, updates - 1
-    trainer._left_over, trainer.current_mode = 0, None
+    trainer._left_over, trainer.current_mode, trainer.actor_rollout_wg = 0, None, SimpleNamespace(workers=[])
     trainer._save_checkpoint = lambda: events.append(f"save {trainer.global_steps}")
     trainer.end_episodes = lambda free_memory=False: events.append("end episodes")
     trainer.prepare_step = trainer.take_back_prompts = dict

@@ -18,6 +18,7 @@ from verl_comprl.launch.limits import leave_seconds, poll_until
 from verl_comprl.platform import child
 from verl_comprl.platform.child import Process
 from verl_comprl.platform.launchers import strip_launcher_variables
+from verl_comprl.platform.sockets import VARIABLE as SOCKETS
 
 # Ray's fixed ports would keep a second run from this machine; COMPRL_RAY_START can set them again for a firewall.
 _NO_FIXED_PORTS = ("--dashboard-agent-listen-port", "0", "--min-worker-port", "0", "--max-worker-port", "0")
@@ -41,6 +42,9 @@ class Node:
         self._ray_output = self.folder / "ray_start.txt"
         self.environment = dict(environment) | {"RAY_TMPDIR": str(self.folder)}
         self.environment.pop("RAY_ADDRESS", None)  # of another cluster
+        self._sockets = self.folder / "sockets"
+        self._sockets.mkdir()
+        self.environment.setdefault(SOCKETS, str(self._sockets))
         strip_launcher_variables(self.environment)
         if nodes > 1 and (interface := gloo_interface(ip)):
             self.environment.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -85,6 +89,7 @@ class Node:
         for path in session.iterdir():  # among them the objects that Ray has spilled
             if path.name != "logs":
                 shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(self._sockets, ignore_errors=True)
         print(f"launch: the logs of Ray on node {self.rank} are in {session / 'logs'}", file=sys.stderr)
 
 

@@ -25,4 +25,4 @@ def out_of_reach_of_terminal() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, previous)
+        signal.signal(signal.SIGHUP, previous or signal.SIG_DFL)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ def make_socket_folder() -> dict[str, str]:
 
 def note_sockets_of_ray() -> None:
     """Note the folder of Ray's sockets, before a Ray that was started here ends."""
-    from ray._private import worker
+    with suppress(Exception):  # Ray's own names: what fails here must not keep a process from ending
+        from ray._private import worker
 
-    node: Any = worker.global_worker.node
-    if node is not None and node.head:
-        _folders.append(Path(node.get_sockets_dir_path()))
+        node: Any = worker.global_worker.node
+        if node is not None and node.head:
+            _folders.append(Path(node.get_sockets_dir_path()))
 
 
 def remove_sockets() -> None:

@@ -30,7 +30,7 @@ from verl_comprl.trainer.extractor.frozen import FrozenExtractor, make_frozen_ex
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
 from verl_comprl.trainer.extractor.runtime import STOP_SECONDS, ExtractorRuntime, extractor_view
 from verl_comprl.trainer.late_reports import REPORT_SECONDS, LateReports
-from verl_comprl.trainer.manager_guard import ManagerGuard
+from verl_comprl.trainer.manager_guard import ManagerGuard, is_connected
 from verl_comprl.trainer.no_experience_runtime import NoExperienceRuntime
 
 Metrics = dict[str, float]
@@ -101,6 +101,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             self._open_bank(opening)
         except (*ACTOR_AWAY, ManagerNotOpen):  # its process was killed; Ray starts another one
+            is_connected(self.manager)
             self._loaded = load_manager(self.manager, self._config)
             self._open_bank(opening)
         self._is_open = True

@@ -185,20 +185,31 @@ class ManagerGuard:
         self.restarts += 1
 
     def _is_there(self) -> bool:
-        deadline = time.monotonic() + RESTART_SECONDS
-        while True:
-            try:
-                connected = self._manager.is_connected.remote()
-                return wait_for(connected, MANAGER_SECONDS, "the experience manager to say whether it is there")
-            except WaitTimeout:  # it hangs, which a process of its own would not mend
-                return True
-            except ACTOR_AWAY:  # Ray is starting it again
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        try:
+            return is_connected(self._manager)
+        except WaitTimeout:  # it hangs, which a process of its own would not mend
+            return True
 
     def _run(self) -> None:
         while self._error is None and not self._stopped.wait(LOOK_SECONDS):
             with suppress(Exception):  # check has counted and told it
                 self.check(threading.TIMEOUT_MAX)  # nobody waits for this thread
                 self._then()
+
+
+def is_connected(manager: Any) -> bool:
+    """Return whether the process of a manager has got its extractor, when it answers: Ray may be starting it again.
+
+    Raises:
+        WaitTimeout: If it is there, and does not answer.
+        ray.exceptions.RayError: If it is not there after :data:`RESTART_SECONDS`.
+    """
+    deadline = time.monotonic() + RESTART_SECONDS
+    while True:
+        try:
+            asked = manager.is_connected.remote()
+            return wait_for(asked, MANAGER_SECONDS, "the experience manager to say whether it is there")
+        except ACTOR_AWAY:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

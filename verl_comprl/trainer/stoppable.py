@@ -3,6 +3,7 @@
 Owns where a run ends or can be left, and the end of episodes that nobody waits for.
 """
 
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import ray
@@ -146,21 +147,25 @@ class StoppableTrainer(CheckpointingTrainer):
 
     def _save_checkpoint(self) -> None:
         """Save; the death of a process that is not needed for it ends the run when the checkpoint is there."""
-        with self.vital.only(engine_workers(self) | queue_actors()):
+        with self._only_what_saves():
             super()._save_checkpoint()
+
+    def _only_what_saves(self) -> AbstractContextManager[None]:
+        return self.vital.only(engine_workers(self) | queue_actors())
 
     def _interrupt(self) -> NoReturn:
         """Write a checkpoint of the last step, unless there is one or none was trained, and leave."""
         step, only_evaluates = self.global_steps, self.config.trainer.val_only
         is_to_be_saved = bool(step) and self._saved_step != step and not only_evaluates
-        if is_to_be_saved:
-            self.experience_runtime.settle_reports()
-        self.end_episodes(free_memory=is_to_be_saved)
-        if not only_evaluates:
-            # They are in the bank that is saved now, so that a resume must keep them; or after the one that was saved.
-            self.record_left_episodes(step if is_to_be_saved else step + 1)
-        if is_to_be_saved:
-            self._save_checkpoint()
+        with self._only_what_saves():
+            if is_to_be_saved:
+                self.experience_runtime.settle_reports()
+            self.end_episodes(free_memory=is_to_be_saved)
+            if not only_evaluates:
+                # They are in the bank that is saved now, and a resume must keep them; or came after the one that was saved.
+                self.record_left_episodes(step if is_to_be_saved else step + 1)
+            if is_to_be_saved:
+                self._save_checkpoint()
         if only_evaluates:
             raise RunInterrupted("stopped before the evaluation had ended; it has no result")
         if not step:

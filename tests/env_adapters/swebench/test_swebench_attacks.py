@@ -181,11 +181,13 @@ def test_packages_of_every_interpreter_and_our_data_are_hidden(tmp_path: Path, m
     places += ["lib/python3.11/ensurepip", "share/python-wheels", "share/data"]
     for place in (*places, "share/doc/packages", f"{places[1]}/a/vendored-packages"):
         (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "share/ours/swebench").mkdir(parents=True)
+    (tmp_path / "share/verified.jsonl").touch()
     # Our own files, where they are not among the packages.
     monkeypatch.setattr(bubblewrap, "__file__", str(tmp_path / "share/ours/swebench/bubblewrap.py"))
     monkeypatch.setattr(bubblewrap, "_system_folders", lambda: [])
     monkeypatch.setenv("SWEBENCH_DATA", str(tmp_path / "share/verified.jsonl"))
-    monkeypatch.setenv("SWEBENCH_REPOSITORIES", "/elsewhere")
+    monkeypatch.setenv("SWEBENCH_REPOSITORIES", str(tmp_path / "not made yet"))
     monkeypatch.setenv("COMPRL_DATA", str(tmp_path / "share/data"))
     hidden = bubblewrap._hidden(tmp_path)
     assert hidden == sorted(tmp_path / place for place in (*places, "share/ours", "share/verified.jsonl"))

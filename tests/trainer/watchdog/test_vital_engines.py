@@ -153,6 +153,19 @@ def test_agent_loops_that_are_ended_are_forgotten_and_the_rest_is_not() -> None:
         vital.check()
 
 
+def test_agent_loops_that_are_ended_before_a_save_stay_forgotten() -> None:
+    actors = {name: [Server(), Server()] for name in KINDS}
+    vital = watched(**actors)
+    actors["loops"][0].error = ActorDiedError()
+    with vital.only(["worker 0 of the actor's engine"]), vital.only(["worker 0 of the actor's engine"]):
+        vital.forget(["agent loop worker 0"])
+    vital.check()
+    vital.blame(RuntimeError("the disk is full"))
+    actors["engine"][1].error = ActorDiedError()
+    with pytest.raises(ProcessLost, match="worker 1 of the actor's engine has died"):
+        vital.check()
+
+
 @pytest.mark.parametrize(("kind", "is_needed"), [("loops", False), ("servers", False), ("engine", True)])
 def test_what_a_checkpoint_does_without_ends_the_run_after_it(
     kind: str, is_needed: bool, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,7 @@ def probe(config: Any) -> dict[str, Any]:
     from omegaconf import open_dict
 
     from verl_comprl.platform.detection import on_existing_cluster
+    from verl_comprl.platform.ray_session import end_ray
     from verl_comprl.training import complete_config, start_ray
 
     complete_config(config)
@@ -48,7 +49,7 @@ def probe(config: Any) -> dict[str, Any]:
         found = ray.get(ray.remote(num_cpus=1, max_retries=0)(look_around).remote(), timeout=_SECONDS)
         return found | {"resources": ray.cluster_resources()}
     finally:
-        ray.shutdown()
+        end_ray()
 
 
 def main() -> int:

@@ -21,6 +21,8 @@ from verl_comprl.untrusted import schema_without_delimiters
 Ask = Callable[[list[Message], list[dict[str, Any]]], Awaitable[tuple[str, int]]]
 """Function from messages and tools to the model's answer and the number of its tokens."""
 _EPISODE_SECONDS = 14400.0
+_KEYS = ("environment", "environment_options", "seed", "task_id")
+"""In ``extra_info`` of a row."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,6 +36,11 @@ def run(options: argparse.Namespace) -> int:
     import pyarrow.parquet as pq
 
     rows = pq.read_table(options.data).to_pylist()
+    for number, row in enumerate(rows):
+        if missing := [key for key in _KEYS if key not in (row.get("extra_info") or {})] or {"prompt"} - row.keys():
+            raise ValueError(
+                f"--data {options.data}: row {number} has no {', '.join(sorted(missing))}; make it with `comprl data`"
+            )
     try:
         played = asyncio.run(_play_with_model(rows, options))
     except ExceptionGroup as error:  # of the first episode that raised; the others were cancelled

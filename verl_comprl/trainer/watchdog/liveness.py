@@ -43,6 +43,8 @@ class VitalActors:
         self._asked: dict[Any, str] = {}
         self._next_look = 0.0
         self._lost: ProcessLost | None = None
+        self._ended: set[str] = set()
+        """Those that were forgotten."""
         self._lock = threading.Lock()
 
     def watch(self, actors: Mapping[str, Any], servers: Mapping[str, Any] | None = None) -> None:
@@ -54,24 +56,31 @@ class VitalActors:
         """
         with self._lock:
             self._actors, self._servers, self._asked, self._lost = actors, servers or {}, {}, None
+            self._ended = set()
 
     def forget(self, names: Iterable[str]) -> None:
         """Look at these actors no more: they may end."""
-        gone = set(names)
         with self._lock:
-            actors, servers = self._actors, self._servers
-        self.watch(*({name: each for name, each in group.items() if name not in gone} for group in (actors, servers)))
+            actors, servers, ended = self._actors, self._servers, self._ended | set(names)
+        self.watch(*({name: each for name, each in group.items() if name not in ended} for group in (actors, servers)))
+        self._ended = ended
 
     @contextmanager
     def only(self, names: Iterable[str]) -> Iterator[None]:
-        """Look at no others but these of the actors during the block, which can do without the rest."""
+        """Look at no others but these of the actors during the block, which can do without the rest.
+
+        Those that are forgotten meanwhile stay so.
+        """
+        kept = set(names)
         with self._lock:
             actors, servers = self._actors, self._servers
-        self.forget({*actors, *servers} - set(names))
+        self.watch(*({name: each for name, each in group.items() if name in kept} for group in (actors, servers)))
         try:
             yield
         finally:
+            ended = self._ended
             self.watch(actors, servers)
+            self.forget(ended)
 
     def check(self) -> None:
         """Look, if it is time again.
