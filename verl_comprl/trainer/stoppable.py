@@ -162,7 +162,7 @@ class StoppableTrainer(CheckpointingTrainer):
                 self.experience_runtime.settle_reports()
             self.end_episodes(free_memory=is_to_be_saved)
             if not only_evaluates:
-                # They are in the bank that is saved now, and a resume must keep them; or came after the one that was saved.
+                # They are in the bank that is saved now, and a resume must keep them; or came after one that was saved.
                 self.record_left_episodes(step if is_to_be_saved else step + 1)
             if is_to_be_saved:
                 self._save_checkpoint()

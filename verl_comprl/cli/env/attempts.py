@@ -41,10 +41,7 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(
                 f"--data {options.data}: row {number} has no {', '.join(sorted(missing))}; make it with `comprl data`"
             )
-    try:
-        played = asyncio.run(_play_with_model(rows, options))
-    except ExceptionGroup as error:  # of the first episode that raised; the others were cancelled
-        raise error.exceptions[0] from None
+    played = asyncio.run(_play_with_model(rows, options))
     print(json.dumps({"tasks": len(rows), "played": played, "output": str(options.output)}))
     return 0
 
@@ -64,7 +61,10 @@ async def _play_with_model(rows: Sequence[Mapping[str, Any]], options: argparse.
 async def play_all(
     rows: Sequence[Mapping[str, Any]], attempts: int, ask: Ask, output: Path, *, parallel: int, limits: Limits
 ) -> int:
-    """Play the attempts that ``output`` lacks, append a line for each, and return their number."""
+    """Play the attempts that ``output`` lacks, append a line for each, and return their number.
+
+    What the first one raises ends the others, and is raised.
+    """
     done = _done(output)
     missing = [
         (row, attempt)
@@ -72,13 +72,17 @@ async def play_all(
         for attempt in range(attempts)
         if (row["extra_info"]["task_id"], row["extra_info"]["seed"], attempt) not in done
     ]
-    host, slots = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel)
+    host, slots, raised = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel), list[Exception]()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a", encoding="utf-8") as file:
 
         async def one(row: Mapping[str, Any], attempt: int) -> None:
-            async with slots:
-                record = await play(host, row, attempt, ask)
+            try:
+                async with slots:
+                    record = await play(host, row, attempt, ask)
+            except Exception as error:
+                raised.append(error)
+                raise
             file.write(json.dumps(record) + "\n")
             file.flush()
 
@@ -86,6 +90,8 @@ async def play_all(
             async with asyncio.TaskGroup() as group:
                 for row, attempt in missing:
                     group.create_task(one(row, attempt))
+        except ExceptionGroup:
+            raise raised[0] from None
         finally:
             await host.close()
     return len(missing)
