@@ -101,7 +101,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         try:
             self._open_bank(opening)
         except (*ACTOR_AWAY, ManagerNotOpen):  # its process was killed; Ray starts another one
-            is_connected(self.manager)
+            is_connected(self.manager)  # it answers: Ray refuses calls before
             self._loaded = load_manager(self.manager, self._config)
             self._open_bank(opening)
         self._is_open = True
