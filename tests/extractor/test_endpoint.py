@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from chat_endpoint import ChatEndpoint, refusal
 from openai import APIStatusError, APITimeoutError
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from verl_comprl.experience.schema import Add, DistillationRequest
 from verl_comprl.extractor.calls import ExtractorCalls, Prompt, Sampling
@@ -133,6 +133,23 @@ async def test_it_travels_to_another_process_with_open_connections(served: ChatE
     await endpoint(PROMPT)
     again: Endpoint = pickle.loads(pickle.dumps(endpoint))
     assert (await again(PROMPT)).text == "advice" and served.keys == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (JSONResponse({"error": {"message": "too\nlong"}}, 400), "Error code: 400 - too"),
+        (JSONResponse({"error": "too long", "type": "x"}, 422), "Error code: 422 - too long"),
+        (JSONResponse({"detail": "no " * 100}, 400), "Error code: 400 - {'detail': '" + "no " * 62 + "no"),
+        (PlainTextResponse("<html>\n  gone", 404), "Error code: 404 - <html> gone"),
+        (Response(status_code=400), "Error code: 400"),
+    ],
+)
+async def test_the_check_quotes_answers_of_any_form(served: ChatEndpoint, answer: Response, shown: str) -> None:
+    served.failures = [answer]
+    with pytest.raises(EndpointError) as error:
+        await connect(served).check()
+    assert str(error.value).endswith(f"with model=teacher: {shown}")
 
 
 async def test_the_check_asks_for_a_few_tokens(served: ChatEndpoint) -> None:

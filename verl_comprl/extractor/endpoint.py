@@ -10,8 +10,7 @@ from typing import Any, Self, cast
 
 from openai import AsyncOpenAI, OpenAIError
 
-from verl_comprl.display.first_line import first_line
-from verl_comprl.experience.embedding.openai import open_client
+from verl_comprl.experience.embedding.openai import open_client, reason
 from verl_comprl.extractor.calls import Generation, Prompt, Sampling
 from verl_comprl.extractor.config import EndpointConfig
 from verl_comprl.extractor.prompts import Message
@@ -83,7 +82,7 @@ class Endpoint:
             await self._request([{"role": "user", "content": "Say yes."}], min(_CHECKED, self._sampling.max_tokens))
         except (OpenAIError, EndpointError) as error:
             raise EndpointError(
-                f"comprl.extractor.endpoint.url={self._config.url} with model={self._config.model}: {first_line(error)}"
+                f"comprl.extractor.endpoint.url={self._config.url} with model={self._config.model}: {reason(error)}"
             ) from error
         finally:
             await self.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_comprl.cli.local_model import reachable
 from verl_comprl.cli.model_arguments import chosen_endpoint
-from verl_comprl.display.first_line import first_line
+from verl_comprl.experience.embedding.openai import reason
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
 from verl_comprl.extractor.config import KEY_REFUSED
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
@@ -54,10 +54,10 @@ async def _connect(options: argparse.Namespace) -> tuple[Endpoint, ExtractorCall
     try:
         await endpoint.check()
     except EndpointError as error:
-        reason = first_line(error.__cause__ or error)
+        why = reason(error.__cause__ or error)
         if getattr(error.__cause__, "status_code", None) in KEY_REFUSED:
-            reason += f" (its key is read from {config.key_variable or 'nowhere'})"
-        raise ValueError(f"--endpoint {config.url} with --model {config.model}: {reason}") from error
+            why += f" (its key is read from {config.key_variable or 'nowhere'})"
+        raise ValueError(f"--endpoint {config.url} with --model {config.model}: {why}") from error
     endpoint = Endpoint(config, key, sampling)  # the check has closed its connections
     calls = ExtractorCalls(
         EstimatedTokenizer(), endpoint, max_prompt_tokens=options.max_prompt_tokens, max_operations=3

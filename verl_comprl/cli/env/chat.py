@@ -9,8 +9,7 @@ from typing import Any, cast
 from openai import NOT_GIVEN, BadRequestError, OpenAIError
 
 from verl_comprl.cli.model_arguments import chosen_endpoint
-from verl_comprl.display.first_line import first_line
-from verl_comprl.experience.embedding.openai import open_client
+from verl_comprl.experience.embedding.openai import open_client, reason
 from verl_comprl.rollout.messages import Message
 
 _TIMEOUT = 600.0
@@ -51,9 +50,9 @@ class Chat:
         try:
             answer = await cast(Any, self._client.chat.completions).create(**request)
         except BadRequestError as error:
-            raise ChatRefused(f"{self._place}: {first_line(error)}") from error
+            raise ChatRefused(f"{self._place}: {reason(error)}") from error
         except (OpenAIError, ValueError) as error:  # the second: what it has sent is no JSON
-            raise ChatError(f"{self._place}: {first_line(error)}") from error
+            raise ChatError(f"{self._place}: {reason(error)}") from error
         # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
         choices = getattr(answer, "choices", None)
         message = getattr(choices[0], "message", None) if choices else None

@@ -17,6 +17,8 @@ from verl_comprl.experience.embedding.errors import EmbedderUnavailable
 
 _NO_KEY = "none"
 """Used for an endpoint without a key: the client requires one, local servers do not."""
+_SHOWN = 200
+"""Characters of an endpoint's answer that a message shows."""
 
 
 def open_client(url: str, key: str | None, *, timeout: float, retries: int = 2) -> AsyncOpenAI:
@@ -29,6 +31,16 @@ def open_client(url: str, key: str | None, *, timeout: float, retries: int = 2) 
         retries: Further attempts of a request.
     """
     return AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, timeout=timeout, max_retries=retries)
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of the client's error, with what the endpoint answered if that line has the status only.
+
+    The client quotes answers of OpenAI's own form; TGI, for one, sends another.
+    """
+    line, body = first_line(error), getattr(error, "body", None)
+    answered = " ".join(str(body).split())[:_SHOWN] if body else ""
+    return f"{line} - {answered}" if answered and line == f"Error code: {getattr(error, 'status_code', None)}" else line
 
 
 class OpenAIEmbedder:
@@ -106,7 +118,7 @@ class OpenAIEmbedder:
         except (EmbedderUnavailable, OpenAIError, ValueError) as error:
             await client.close()
             kind = EmbedderUnavailable if isinstance(error, EmbedderUnavailable) else ValueError
-            raise kind(f"embedding endpoint {url!r} with model {model!r}: {first_line(error)}") from error
+            raise kind(f"embedding endpoint {url!r} with model {model!r}: {reason(error)}") from error
         embedder.identity["dimension"] = embedder.dimension
         return embedder
 
