@@ -60,6 +60,7 @@ NOT_RUN = {
     "sbatch": "needs a cluster; its settings: tests/docs/test_commands.py",
     "ray job submit": "needs a cluster; its settings: tests/docs/test_commands.py",
     "python -m benchmarks.embedding": "measures; few rounds: tests/benchmarks/test_embedding_benchmark.py",
+    "python -m benchmarks.long_episodes": "measures; few rounds: tests/benchmarks/test_long_episodes.py",
     "python -m benchmarks.record": "measures for a minute: tests/benchmarks/test_record_benchmark.py",
     "python -m benchmarks.retrieval": "measures for minutes; small banks: tests/benchmarks/test_retrieval_benchmark.py",
     "python -m benchmarks.environments": "measures for minutes; one environment: "

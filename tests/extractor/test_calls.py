@@ -1,6 +1,7 @@
 """The extractor's calls with a scripted model; one token is one character."""
 
 import math
+import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -200,6 +201,42 @@ async def test_a_long_episode_loses_turns_from_its_middle(make_calls: MakeCalls,
     assert f"see{missing[0] - 1} " in before and f"see{missing[-1] + 1} " in after
     assert request.goal in prompt and "the guide" in prompt and "Outcome: success" in prompt
     assert "Final observation:\nthe end of it" in prompt
+
+
+@pytest.mark.parametrize(
+    "sizes", [[10] * 60, [1000, *[10] * 58, 1000], [random.Random(1).randint(0, 300) for _ in range(60)]]
+)
+@pytest.mark.parametrize("density", [1, 3, 9])
+async def test_as_many_turns_as_fit_are_kept_after_few_attempts(
+    make_calls: MakeCalls,
+    make_request: MakeRequest,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    density: int,
+) -> None:
+    """However many characters a token has, and fewer in the rules than in the turns."""
+    attempts: list[list[int]] = []
+
+    def encode(conversation: list[dict[str, Any]], **_: Any) -> list[int]:
+        system, user = (message["content"] for message in conversation)
+        attempts.append([0] * (len(system) // 2 + len(user) // density))
+        return attempts[-1]
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", encode)
+    turns = tuple(Turn(observation="x" * size, response=f"do{number}.") for number, size in enumerate(sizes))
+    request = make_request("a", turns=turns)
+    rules = len(distill_messages("", "", [], "", success=True)[0]["content"]) // 2
+    limit = rules + 2700 // density
+    prompt, *_ = make_calls(Script("?"), max_prompt_tokens=limit)._episode_prompt(request, ())
+    assert len(attempts) <= 8
+    for kept in range(60, 2, -1):  # the first that fits
+        played = [*turns[: kept // 2], *turns[60 - kept + kept // 2 :]]
+        trajectory = render_trajectory(played, left_out=60 - kept)
+        messages = distill_messages(request.instructions, request.goal, [], trajectory, request.outcome.success)
+        if len(encode(messages)) <= limit:
+            break
+    assert prompt.messages == messages and 2 < kept < 60
 
 
 async def test_a_single_long_page_is_cut_in_its_middle_and_the_cut_is_stated(

@@ -6,10 +6,12 @@ Owns the path from prompt to tokens, answer and generation record. ``Generate`` 
 import asyncio
 import math
 import uuid
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from verl_comprl.experience.schema import DistillationRequest, Question, Turn, derive_id
@@ -26,6 +28,10 @@ from verl_comprl.untrusted import CHARACTERS_PER_TOKEN, without_control_tokens
 
 _SHORTEST_TEXT = 200
 """Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
+_USUAL = 4
+"""Characters of a token, about; only the first attempt to shorten an episode depends on it."""
+_FRAME = len(render_trajectory([Turn(observation="", response="")]))
+"""Characters of a turn in a prompt that are not its texts."""
 
 
 @dataclass(frozen=True)
@@ -208,44 +214,82 @@ class ExtractorCalls:
         of the list, but not the guide. Start and end matter most: the first shows the situation, the last what decided
         the outcome.
         """
-        turns, final = list(request.turns), request.final_observation
         read, similar = list(request.experience_texts), list(similar)
-        while True:
-            trajectory = render_trajectory(turns, final, left_out=len(request.turns) - len(turns))
-            messages = distill_messages(
+        final = request.final_observation
+
+        def messages(turns: Sequence[Turn]) -> list[Message]:
+            return distill_messages(
                 request.instructions,
                 request.goal,
                 read,
-                trajectory,
+                render_trajectory(turns, final, left_out=len(request.turns) - len(turns)),
                 request.outcome.success,
                 self._max_operations,
                 similar=similar,
                 votes=self._votes,
             )
-            kept = self._max_characters / _characters(messages)
-            if kept >= 1:
-                prompt = self._prompt(messages)
-                if len(prompt.ids) <= self._max_prompt_tokens:
-                    return prompt, len(read), len(read) + len(similar)
-                kept = self._max_prompt_tokens / len(prompt.ids)
-            if len(turns) > 2:
-                drop = min(len(turns) - 2, max(1, int(len(turns) * (1 - kept))))
-                middle = (len(turns) - drop) // 2
-                del turns[middle : middle + drop]
-                continue
+
+        turns, prompt = self._with_most_turns(request.turns, messages)
+        while prompt is None:
+            prompt, length = self._fitting(messages(turns))
+            if prompt is not None:
+                break
             longest = max(map(len, (final, *(text for turn in turns for text in _texts(turn)))))
-            if longest <= _SHORTEST_TEXT:
-                if not similar and len(read) <= 1:
-                    return self._prompt(messages), 0, 0  # rules, task or guide alone are too long: it is refused
+            if longest > _SHORTEST_TEXT:
+                limit = max(_SHORTEST_TEXT, int(longest / length * 0.9))
+                turns = [_shortened(turn, limit) for turn in turns]
+                final = _cut(final, limit)
+            elif similar or len(read) > 1:
                 (similar or read).pop()
-                continue
-            limit = max(_SHORTEST_TEXT, int(longest * kept * 0.9))
-            turns = [_shortened(turn, limit) for turn in turns]
-            final = _cut(final, limit)
+            else:
+                return self._prompt(messages(turns)), 0, 0  # rules, task or guide alone are too long: it is refused
+        return prompt, len(read), len(read) + len(similar)
+
+    def _with_most_turns(
+        self, turns: Sequence[Turn], messages: Callable[[Sequence[Turn]], list[Message]]
+    ) -> tuple[Sequence[Turn], Prompt | None]:
+        """Return the most turns with which a prompt fits, and that prompt; or first and last turn, if they do not.
+
+        Encoding takes milliseconds for each thousand tokens, so a long episode begins at what may fit, and goes on
+        where the lengths so far say that it does.
+        """
+        until = [0, *accumulate(_FRAME + sum(map(len, _texts(turn))) for turn in turns)]
+        sizes = [until[kept // 2] + until[-1] - until[len(turns) - kept + kept // 2] for kept in range(len(turns) + 1)]
+        room, enough, too_many = float(_USUAL * self._max_prompt_tokens), min(len(turns), 2) - 1, len(turns) + 1
+        fitting, ends = None, dict[bool, tuple[int, float]]()
+        while too_many - enough > 1:
+            kept = min(max(bisect_right(sizes, room) - 1, enough + 1), too_many - 1)
+            text = messages(_without_middle(turns, kept))
+            prompt, length = self._fitting(text)
+            ends[prompt is None] = sizes[kept], length
+            if prompt is None:
+                too_many = kept
+            else:
+                fitting, enough = prompt, kept
+            if len(ends) == 1:
+                room = sizes[kept] + _characters(text) * (1 / length - 1)
+            else:
+                (fits, short), (does_not, long) = ends[False], ends[True]
+                room = fits + (does_not - fits) * (1 - short) / (long - short)
+        return _without_middle(turns, enough if fitting else too_many), fitting
+
+    def _fitting(self, messages: list[Message]) -> tuple[Prompt | None, float]:
+        """Return the prompt if it is not too long, and its length relative to the longest one."""
+        length = _characters(messages) / self._max_characters
+        if length > 1:
+            return None, length
+        prompt = self._prompt(messages)
+        length = len(prompt.ids) / self._max_prompt_tokens
+        return (prompt if length <= 1 else None), length
 
 
 def _characters(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) for message in messages)
+
+
+def _without_middle(turns: Sequence[Turn], kept: int) -> Sequence[Turn]:
+    before = kept // 2
+    return [*turns[:before], *turns[len(turns) - kept + before :]]
 
 
 def _texts(turn: Turn) -> Iterator[str]:
