@@ -182,7 +182,8 @@ def _checked(config: Any, display: Any) -> Any | None:
     except (ConfigError, StoreError, RuntimeError, AssertionError, ValueError, HydraException) as error:
         if is_verbose():
             traceback.print_exc()
-        end_ray()
+        with uninterrupted():
+            end_ray()
         display.fail(*(str(error).splitlines() if isinstance(error, ConfigError) else [str(error) or one_line(error)]))
         return None
     except BaseException:  # a signal, for example, while Ray starts

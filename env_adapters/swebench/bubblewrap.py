@@ -122,9 +122,12 @@ def _system_folders() -> list[str]:
 
 
 def _interpreter() -> Path | None:
-    """Return the prefix of the running Python if the sandbox would have no Python otherwise."""
+    """Return the prefix of the running Python if the sandbox would have no Python otherwise.
+
+    Where it really is, since what is hidden below is found there: through a link it would be shown under another name.
+    """
     has_python = os.path.exists("/usr/bin/python3") or os.path.exists("/usr/local/bin/python3")
-    return None if has_python else Path(sys.base_prefix)
+    return None if has_python else Path(sys.base_prefix).resolve()
 
 
 def _hidden(interpreter: Path | None) -> list[Path]:

@@ -30,8 +30,8 @@ def server() -> Iterator[tuple[str, list[Any]]]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append(body)
             name, _, context = body["model"].partition(" of ")
-            if name == "context" and len(body["messages"]) > int(context):
-                self.answer(400, {"error": "maximum context length"})
+            if context and len(body["messages"]) > int(context):
+                self.answer(int(name.split()[-1]) if " " in name else 400, {"error": "maximum context length"})
                 return
             low, high, guess = 1, 100, 50
             for message in body["messages"][2:]:
@@ -39,7 +39,8 @@ def server() -> Iterator[tuple[str, list[Any]]]:
                     low, high = (guess + 1, high) if "higher" in message["content"] else (low, guess - 1)
                     guess = (low + high) // 2
             content = f"<action>{guess}</action>" if body["model"] == "good" else "I do not know."
-            message = {} if name == "empty" else {"choices": [{"message": {"content": content}}]}
+            said = json.loads(name.removeprefix("says ")) if name.startswith("says ") else {"content": content}
+            message = {} if name == "empty" else {"choices": [{"message": said}]}
             self.answer(200, message | {"usage": {"completion_tokens": 7}})
 
         def answer(self, status: int, body: Any) -> None:
@@ -175,6 +176,61 @@ def test_a_chat_that_outgrows_the_context_ends_its_attempt_alone(
     assert "400" in (error := capsys.readouterr().err) and "maximum context length" in error
     assert attempts(*command, "--model", "context of 6") == 0
     assert [(record["turns"], record["success"]) for record in lines(output)] == [(3, False)] * 3
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_chat_that_is_refused_later_is_cut_off_with_any_status(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, status: int
+) -> None:
+    command = ["--data", data, "--endpoint", server[0], "--output", tmp_path / "a.jsonl", "--attempts", 1]
+    assert attempts(*command, "--model", f"refused {status} of 4") == 0
+    assert [(record["turns"], record["success"]) for record in lines(tmp_path / "a.jsonl")] == [(2, False)] * 3
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"tool_calls": [{}]}, {"content": ["parts"]}, {"tool_calls": [{"function": {"name": "a", "arguments": {}}}]}],
+)
+def test_a_message_of_another_form_is_one_line(
+    server: tuple[str, list[Any]],
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    message: dict[str, Any],
+) -> None:
+    command = ["--data", data, "--endpoint", server[0], "--output", tmp_path / "a.jsonl", "--attempts", 1]
+    assert attempts(*command, "--model", f"says {json.dumps(message)}") == 2
+    assert "an answer's message is of another form: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_disk_that_is_full_for_a_moment_is_one_line(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    output, is_open = tmp_path / "a.jsonl", Path.open
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        file = is_open(path, *arguments, **options)
+        if path != output or "a" not in arguments:
+            return file
+
+        class Full:
+            write = file.write
+
+            def flush(self) -> None:
+                raise OSError(28, "No space left on device")
+
+            def __enter__(self) -> "Full":
+                return self
+
+            def __exit__(self, *_: Any) -> None:
+                file.close()
+
+        return Full()
+
+    monkeypatch.setattr(Path, "open", opened)
+    command = ["--data", data, "--endpoint", server[0], "--output", output, "--attempts", 1, "--model", "good"]
+    assert attempts(*command) == 2
+    assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("model", "why"), [("empty", "an answer has no message"), ("gone", "Connection error")])

@@ -239,6 +239,23 @@ async def test_as_many_turns_as_fit_are_kept_after_few_attempts(
     assert prompt.messages == messages and 2 < kept < 60
 
 
+async def test_turns_of_very_different_tokens_take_few_attempts_too(
+    make_calls: MakeCalls, make_request: MakeRequest, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, attempts = 49_176, list[int]()
+
+    def encode(conversation: list[dict[str, Any]], **_: Any) -> list[int]:
+        user = conversation[1]["content"]
+        attempts.append(len(user) // 8 + 30 * user.count("é"))
+        return [0] * attempts[-1]
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", encode)
+    dense = [number < 40 or number >= 472 for number in range(512)]
+    turns = tuple(Turn(observation=("é" if each else "x") * 20, response=f"do{n}.") for n, each in enumerate(dense))
+    await make_calls(Script("?"), max_prompt_tokens=limit).distill(make_request("a", turns=turns))
+    assert max(length for length in attempts if length <= limit) > limit - 700 and len(attempts) <= 6 + 9
+
+
 async def test_a_single_long_page_is_cut_in_its_middle_and_the_cut_is_stated(
     make_calls: MakeCalls, make_request: MakeRequest
 ) -> None:

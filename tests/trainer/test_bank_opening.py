@@ -1,5 +1,6 @@
 """The start of the experience manager and of its bank; Ray is replaced, since only the order of the calls matters."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,41 @@ def test_a_manager_that_is_killed_before_its_bank_is_open_loads_again(
     ExperienceRuntime(OmegaConf.create()).open(None)
     opening = Opening(keep_content=False)
     assert calls == ["load", "loading 1", opening, "it answers", "load", "loading 2", opening]
+
+
+@pytest.mark.parametrize("killed", ["restore", "connect"])
+def test_a_manager_that_is_killed_while_the_models_start_begins_again(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, killed: str
+) -> None:
+    errors = {killed: ManagerNotOpen("it has no _bank")}
+
+    def remote(name: str) -> Any:
+        def call(*_: Any) -> str:
+            if name in errors:
+                raise errors.pop(name)
+            return name
+
+        return SimpleNamespace(remote=call)
+
+    monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: calls.append(opening))
+    monkeypatch.setattr(experience_runtime.contents, "check", lambda folder, has_engine: None)
+    monkeypatch.setattr(
+        experience_runtime.contents, "load_extractor", lambda folder, extractor: calls.append("weights")
+    )
+    monkeypatch.setattr(experience_runtime.ManagerGuard, "start", lambda guard: calls.append("guard"))
+    runtime = ExperienceRuntime(OmegaConf.create({"trainer": {"val_only": False}}))
+    runtime.manager = SimpleNamespace(restore=remote("restore"), connect=remote("connect"))
+    folder = tmp_path / "global_step_4"
+    runtime.open(folder)
+    runtime.extractor = SimpleNamespace(
+        publish_weights=lambda: calls.append("published"), generate=lambda actor: "ask", model="m", prompt_length=9
+    )
+    assert calls.pop() == Opening(keep_content=True)
+    calls.clear()
+    runtime.connect(folder, "client")
+    begins_again = ["it answers", "load", "loading 1", Opening(keep_content=True)]
+    done = [] if killed == "restore" else ["restore"]
+    assert calls == ["weights", "published", *done, *begins_again, "restore", "connect", "guard"]
 
 
 def test_a_manager_that_ray_starts_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

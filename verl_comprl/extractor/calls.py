@@ -28,6 +28,8 @@ from verl_comprl.untrusted import CHARACTERS_PER_TOKEN, without_control_tokens
 
 _SHORTEST_TEXT = 200
 """Characters to which an observation or a response may be cut, so that an episode fits into a prompt."""
+_ATTEMPTS = 6
+"""To find out by their lengths how many turns fit."""
 _USUAL = 4
 """Characters of a token, about; only the first attempt to shorten an episode depends on it."""
 _FRAME = len(render_trajectory([Turn(observation="", response="")]))
@@ -257,8 +259,12 @@ class ExtractorCalls:
         sizes = [until[kept // 2] + until[-1] - until[len(turns) - kept + kept // 2] for kept in range(len(turns) + 1)]
         room, enough, too_many = float(_USUAL * self._max_prompt_tokens), min(len(turns), 2) - 1, len(turns) + 1
         fitting, ends = None, dict[bool, tuple[int, float]]()
+        attempts = 0
         while too_many - enough > 1:
-            kept = min(max(bisect_right(sizes, room) - 1, enough + 1), too_many - 1)
+            attempts += 1
+            # In the middle where that does not help, as with turns of very different tokens.
+            kept = bisect_right(sizes, room) - 1 if attempts <= _ATTEMPTS else (enough + too_many) // 2
+            kept = min(max(kept, enough + 1), too_many - 1)
             text = messages(_without_middle(turns, kept))
             prompt, length = self._fitting(text)
             ends[prompt is None] = sizes[kept], length

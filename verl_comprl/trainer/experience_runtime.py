@@ -6,6 +6,7 @@ The trainer holds one such object; an arm without experience holds its base clas
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +98,27 @@ class ExperienceRuntime(NoExperienceRuntime):
             contents.check(folder, has_engine=self._frozen is None)
         if self._frozen is not None:
             self._frozen.check()
-        opening = Opening(keep_content=folder is not None)
-        try:
-            self._open_bank(opening)
-        except (*ACTOR_AWAY, ManagerNotOpen):  # its process was killed; Ray starts another one
-            is_connected(self.manager)  # it answers: Ray refuses calls before
-            self._loaded = load_manager(self.manager, self._config)
-            self._open_bank(opening)
+        self._opening = Opening(keep_content=folder is not None)
+        self._calling_manager(self._open_bank)
         self._is_open = True
 
-    def _open_bank(self, opening: Opening) -> None:
+    def _open_bank(self) -> None:
         wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
-        open_bank(self.manager, self._config, opening)
+        open_bank(self.manager, self._config, self._opening)
+
+    def _calling_manager(self, call: Callable[[], None]) -> None:
+        """Make a call of a start; if the manager is killed meanwhile, or was before, let it begin again, and repeat.
+
+        Afterwards the guard does so.
+        """
+        try:
+            call()
+        except (*ACTOR_AWAY, ManagerNotOpen):
+            is_connected(self.manager)  # it answers: Ray starts another process, and refuses calls before
+            self._loaded = load_manager(self.manager, self._config)
+            self._open_bank()
+            if call != self._open_bank:
+                call()
 
     def start(self, engines: Engines, pool: Any = None) -> None:
         """Start the extractor's engine and server, or take them over, unless it has none."""
@@ -120,20 +130,26 @@ class ExperienceRuntime(NoExperienceRuntime):
 
     def connect(self, folder: Path | None, actor: LLMServerClient) -> None:
         """Restore from ``folder``, copy the weights to the extractor's server and connect it to the manager."""
-        limit = self._comprl.work_timeout
         if folder is not None:
-            contents.load(folder, self.extractor, self.manager, limit)
-            if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
-                replacing = self.manager.replace_bank.remote(self._comprl.initial_bank)
-                wait_for(replacing, limit, "the experience manager to load another bank")
+            contents.load_extractor(folder, self.extractor)
         self.extractor.publish_weights()
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell = self._tell_manager
         self._generate = self.extractor.generate(actor)
-        self._connect_extractor()
+        self._calling_manager(partial(self._restore_and_connect, folder))
         if folder is not None:
             self._step, self._checkpoints = step_of(folder), [folder / EXPERIENCE]
         self._guard.start()
+
+    def _restore_and_connect(self, folder: Path | None) -> None:
+        limit = self._comprl.work_timeout
+        if folder is not None:
+            restoring = self.manager.restore.remote(str(folder / EXPERIENCE))
+            wait_for(restoring, limit, "the experience manager to restore bank, queue and buffer")
+            if self._config.trainer.val_only:  # a checkpoint may be evaluated with another bank than its own
+                replacing = self.manager.replace_bank.remote(self._comprl.initial_bank)
+                wait_for(replacing, limit, "the experience manager to load another bank")
+        self._connect_extractor()
 
     def _connect_extractor(self) -> None:
         of_model = self.extractor.model, self.extractor.prompt_length
@@ -146,7 +162,8 @@ class ExperienceRuntime(NoExperienceRuntime):
         # Of one that was stripped since, by whichever run it is one of, the bank is left.
         whole = (path for path in reversed(self._checkpoints) if (path / "manager.json").exists())
         checkpoint = next(whole, None)
-        self._open_bank(Opening(True, killed_in=self._step, checkpoint=checkpoint))
+        self._opening = Opening(True, killed_in=self._step, checkpoint=checkpoint)
+        self._open_bank()
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell_again()
         self._connect_extractor()

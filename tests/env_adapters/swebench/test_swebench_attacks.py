@@ -14,6 +14,7 @@ from env_adapters.swebench import bubblewrap
 from env_adapters.swebench.expert import solve
 from env_adapters.swebench.instances import tasks_of
 from env_adapters.swebench.repositories import find_repository
+from env_adapters.swebench.sandbox import Limits
 
 Call = Callable[..., str]
 
@@ -191,6 +192,20 @@ def test_packages_of_every_interpreter_and_our_data_are_hidden(tmp_path: Path, m
     monkeypatch.setenv("COMPRL_DATA", str(tmp_path / "share/data"))
     hidden = bubblewrap._hidden(tmp_path)
     assert hidden == sorted(tmp_path / place for place in (*places, "share/ours", "share/verified.jsonl"))
+
+
+def test_packages_of_an_interpreter_behind_a_link_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conda-3/lib/site-packages").mkdir(parents=True)
+    (tmp_path / "conda").symlink_to("conda-3")
+    monkeypatch.setattr("sys.base_prefix", str(tmp_path / "conda"))
+    monkeypatch.setattr(os.path, "exists", lambda path: False)  # no other Python
+    monkeypatch.setattr(bubblewrap, "_system_folders", lambda: [])
+    limits = Limits()
+    command = bubblewrap.bubblewrap_command("bwrap", limits, seccomp=3, files={}, shell=4)
+    shown, hidden = tmp_path / "conda-3", tmp_path / "conda-3/lib/site-packages"
+    begin = command.index("--ro-bind")
+    assert command[begin + 1 : begin + 3] == [str(shown)] * 2 and str(tmp_path / "conda") not in command
+    assert command[command.index("--tmpfs") + 1] == str(hidden)
 
 
 def test_memory_and_descriptors_of_the_first_process_are_closed(agent: Callable[[str], str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
+from verl_comprl.trainer.stopping import RunInterrupted
 from verl_comprl.trainer.trainer import ComplementarySync
 from verl_comprl.trainer.watchdog import liveness as module
 from verl_comprl.trainer.watchdog import situation
@@ -154,16 +155,50 @@ def test_agent_loops_that_are_ended_are_forgotten_and_the_rest_is_not() -> None:
 
 
 def test_agent_loops_that_are_ended_before_a_save_stay_forgotten() -> None:
+    """In the order of a stop: one block, the loops are ended in it, and the save is a block of its own in it."""
     actors = {name: [Server(), Server()] for name in KINDS}
     vital = watched(**actors)
-    actors["loops"][0].error = ActorDiedError()
-    with vital.only(["worker 0 of the actor's engine"]), vital.only(["worker 0 of the actor's engine"]):
+    with vital.only(["worker 0 of the actor's engine"]):
         vital.forget(["agent loop worker 0"])
+        actors["loops"][0].error = ActorDiedError()
+        with vital.only(["worker 0 of the actor's engine"]):
+            actors["engine"][1].error = ActorDiedError()
+            vital.blame(RuntimeError("not needed for it"))
+        vital.check()
+    actors["engine"][1].error = None
     vital.check()
     vital.blame(RuntimeError("the disk is full"))
     actors["engine"][1].error = ActorDiedError()
     with pytest.raises(ProcessLost, match="worker 1 of the actor's engine has died"):
-        vital.check()
+        vital.blame(RuntimeError("the disk is full"))
+
+
+@pytest.mark.parametrize("fails", [OSError(28, "No space left on device"), None])
+def test_a_stop_whose_checkpoint_fails_says_why_and_not_that_its_agent_loops_are_dead(
+    fails: OSError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actors = {name: [Server(), Server()] for name in KINDS}
+    trainer = trainer_of(**actors)
+    trainer.global_steps, trainer._saved_step = 3, 0
+    trainer.config = SimpleNamespace(trainer=SimpleNamespace(val_only=False, default_local_dir="run"))
+    trainer.experience_runtime = SimpleNamespace(settle_reports=lambda: None)
+
+    def end(**_: Any) -> None:
+        for number, loop in enumerate(actors["loops"]):
+            trainer.vital.forget([f"agent loop worker {number}"])
+            loop.error = ActorDiedError()
+
+    def save(_: Any) -> None:
+        if fails:
+            raise fails
+
+    monkeypatch.setattr("verl_comprl.trainer.checkpointing.CheckpointingTrainer._save_checkpoint", save)
+    monkeypatch.setattr(trainer, "end_episodes", end)
+    monkeypatch.setattr(trainer, "record_left_episodes", lambda step: None)
+    with pytest.raises(OSError if fails else RunInterrupted) as raised:
+        trainer._interrupt()
+    trainer.vital.blame(raised.value)  # as `fit` does
+    trainer.vital.check()
 
 
 @pytest.mark.parametrize(("kind", "is_needed"), [("loops", False), ("servers", False), ("engine", True)])

@@ -44,8 +44,8 @@ def probe(config: Any) -> dict[str, Any]:
     if not on_existing_cluster(ray_init):
         with open_dict(config):
             ray_init.setdefault("object_store_memory", _OBJECT_STORE)
-    start_ray(config)
     try:
+        start_ray(config)
         found = ray.get(ray.remote(num_cpus=1, max_retries=0)(look_around).remote(), timeout=_SECONDS)
         return found | {"resources": ray.cluster_resources()}
     finally:

@@ -80,11 +80,11 @@ async def play_all(
             try:
                 async with slots:
                     record = await play(host, row, attempt, ask)
+                file.write(json.dumps(record) + "\n")
+                file.flush()
             except Exception as error:
                 raised.append(error)
                 raise
-            file.write(json.dumps(record) + "\n")
-            file.flush()
 
         try:
             async with asyncio.TaskGroup() as group:

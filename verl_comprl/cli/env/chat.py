@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from openai import NOT_GIVEN, BadRequestError, OpenAIError
+from openai import NOT_GIVEN, OpenAIError
 
 from verl_comprl.cli.model_arguments import chosen_endpoint
+from verl_comprl.display.first_line import first_line
 from verl_comprl.experience.embedding.openai import open_client, reason
 from verl_comprl.rollout.messages import Message
 
 _TIMEOUT = 600.0
 """Seconds for one answer, which may think for long."""
+
+
+_REFUSED = (400, 413, 422)
+"""Status of a request that is refused as such; TGI's for one that is too long is the last."""
 
 
 class ChatError(ValueError):
@@ -49,16 +54,19 @@ class Chat:
         request = {**self._sampling, "messages": messages, "tools": tools or NOT_GIVEN}
         try:
             answer = await cast(Any, self._client.chat.completions).create(**request)
-        except BadRequestError as error:
-            raise ChatRefused(f"{self._place}: {reason(error)}") from error
         except (OpenAIError, ValueError) as error:  # the second: what it has sent is no JSON
-            raise ChatError(f"{self._place}: {reason(error)}") from error
+            refused = getattr(error, "status_code", None) in _REFUSED
+            raise (ChatRefused if refused else ChatError)(f"{self._place}: {reason(error)}") from error
         # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
         choices = getattr(answer, "choices", None)
         message = getattr(choices[0], "message", None) if choices else None
         if message is None:
             raise ChatError(f"{self._place}: an answer has no message")
-        return text_of(message.to_dict()), getattr(answer.usage, "completion_tokens", None) or 0
+        try:
+            text = text_of(message.to_dict())
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ChatError(f"{self._place}: an answer's message is of another form: {first_line(error)}") from error
+        return text, getattr(answer.usage, "completion_tokens", None) or 0
 
     async def close(self) -> None:
         """Close the connections."""

@@ -17,7 +17,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.deaths import ACTOR_AWAY
-from verl_comprl.platform.waiting import Patience, holding, wait_for
+from verl_comprl.platform.waiting import Patience, holding
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.settings_file import SETTINGS, read_settings
 from verl_comprl.trainer.checkpoint.folders import CheckpointFolders
@@ -261,9 +261,7 @@ def noted_events(folder: Path) -> Prefix | None:
     return Prefix(**noted) if noted else None
 
 
-def load(folder: Path, extractor: ExtractorRuntime | FrozenExtractor, manager: Any, seconds: float) -> None:
-    """Load what :func:`save` wrote; the extractor and the bank may take ``seconds`` each."""
+def load_extractor(folder: Path, extractor: ExtractorRuntime | FrozenExtractor) -> None:
+    """Load what :func:`save` wrote of the extractor; the manager restores the rest."""
     state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     extractor.load(folder / EXTRACTOR, state["extractor_weight_version"])
-    restoring = manager.restore.remote(str(folder / EXPERIENCE))
-    wait_for(restoring, seconds, "the experience manager to restore bank, queue and buffer")

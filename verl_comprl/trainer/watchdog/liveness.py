@@ -40,11 +40,12 @@ class VitalActors:
         """Begin with none."""
         self._actors: Mapping[str, Any] = {}
         self._servers: Mapping[str, Any] = {}
+        self._forgotten: set[str] = set()
+        self._kept: set[str] | None = None
+        """All that are looked at for the time being; None if none are left out."""
         self._asked: dict[Any, str] = {}
         self._next_look = 0.0
         self._lost: ProcessLost | None = None
-        self._ended: set[str] = set()
-        """Those that were forgotten."""
         self._lock = threading.Lock()
 
     def watch(self, actors: Mapping[str, Any], servers: Mapping[str, Any] | None = None) -> None:
@@ -55,32 +56,36 @@ class VitalActors:
             servers: Those of vLLM servers, whose actor answers also when the process of its engine has died.
         """
         with self._lock:
-            self._actors, self._servers, self._asked, self._lost = actors, servers or {}, {}, None
-            self._ended = set()
+            self._actors, self._servers, self._forgotten = actors, servers or {}, set()
+            self._begin_again()
 
     def forget(self, names: Iterable[str]) -> None:
         """Look at these actors no more: they may end."""
         with self._lock:
-            actors, servers, ended = self._actors, self._servers, self._ended | set(names)
-        self.watch(*({name: each for name, each in group.items() if name not in ended} for group in (actors, servers)))
-        self._ended = ended
+            self._forgotten |= set(names)
+            self._begin_again()
 
     @contextmanager
     def only(self, names: Iterable[str]) -> Iterator[None]:
-        """Look at no others but these of the actors during the block, which can do without the rest.
-
-        Those that are forgotten meanwhile stay so.
-        """
-        kept = set(names)
+        """Look at no others but these of the actors during the block, which can do without the rest."""
         with self._lock:
-            actors, servers = self._actors, self._servers
-        self.watch(*({name: each for name, each in group.items() if name in kept} for group in (actors, servers)))
+            before, self._kept = self._kept, set(names)
+            self._begin_again()
         try:
             yield
         finally:
-            ended = self._ended
-            self.watch(actors, servers)
-            self.forget(ended)
+            with self._lock:
+                self._kept = before
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Drop what was found out about actors that may be looked at no longer."""
+        self._asked, self._lost = {}, None
+
+    def _watched(self, actors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for name, actor in actors.items():
+            if name not in self._forgotten and (self._kept is None or name in self._kept):
+                yield name, actor
 
     def check(self) -> None:
         """Look, if it is time again.
@@ -126,10 +131,10 @@ class VitalActors:
             Whether all are there; one that has died is noted.
         """
         waiting = set(self._asked.values())
-        for name, actor in self._actors.items():
+        for name, actor in self._watched(self._actors):
             if name not in waiting:
                 self._asked[actor.__ray_ready__.remote()] = name
-        for name, server in self._servers.items():
+        for name, server in self._watched(self._servers):
             if name not in waiting:
                 self._asked[server.__ray_call__.remote(raise_if_dead)] = name
         if not self._asked:
