@@ -69,7 +69,7 @@ def test_a_manager_that_is_killed_while_the_models_start_begins_again(
         experience_runtime.contents, "load_extractor", lambda folder, extractor: calls.append("weights")
     )
     monkeypatch.setattr(experience_runtime.ManagerGuard, "start", lambda guard: calls.append("guard"))
-    runtime = ExperienceRuntime(OmegaConf.create({"trainer": {"val_only": False}}))
+    runtime: Any = ExperienceRuntime(OmegaConf.create({"trainer": {"val_only": False}}))
     runtime.manager = SimpleNamespace(restore=remote("restore"), connect=remote("connect"))
     folder = tmp_path / "global_step_4"
     runtime.open(folder)
