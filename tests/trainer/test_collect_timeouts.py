@@ -355,14 +355,15 @@ def test_a_manager_that_is_killed_in_the_first_step_of_a_resumed_run_begins_agai
     runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     openings: list[Opening] = []
-    monkeypatch.setattr(experience_runtime.contents, "load", lambda *_: None)
+    monkeypatch.setattr(experience_runtime.contents, "load_extractor", lambda *_: None)
     monkeypatch.setattr(experience_runtime, "load_manager", lambda *_: "load")
     monkeypatch.setattr(experience_runtime, "open_bank", lambda manager, config, opening: openings.append(opening))
     runtime._config, runtime._step = OmegaConf.create({"trainer": {"val_only": False}}), 0
     runtime.extractor = SimpleNamespace(
         publish_weights=lambda: None, generate=lambda actor: None, model=None, prompt_length=8
     )
-    runtime.manager.connect = SimpleNamespace(remote=lambda *_: "connect")
+    for order in ("restore", "connect"):
+        setattr(runtime.manager, order, SimpleNamespace(remote=lambda *_: "done"))
     saved = tmp_path / "global_step_7"
     (saved / "comprl").mkdir(parents=True)
     (saved / "comprl/manager.json").touch()
