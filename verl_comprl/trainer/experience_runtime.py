@@ -107,9 +107,9 @@ class ExperienceRuntime(NoExperienceRuntime):
         open_bank(self.manager, self._config, self._opening)
 
     def _calling_manager(self, call: Callable[[], None]) -> None:
-        """Make a call of a start; if the manager is killed meanwhile, or was before, let it begin again, and repeat.
+        """Make a call to the manager while a run starts; once more if its process was killed, in one that begins again.
 
-        Afterwards the guard does so.
+        When the run has started, the guard lets it begin again.
         """
         try:
             call()
