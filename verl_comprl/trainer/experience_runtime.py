@@ -106,18 +106,17 @@ class ExperienceRuntime(NoExperienceRuntime):
         wait_for(self._loaded, self._comprl.work_timeout, "the experience manager to start")
         open_bank(self.manager, self._config, self._opening)
 
-    def _calling_manager(self, call: Callable[[], None]) -> None:
-        """Make a call to the manager while a run starts; once more if its process was killed, in one that begins again.
+    def _calling_manager(self, *calls: Callable[[], None]) -> None:
+        """Make the last of the calls while a run starts; if the manager's process was killed, all of them in another.
 
         When the run has started, the guard lets it begin again.
         """
         try:
-            call()
+            calls[-1]()
         except (*ACTOR_AWAY, ManagerNotOpen):
             is_connected(self.manager)  # it answers: Ray starts another process, and refuses calls before
             self._loaded = load_manager(self.manager, self._config)
-            self._open_bank()
-            if call != self._open_bank:
+            for call in calls:
                 call()
 
     def start(self, engines: Engines, pool: Any = None) -> None:
@@ -136,7 +135,7 @@ class ExperienceRuntime(NoExperienceRuntime):
         if isinstance(self.extractor, ExtractorRuntime):
             self.extractor.serving.tell = self._tell_manager
         self._generate = self.extractor.generate(actor)
-        self._calling_manager(partial(self._restore_and_connect, folder))
+        self._calling_manager(self._open_bank, partial(self._restore_and_connect, folder))
         if folder is not None:
             self._step, self._checkpoints = step_of(folder), [folder / EXPERIENCE]
         self._guard.start()

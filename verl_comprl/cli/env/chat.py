@@ -15,8 +15,6 @@ from verl_comprl.rollout.messages import Message
 
 _TIMEOUT = 600.0
 """Seconds for one answer, which may think for long."""
-
-
 _REFUSED = (400, 413, 422)
 """Status of a request that is refused as such; TGI's for one that is too long is the last."""
 
