@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
-from verl_comprl.extractor.calls import ExtractorCalls
+from verl_comprl.extractor.prompt_encoder import PromptEncoder
 
 MODEL = Path(__file__).parents[1] / "recipes/miniature/models/plain/extractor"
 OBSERVATION = "You see lamp {0}, which is green, and a door behind it. Nothing has happened since turn {0}."
@@ -57,19 +57,18 @@ def main() -> None:
     options = parser.parse_args()
     from transformers import AutoTokenizer
 
-    unused: Any = None
     tokenizer: Any = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
-    calls = ExtractorCalls(tokenizer, unused, max_prompt_tokens=options.tokens, max_operations=3)
+    encoder: Any = PromptEncoder(tokenizer, max_prompt_tokens=options.tokens, max_operations=3, votes=False)
     attempts: list[Any] = []
-    calls._prompt = lambda messages, encode=calls._prompt: attempts.append(messages) or encode(messages)
+    encoder.encode = lambda messages, encode=encoder.encode: attempts.append(messages) or encode(messages)
     print(f"{'turns':>6}{'kept':>6}{'tokens':>8}{'encoded':>9}{'ms':>8}{'once, ms':>10}{'ratio':>7}")
     for turns in options.turns:
         request = episode(turns)
         attempts.clear()
-        prompt, *_ = calls._episode_prompt(request, ())
+        prompt, *_ = encoder.encode_episode(request, ())
         encoded = len(attempts)
-        whole = milliseconds(lambda request=request: calls._episode_prompt(request, ()), options.rounds)
-        once = milliseconds(lambda prompt=prompt: calls._prompt(prompt.messages), options.rounds)
+        whole = milliseconds(lambda request=request: encoder.encode_episode(request, ()), options.rounds)
+        once = milliseconds(lambda prompt=prompt: encoder.encode(prompt.messages), options.rounds)
         kept = prompt.messages[-1]["content"].count(RESPONSE)
         print(f"{turns:>6}{kept:>6}{len(prompt.ids):>8}{encoded:>9}{whole:>8.2f}{once:>10.2f}{whole / once:>7.1f}")
 

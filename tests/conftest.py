@@ -16,8 +16,9 @@ import pytest
 from hypothesis import settings
 
 from verl_comprl.experience.schema import DistillationRequest, Outcome, Turn
-from verl_comprl.extractor.calls import ExtractorCalls, Generate, Generation, Prompt
+from verl_comprl.extractor.calls import ExtractorCalls, Generate, Generation
 from verl_comprl.extractor.generation_record import CallKind, GenerationRecord
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.record import redaction
 
 # The first example of a test may import verl, which takes seconds.

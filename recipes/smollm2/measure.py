@@ -23,7 +23,8 @@ from recipes.mix_models.demonstrations import Demonstration, demonstrate
 from recipes.smollm2.lake import LAKE, MAX_TURNS
 from recipes.smollm2.stream import Stream
 from verl_comprl.experience.schema import DistillationRequest, Outcome
-from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
+from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.extractor.prompts import render_entry
 from verl_comprl.rollout.messages import initial_messages, observation_message
 from verl_comprl.rollout.tool_schema import SEARCH_AND_ASK_SCHEMA

@@ -18,7 +18,7 @@ from benchmarks.recorded import RecordedExtractor
 from verl_comprl.config.composing import compose
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.extractor.buffer import TrainingBatch
-from verl_comprl.extractor.calls import Prompt
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.manager.actor import _ManagerActor
 from verl_comprl.trainer import experience_runtime
 from verl_comprl.trainer.checkpoint import contents

@@ -11,9 +11,10 @@ from openai import APIStatusError, APITimeoutError
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from verl_comprl.experience.schema import Add, DistillationRequest
-from verl_comprl.extractor.calls import ExtractorCalls, Prompt, Sampling
+from verl_comprl.extractor.calls import ExtractorCalls, Sampling
 from verl_comprl.extractor.config import EndpointConfig
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.extractor.prompts import distill_messages, render_trajectory
 
 PROMPT = Prompt([{"role": "system", "content": "Rules."}, {"role": "user", "content": "Question?"}], [1, 2, 3])

@@ -12,9 +12,10 @@ from ray_manager import manager_class, start_ray
 
 from verl_comprl.config.tree import ComprlConfig
 from verl_comprl.experience import BankConfig
-from verl_comprl.extractor.calls import Generation, Prompt
+from verl_comprl.extractor.calls import Generation
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
 from verl_comprl.extractor.credit import ONE_STEP
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.manager.messages import EpisodeReport
 from verl_comprl.trainer.manager_guard import ManagerGuard
 

@@ -8,7 +8,8 @@ from openai import APIConnectionError, APIStatusError, APITimeoutError
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from verl_comprl.extractor.calls import Generation, Prompt
+from verl_comprl.extractor.calls import Generation
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.manager.server_calls import bounded
 from verl_comprl.platform import pauses

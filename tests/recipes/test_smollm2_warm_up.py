@@ -21,7 +21,8 @@ from recipes.smollm2.stream import encode
 from recipes.tiny_models import warm_start
 from recipes.tiny_models.warm_start import IGNORED, Example
 from verl_comprl.experience.updates.parsing import parse_answer, parse_distillation, parse_merge
-from verl_comprl.extractor.calls import ExtractorCalls, Generation, Prompt
+from verl_comprl.extractor.calls import ExtractorCalls, Generation
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.extractor.prompts import answer_messages
 from verl_comprl.rollout.conversation import Conversation
 

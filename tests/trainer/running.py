@@ -195,9 +195,9 @@ class Run:
     def processes(self) -> list[str]:
         """The same without shared memory, of which a process that is killed leaves what is its own.
 
-        A worker that Ray was just starting looks for the dead Ray for half a minute.
+        What Ray was just starting looks for the dead Ray: a worker for half a minute, an agent of a node for one.
         """
-        return after_a_moment(lambda: [*self._processes()], seconds=60)
+        return after_a_moment(lambda: [*self._processes()], seconds=90)
 
     def listening(self) -> dict[str, set[str]]:
         """Addresses on which the run's processes listen for connections, by the process's name."""

@@ -11,8 +11,9 @@ from typing import Any, Self, cast
 from openai import AsyncOpenAI, OpenAIError
 
 from verl_comprl.experience.embedding.openai import open_client, reason
-from verl_comprl.extractor.calls import Generation, Prompt, Sampling
+from verl_comprl.extractor.calls import Generation, Sampling
 from verl_comprl.extractor.config import EndpointConfig
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.extractor.prompts import Message
 from verl_comprl.untrusted import break_tags
 

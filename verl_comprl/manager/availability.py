@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from verl_comprl.experience import EmbedderUnavailable, StoreUnavailable
 from verl_comprl.experience.store.errors import StoreVanished
-from verl_comprl.extractor.calls import Generate, Generation, Prompt
+from verl_comprl.extractor.calls import Generate, Generation
+from verl_comprl.extractor.prompt_encoder import Prompt
 
 T = TypeVar("T")
 

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from omegaconf import DictConfig
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_comprl.extractor.calls import Generation, Prompt, Sampling
+from verl_comprl.extractor.calls import Generation, Sampling
+from verl_comprl.extractor.prompt_encoder import Prompt
 
 
 def sampling_of(rollout: DictConfig) -> Sampling:

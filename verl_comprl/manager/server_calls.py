@@ -3,7 +3,8 @@
 from typing import Any
 
 from verl_comprl.experience.busy import BUSY
-from verl_comprl.extractor.calls import Generate, Generation, Prompt
+from verl_comprl.extractor.calls import Generate, Generation
+from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.manager.availability import ExtractorGone, ExtractorUnreachable
 from verl_comprl.platform.deaths import ACTOR_DIED
 from verl_comprl.platform.pauses import episode_clock
