@@ -24,6 +24,8 @@ def test_a_process_of_the_actor_that_dies_ends_the_run_within_a_minute_and_the_n
     lose(folder, "the actor's server 0", lambda server: server)
     lose(folder, "the actor's server 0", engine)
     lose(folder, "worker 0 of the actor's engine", lambda worker: worker)
+    lose(folder, "agent loop worker 0", lambda worker: worker)
+    lose(folder, "reward worker 0", lambda worker: worker)
     lose(folder, "TransferQueue", lambda controller: controller)
     last = last_step(folder / "run") + 1
     run = Run(folder, f"trainer.total_training_steps={last}", "trainer.save_freq=1")

@@ -1,7 +1,7 @@
 """Training run that tells who its servers are: ``python named_run.py PROBE_FILE override …``.
 
-When step 1 begins, the file gets the process ids of the models' servers, of the actor's engine and of TransferQueue by
-name, as the watchdog calls them.
+When step 1 begins, the file gets the process ids of the models' servers, of the actor's engine, of what plays and
+rewards episodes, and of TransferQueue by name, as the watchdog calls them.
 """
 
 import json
@@ -20,7 +20,13 @@ def _pid(_: Any) -> int:
 def main() -> int:
     from verl_comprl.platform.ray_session import queue_actors
     from verl_comprl.trainer.trainer import ComplementaryTrainerMixin
-    from verl_comprl.trainer.watchdog.processes import actor_servers, engine_workers, extractor_servers
+    from verl_comprl.trainer.watchdog.processes import (
+        actor_servers,
+        agent_loop_workers,
+        engine_workers,
+        extractor_servers,
+        reward_workers,
+    )
 
     begin, file, overrides = ComplementaryTrainerMixin.on_step_begin, Path(sys.argv[1]), sys.argv[2:]
 
@@ -29,8 +35,10 @@ def main() -> int:
 
         begin(self)
         if not file.exists():
-            servers = actor_servers(self) | extractor_servers(self) | engine_workers(self) | queue_actors()
-            pids = {name: ray.get(server.__ray_call__.remote(_pid)) for name, server in servers.items()}
+            models = actor_servers(self) | extractor_servers(self) | engine_workers(self)
+            loops = agent_loop_workers(self.async_rollout_manager) | reward_workers(self)
+            workers = models | loops | queue_actors()
+            pids = {name: ray.get(worker.__ray_call__.remote(_pid)) for name, worker in workers.items()}
             aside = file.with_suffix(".new")
             aside.write_text(json.dumps(pids))
             aside.replace(file)

@@ -10,11 +10,11 @@ from typing import Any, Self, cast
 
 from openai import AsyncOpenAI, OpenAIError
 
-from verl_comprl.experience.embedding.openai import open_client, reason
 from verl_comprl.extractor.calls import Generation, Sampling
 from verl_comprl.extractor.config import EndpointConfig
 from verl_comprl.extractor.prompt_encoder import Prompt
 from verl_comprl.extractor.prompts import Message
+from verl_comprl.openai_client import message_of, open_client, reason
 from verl_comprl.untrusted import break_tags
 
 _SHOWN = 200
@@ -62,9 +62,7 @@ class Endpoint:
             for message in prompt.messages
         ]
         answer = await self._request(messages, self._sampling.max_tokens)
-        # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
-        choices = getattr(answer, "choices", None)
-        message = getattr(choices[0], "message", None) if choices else None
+        message = message_of(answer)
         content = getattr(message, "content", None)
         if message is None or not isinstance(content, str | None):
             raise EndpointError(f"the endpoint's answer has no message: {str(answer)[:_SHOWN]}")

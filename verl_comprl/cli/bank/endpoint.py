@@ -7,11 +7,11 @@ from typing import Any
 
 from verl_comprl.cli.local_model import reachable
 from verl_comprl.cli.model_arguments import chosen_endpoint
-from verl_comprl.experience.embedding.openai import reason
 from verl_comprl.extractor.calls import ExtractorCalls, Sampling
 from verl_comprl.extractor.config import KEY_REFUSED
 from verl_comprl.extractor.endpoint import Endpoint, EndpointError
 from verl_comprl.extractor.prompts import Message
+from verl_comprl.openai_client import reason
 
 _CHARACTERS_PER_TOKEN = 3
 """Fewer than any common tokenizer has for English text, so that a prompt is rather cut too early than refused."""

@@ -10,7 +10,7 @@ from openai import NOT_GIVEN, OpenAIError
 
 from verl_comprl.cli.model_arguments import chosen_endpoint
 from verl_comprl.display.first_line import first_line
-from verl_comprl.experience.embedding.openai import open_client, reason
+from verl_comprl.openai_client import message_of, open_client, reason
 from verl_comprl.rollout.messages import Message
 
 _TIMEOUT = 600.0
@@ -55,9 +55,7 @@ class Chat:
         except (OpenAIError, ValueError) as error:  # the second: what it has sent is no JSON
             refused = getattr(error, "status_code", None) in _REFUSED
             raise (ChatRefused if refused else ChatError)(f"{self._place}: {reason(error)}") from error
-        # The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
-        choices = getattr(answer, "choices", None)
-        message = getattr(choices[0], "message", None) if choices else None
+        message = message_of(answer)
         if message is None:
             raise ChatError(f"{self._place}: an answer has no message")
         try:

@@ -11,36 +11,9 @@ from typing import Any, Self
 import numpy as np
 from openai import APIConnectionError, AsyncOpenAI, OpenAIError
 
-from verl_comprl.display.first_line import first_line
 from verl_comprl.experience.busy import BUSY
 from verl_comprl.experience.embedding.errors import EmbedderUnavailable
-
-_NO_KEY = "none"
-"""Used for an endpoint without a key: the client requires one, local servers do not."""
-_SHOWN = 200
-"""Characters of an endpoint's answer that a message shows."""
-
-
-def open_client(url: str, key: str | None, *, timeout: float, retries: int = 2) -> AsyncOpenAI:
-    """Return a client, which retries with backoff by itself.
-
-    Args:
-        url: Up to and with the version: ``http://127.0.0.1:8000/v1``.
-        key: The endpoint's; without one if it needs none.
-        timeout: Seconds for one request.
-        retries: Further attempts of a request.
-    """
-    return AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, timeout=timeout, max_retries=retries)
-
-
-def reason(error: BaseException) -> str:
-    """Return the first line of the client's error, with what the endpoint answered if that line has the status only.
-
-    The client quotes answers of OpenAI's own form; TGI, for one, sends another.
-    """
-    line, body = first_line(error), getattr(error, "body", None)
-    answered = " ".join(str(body).split())[:_SHOWN] if body else ""
-    return f"{line} - {answered}" if answered and line == f"Error code: {getattr(error, 'status_code', None)}" else line
+from verl_comprl.openai_client import open_client, reason
 
 
 class OpenAIEmbedder:
