@@ -36,7 +36,7 @@ def main() -> int:
         begin(self)
         if not file.exists():
             models = actor_servers(self) | extractor_servers(self) | engine_workers(self)
-            loops = agent_loop_workers(self.async_rollout_manager) | reward_workers(self)
+            loops = agent_loop_workers(self.agent_loop_manager) | reward_workers(self)
             workers = models | loops | queue_actors()
             pids = {name: ray.get(worker.__ray_call__.remote(_pid)) for name, worker in workers.items()}
             aside = file.with_suffix(".new")
