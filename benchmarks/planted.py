@@ -170,11 +170,13 @@ def report(pairs: Sequence[Pair], *, until: Sequence[int] = UNTIL) -> tuple[list
     """Return the lines of two tables, by steps and by worlds, and whether planted entries have cost too much."""
     halves = [[episode for pair in pairs for episode in guided(getattr(pair, name))] for name in BANKS]
     reads: Counter[int] = Counter()
+    failed = 0
     gone: dict[tuple[int, str], int] = {}
     for pair in pairs:
         for event in RunRecord(pair.planted).events():
             if event.get("entry") in pair.ids and event["event"] == "read":
                 reads[event["step"]] += 1
+                failed += not event["success"]
             elif event.get("entry") in pair.ids and event["event"] in ("removed", "quarantined"):
                 gone.setdefault((pair.world, event["entry"]), event["step"])
     count = sum(len(pair.ids) for pair in pairs)
@@ -191,8 +193,11 @@ def report(pairs: Sequence[Pair], *, until: Sequence[int] = UNTIL) -> tuple[list
     worlds, is_worse = by_world(pairs)
     clean, mixed = (pooled(half, range(first, last + 1)) for half in halves)
     is_below = bool(clean and mixed) and mixed[0] < clean[1]
+    failures = [sum(not success for *_, success in half) for half in halves]
     lines += [
         "",
+        f"{failed} of {reads.total()} reads of planted entries failed; all guided episodes: {failures[0]} clean, "
+        f"{failures[1]} planted",
         f"with planted entries, all steps: {'BELOW' if is_below else 'not below'} the interval of the clean runs",
     ]
     return [*lines, "", *worlds], is_worse or is_below

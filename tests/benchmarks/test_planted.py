@@ -80,7 +80,7 @@ def test_the_tables_count_what_is_left_of_planted_entries_and_who_read_them(tmp_
     prompts = [(2, "a"), (2, "b"), (3, "c"), (3, "d"), (4, "e"), (4, "f")]
     clean = write_run(tmp_path / "clean", *((*prompt, 1) for prompt in prompts), held_out=0.9)
     mixed = write_run(tmp_path / "planted", *((*prompt, prompt[0] > 2) for prompt in prompts), held_out=0.8)
-    events = [{"event": "read", "entry": entry, "step": 2} for entry in ("bad", "bad", "good")]
+    events = [{"event": "read", "entry": entry, "step": 2, "success": False} for entry in ("bad", "bad", "good")]
     lines(mixed / "experience.jsonl", *events, {"event": "quarantined", "entry": "bad", "step": 3})
     table, is_worse = report([Pair(WORLD, clean, mixed, {"bad", "worse"})], until=(2, 9))
     # Wilson: 2 of 2, 0 of 2; 4 of 4; 6 of 6, 4 of 6.
@@ -89,6 +89,7 @@ def test_the_tables_count_what_is_left_of_planted_entries_and_who_read_them(tmp_
         "| 3 to 4 | 1.000 (0.510 to 1.000) | 1.000 (0.510 to 1.000) | 1 | 0 |",
         "| 2 to 4 | 1.000 (0.610 to 1.000) | 0.667 (0.300 to 0.903) | 1 | 2 |",
     ]
+    assert "2 of 2 reads of planted entries failed; all guided episodes: 0 clean, 2 planted" in table
     assert table[-1] == "| 3 | 1.000 (0.610 to 1.000) | 0.667 (0.300 to 0.903) | 0.900 | 0.800 |"
     assert not is_worse
     empty = write_run(tmp_path / "empty", held_out=0.8)

@@ -13,7 +13,6 @@ from verl_comprl.experience.schema import (
     DistillationRequest,
     Retain,
     Return,
-    Turn,
     Update,
     Upvote,
     derive_id,
@@ -25,10 +24,6 @@ from verl_comprl.extractor.prompts import distill_messages, render_trajectory
 
 MakeCalls = Callable[..., ExtractorCalls]
 MakeRequest = Callable[..., DistillationRequest]
-
-
-def episode(turns: int, words: int = 10) -> tuple[Turn, ...]:
-    return tuple(Turn(observation=f"see{n} " + "x" * words, response=f"do{n}.") for n in range(turns))
 
 
 async def test_distill_returns_operations_and_the_record_of_the_call(
