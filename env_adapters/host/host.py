@@ -8,24 +8,25 @@ options; otherwise it is stopped.
 import asyncio
 import json
 import math
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-from env_adapters.base import Step, TextEnvironment
+from env_adapters.base import Step
 from env_adapters.cutting import cut
+from env_adapters.host.importer import Importer
 from env_adapters.host.process import ForkServer, ProcessWorker
 from env_adapters.host.thread import ThreadWorker
+from env_adapters.host.waiting import within
 from env_adapters.host.worker import EnvironmentFailure, Worker
-from env_adapters.registry import environment_class, portable_name
+from env_adapters.registry import portable_name
 
 Isolation = Literal["auto", "thread", "process"]
 _FLOAT32_MAX = float.fromhex("0x1.fffffep127")
 """Largest float32; a trainer stores rewards as float32."""
 _Key = tuple[str, str]
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Session:
             raise EnvironmentFailure(f"{method}() was called after the environment had failed")
         async with self._running:  # outside of the time limit: waiting for a free thread must not count
             self.broken = True  # until the answer is there
-            result = await _within(seconds, f"{method}()", self._worker.call(method, *arguments))
+            result = await within(seconds, f"{method}()", self._worker.call(method, *arguments))
             self.broken = False
             return result
 
@@ -122,22 +123,6 @@ class Session:
 def _check_number(name: str, value: float) -> None:
     if not math.isfinite(value) or abs(value) > _FLOAT32_MAX:
         raise ValueError(f"the {name} is {value!r}, which is not finite as a float32")
-
-
-async def _within(seconds: float, what: str, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for ``work`` with a time limit.
-
-    Raises:
-        EnvironmentFailure: If it took too long.
-    """
-    deadline = asyncio.timeout(seconds)
-    try:
-        async with deadline:
-            return await work
-    except TimeoutError as error:
-        if not deadline.expired():  # another time limit, such as the caller's
-            raise
-        raise EnvironmentFailure(f"{what} did not return within {seconds:g} s", kind="TimeoutError") from error
 
 
 class EnvironmentHost:
@@ -176,8 +161,9 @@ class EnvironmentHost:
         self._make_limit = make_limit
         self._idle: OrderedDict[Worker, tuple[_Key, list[dict[str, Any]]]] = OrderedDict()
         self._threads = asyncio.Semaphore(max_threads)
-        self._importing = asyncio.Lock()
-        self._fork_server = ForkServer()
+        self._importer = Importer()
+        self._fork_servers: defaultdict[str, ForkServer] = defaultdict(ForkServer)
+        """By family: one that cannot be imported, or ends its server, costs the others nothing."""
 
     @asynccontextmanager
     async def session(self, name: str, options: dict[str, Any]) -> AsyncIterator[Session]:
@@ -215,10 +201,11 @@ class EnvironmentHost:
             await self._retire(next(iter(self._idle)))
 
     async def close(self) -> None:
-        """Stop all idle workers and the fork server; all sessions must have ended."""
+        """Stop all idle workers and the fork servers; all sessions must have ended."""
         for worker in list(self._idle):
             await self._retire(worker)
-        self._fork_server.close()
+        for server in self._fork_servers.values():
+            server.close()
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
         # Most recently used first: its memory is warm, and workers that are not needed become the oldest.
@@ -237,7 +224,7 @@ class EnvironmentHost:
         known_as = name if isinstance(worker, ThreadWorker) else portable_name(name)
         try:
             async with self._running(worker):
-                return worker, await _within(self._limits.reset, "make()", worker.call("make", known_as, options))
+                return worker, await within(self._limits.reset, "make()", worker.call("make", known_as, options))
         except BaseException:
             self.counts["failed"] += 1
             worker.stop()
@@ -246,15 +233,12 @@ class EnvironmentHost:
     async def _start_worker(self, name: str) -> ThreadWorker | ProcessWorker:
         isolation = self._isolation
         if isolation == "auto":
-            family = await _within(self._limits.reset, f"importing {name!r}", self._import(name))
+            family = await self._importer.family(name, seconds=self._limits.reset)
             isolation = "thread" if family.thread_safe else "process"
-        return ThreadWorker() if isolation == "thread" else await self._fork_server.fork(portable_name(name))
-
-    async def _import(self, name: str) -> type[TextEnvironment]:
-        # In a thread because it takes seconds. One import at a time: if the modules of a library import each other, two
-        # importing threads would deadlock, and Python avoids that by exposing partially initialised modules.
-        async with self._importing:
-            return await asyncio.to_thread(environment_class, name)
+        if isolation == "thread":
+            return ThreadWorker()
+        known_as = portable_name(name)
+        return await self._fork_servers[known_as].fork(known_as)
 
     def _running(self, worker: Worker) -> AbstractAsyncContextManager[Any]:
         return self._threads if isinstance(worker, ThreadWorker) else nullcontext()
@@ -262,5 +246,5 @@ class EnvironmentHost:
     async def _retire(self, worker: Worker) -> None:
         del self._idle[worker]
         with suppress(EnvironmentFailure):
-            await _within(5.0, "close()", worker.call("close"))
+            await within(5.0, "close()", worker.call("close"))
         worker.stop()

@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from env_adapters.host.waiting import in_daemon_thread, within
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
 from env_adapters.launching import start_process
@@ -22,7 +23,8 @@ from env_adapters.launching import start_process
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 _IMPORT_SECONDS = 300.0
-"""Time limit for importing a family."""
+"""Time limit for importing a family, and for a new process of it."""
+_MAX_KIND_CHARS = 100
 
 
 class ProcessWorker:
@@ -81,11 +83,12 @@ def _result(answer: Any) -> Any:
     error = answer.get("error") if isinstance(answer, dict) else None
     if not (isinstance(error, dict) and "text" in error and error.keys() <= {"text", "kind", "trace"}):
         raise EnvironmentFailure(f"the environment's process sent neither a result nor an error: {str(answer)[:80]!r}")
-    raise EnvironmentFailure(**{name: str(value) for name, value in error.items()})
+    kind = str(error.get("kind", EnvironmentFailure.__name__))[:_MAX_KIND_CHARS]
+    raise EnvironmentFailure(str(error["text"]), kind=kind, trace=str(error.get("trace", "")))
 
 
 class ForkServer:
-    """Starts environment processes; the server process itself is started on first use and again after it has died."""
+    """Starts the processes of a family; the server itself is started on first use and again after it has died."""
 
     def __init__(self) -> None:
         """Prepare the object; no process is started yet."""
@@ -99,28 +102,43 @@ class ForkServer:
         Raises:
             EnvironmentFailure: If the family cannot be imported, or importing it kills the process.
         """
-        loop = asyncio.get_running_loop()
-        async with self._lock:  # answers on the control socket carry no request id, so only one may be outstanding
-            return await loop.run_in_executor(None, self._fork, name)
+        return await within(_IMPORT_SECONDS, f"a new process of environment {name!r}", self._fork_alone(name))
+
+    async def _fork_alone(self, name: str) -> ProcessWorker:
+        # Answers on the control socket carry no request id, so only one may be outstanding: also one for which nobody
+        # waits any more.
+        await self._lock.acquire()
+        forking = in_daemon_thread(self._fork, name)
+        forking.add_done_callback(lambda _: self._lock.release())
+        try:
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            forking.add_done_callback(_stop)
+            raise
 
     def close(self) -> None:
         """Stop the fork server, and with it every process that it has forked."""
-        if self._process is not None and self._control is not None:
-            self._control.close()
-            self._process.kill()
-            self._process.wait()
+        process, control = self._process, self._control
         self._process = self._control = None
+        if process is None or control is None:
+            return
+        with suppress(OSError):
+            control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
+        process.kill()
+        process.wait()
+        control.close()
 
     def _fork(self, name: str) -> ProcessWorker:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._start()
-        assert self._control is not None
+        control = self._control
+        assert control is not None
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [name.encode()], [theirs.fileno()])
-                answer = receive_blocking(self._control)
+                socket.send_fds(control, [name.encode()], [theirs.fileno()])
+                answer = receive_blocking(control)
             except (EOFError, OSError) as error:
                 ours.close()
                 self.close()
@@ -147,3 +165,9 @@ class ForkServer:
                 # within one. In a session of their own all environments together get no more than the host's session.
                 start_new_session=True,
             )
+
+
+def _stop(forking: "asyncio.Future[ProcessWorker]") -> None:
+    """Stop a process that came when nobody waited for it any more."""
+    if not forking.cancelled() and forking.exception() is None:
+        forking.result().stop()

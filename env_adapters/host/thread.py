@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from env_adapters.host.waiting import settle
 from env_adapters.host.worker import EnvironmentFailure, Slot, raised_by_environment
 
 _Request = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", str, tuple[Any, ...]]
@@ -48,17 +49,8 @@ class ThreadWorker:
             except BaseException as raised:  # SystemExit too: the caller would wait for an answer until its time limit
                 result, error = None, EnvironmentFailure(**raised_by_environment(raised))
             try:
-                loop.call_soon_threadsafe(_settle, answer, result, error)
+                loop.call_soon_threadsafe(settle, answer, result, error)
             except RuntimeError:  # the loop is closed, so nothing waits for the answer
                 break
         with suppress(Exception):
             slot.handle("close")
-
-
-def _settle(answer: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
-    if answer.done():  # the caller timed out or was cancelled meanwhile
-        return
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error)

@@ -21,6 +21,7 @@ def test_an_extractor_that_diverges_costs_its_own_answers_only(folder: Path) -> 
         "extractor.actor.optim.lr=1e30",
         "comprl.warmup_steps=0",
         "comprl.queue.capacity=1",
+        "comprl.merge.every=2",
     )
     try:
         code = run.process.wait(timeout=900)
@@ -39,6 +40,7 @@ def test_an_extractor_that_diverges_costs_its_own_answers_only(folder: Path) -> 
     assert unreadable == sorted(set(unreadable)) and last["comprl/parse_failures/no_answer"] > 0
     assert last["comprl/extractor/skipped"] > 0  # gradients
     assert last["comprl/queue/spilled"] > 0  # the queue was full
+    assert last["comprl/merge/passes"] > first["comprl/merge/passes"]  # answered with garbage, as all else
 
     assert last_step(folder / "run") == STEPS
     assert problems(folder / "run") == []

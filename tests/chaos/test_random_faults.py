@@ -51,22 +51,23 @@ OF_A_STEP = (
     *(f"{half}/cut_off" for half in ("guided", "free")),
 )
 """Metrics of one step; others grow over the run."""
-OUTAGE = "bank/degraded|bank/away_seconds|failures/.*|queue/retried"
+AWAY = "bank/degraded|bank/away_seconds"
+FAILS = r"bank/degraded|failures/(distill|merge|list_nearest):.*|queue/retried"
 DISTILLATIONS = {f"comprl/distillations/{result}" for result in ("written", "return", "unreadable")}
 COUNTED: dict[str, str] = {
     **{f"environment {how}": OF_A_STEP[0] for how in ("killed", "hung", "raising", "not a number", "infinite")},
     "environment babbling": ".*/cut_off",
     "manager killed": "manager_restarts",
     "manager hung": "degraded|unreported|collect_timeouts",
-    "store away": OUTAGE,
-    "store away for a minute": OUTAGE,
+    "store away": AWAY,
+    "store away for a minute": AWAY,
     "store away, manager killed": "manager_restarts",
     "store emptied": "bank/rebuilds",
-    "store slow": OUTAGE,
-    "store refusing": OUTAGE,
-    "embedder away": OUTAGE,
-    "embedder refusing": OUTAGE,
-    "embedder not a number": OUTAGE,
+    "store slow": AWAY,
+    "store refusing": AWAY,
+    "embedder away": AWAY,
+    "embedder refusing": FAILS,
+    "embedder not a number": FAILS,
 }
 """Metrics of which one must rise in a fault."""
 
@@ -261,6 +262,17 @@ def was_counted(steps: list[dict[str, Any]], kind: str, since: int) -> bool:
     return False
 
 
+def check_refused(run: Run, reason: str) -> None:
+    """Check that a run does not start, says so in one line, and leaves nothing."""
+    try:
+        assert run.process.wait(timeout=300) == 2, run.text()
+    finally:
+        run.process.kill()
+    assert [line for line in run.text().splitlines() if line.startswith("error:") and reason in line], run.text()
+    assert "Traceback" not in run.text()
+    assert run.leftovers() == []
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[QdrantDouble]:
     double = QdrantDouble().start()
@@ -280,8 +292,7 @@ def test_a_run_survives_whatever_breaks_and_its_books_agree(
     folder: Path, mood: Path, store: QdrantDouble, embedder: EmbeddingEndpoint
 ) -> None:
     chance = random.Random(FAULTS)
-    run = Run(
-        folder,
+    overrides = (
         "trainer.total_training_steps=10000",
         "comprl.environments.isolation=process",
         f"comprl.environments.step_timeout={STEP_TIMEOUT}",
@@ -293,8 +304,11 @@ def test_a_run_survives_whatever_breaks_and_its_books_agree(
         "comprl.warmup_steps=0",
         # Faults are its subject: an extractor that has unlearned its form writes nothing that a fault could keep away.
         "extractor.actor.optim.lr=1e-6",
-        script="named_run.py",
     )
+    store.stop()
+    check_refused(Run(folder, *overrides), f"on {store.url}: ConnectError")
+    store.start()
+    run = Run(folder, *overrides, script="named_run.py")
     metrics = folder / "run/metrics.jsonl"
 
     def steps() -> list[str]:

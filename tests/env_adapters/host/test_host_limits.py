@@ -1,20 +1,14 @@
 """The host with environments that hang, or fail in the middle of an episode, in real processes and threads."""
 
 import asyncio
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hosted import BOTH, PROCESS, THREAD, gone, hurried, play
 
-import env_adapters
 from env_adapters.host import EnvironmentFailure, EnvironmentHost, Limits
 
 MakeHost = Callable[..., EnvironmentHost]
@@ -117,18 +111,6 @@ async def test_a_timeout_of_the_caller_is_not_converted(make_host: MakeHost) -> 
             await asyncio.sleep(10)
 
 
-async def test_an_import_that_hangs_affects_only_its_episode(
-    make_host: MakeHost, released: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hanging.py").write_text("from misbehaving import released; released.wait()")
-    monkeypatch.syspath_prepend(tmp_path)
-    host = make_host()
-    failure = pytest.raises(EnvironmentFailure, match=r"importing 'hanging:Environment' did not return within 0\.5 s")
-    with failure, hurried(host):
-        await play(host, "hanging:Environment")
-    assert await play(host, THREAD, "fine") == ["seed 1", "fine"]
-
-
 @pytest.mark.parametrize("changes", [{"step": 0}, {"reset": -1.0}, {"episode": float("nan")}, {"characters": 0}])
 def test_a_bad_limit_is_refused(changes: dict[str, Any]) -> None:
     (name,) = changes
@@ -146,40 +128,3 @@ async def test_long_texts_lose_their_middle(make_host: MakeHost, name: str) -> N
         assert (await session.step("fine"))[0] == "fine"
         observation, *_, info = await session.truncate()
     assert "characters left out" in observation and "characters left out" in info["goal"]
-
-
-SLEEPING = """
-    import os, time
-    from pathlib import Path
-
-    Path(__file__).with_suffix(".pid").write_text(str(os.getpid()))
-    time.sleep(600)
-"""
-HOSTING = """
-    import asyncio
-    from env_adapters.host import EnvironmentHost
-
-    async def main():
-        async with EnvironmentHost(isolation="process").session("sleeping:Any", {}) as session:
-            await session.reset(1)
-
-    asyncio.run(main())
-"""
-
-
-def test_an_import_that_hangs_ends_with_a_host_that_is_killed(tmp_path: Path) -> None:
-    """Its fork server reads nothing meanwhile, and has a session of its own, so that Ray does not find it."""
-    (tmp_path / "sleeping.py").write_text(textwrap.dedent(SLEEPING))
-    path = os.pathsep.join(map(str, (tmp_path, Path(env_adapters.__path__[0]).parent)))
-    host = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOSTING)], env=os.environ | {"PYTHONPATH": path}, cwd=tmp_path
-    )
-    file, deadline = tmp_path / "sleeping.pid", time.monotonic() + 60
-    try:
-        while not (file.exists() and file.read_text()):
-            assert host.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        host.kill()
-        host.wait()
-    assert gone(int(file.read_text()))
