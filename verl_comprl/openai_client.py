@@ -40,4 +40,4 @@ def message_of(answer: Any) -> Any | None:
     The client makes objects of any JSON, whatever is missing, and returns what is not called JSON as text.
     """
     choices = getattr(answer, "choices", None)
-    return getattr(choices[0], "message", None) if choices else None
+    return getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None

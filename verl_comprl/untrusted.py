@@ -1,4 +1,4 @@
-"""Removes from untrusted text what a model would read as control structure: tokens of chat templates, and delimiters.
+"""Removes from untrusted text what a model would read as control structure: parts of chat templates, and delimiters.
 
 Owns the markers of model families and how disguised ones are recognised. Whoever puts a text of an environment, a
 model or a bank into a prompt calls :func:`without_control_tokens` with the tokenizer that reads it. Standard library.
@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from verl_comprl.turn_markers import marker_pattern, turn_markers
 
 CHARACTERS_PER_TOKEN = 32
 """More than honest texts have: about four on average, screens of padded or ruled lines up to 27.
@@ -38,6 +40,8 @@ FAMILIES = "|".join(
         r"\]~!?b[\[\]]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
         r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
+        # Switches of Qwen 3, SmolLM3 and Nemotron, not the end of an element.
+        r"(?<![\w./-])(?!(?<=<)/think>|(?<=<\ )/think>)/(?:no_?think|think|system_override)(?![\w/-]|\.\w)",
         r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
     )
 )
@@ -45,11 +49,13 @@ FAMILIES = "|".join(
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
 _DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
-_NAME = re.compile(r"<(?=/?(?:think|role|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE)
-"""Begin of a tag that may be a token of some model: an element of HTML has no underscore in its name. ``role`` is how
-Ling, Ring and LLaDA2 begin a turn; it is no family's marker above, since documents have such elements."""
+_NAME = re.compile(
+    r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
+)
+"""Begin of a tag that may begin a turn of some model: an element of HTML has no underscore in its name. ``role`` is how
+Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
-"""Characters of which every control token has one."""
+"""Characters of which every control token has one; what switches reasoning, and turns of plain text, need not."""
 _LOOKALIKES = str.maketrans(
     "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
     "<><><><><><>|||||//::::aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
@@ -71,9 +77,11 @@ class _Known(NamedTuple):
 def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     """Return ``text`` with a space in place of each control token of any known model family, and of ``tokenizer``.
 
-    A space, and not nothing, so that the halves of another token cannot join. A question mark stands for each lone
-    surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the result yields no id of a
-    special or added token, except that of unknown characters, and added tokens that are plain words or white space.
+    Also of switches of reasoning, such as ``/no_think``, and of what begins a turn in a template of ``tokenizer`` that
+    uses plain text for it. A space, and not nothing, so that the halves of another token cannot join. A question mark
+    stands for each lone surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the
+    result yields no id of a special or added token, except that of unknown characters, and added tokens that are plain
+    words or white space.
 
     Args:
         text: Untrusted text.
@@ -184,10 +192,11 @@ def _known(tokenizer: Any) -> _Known:
     special = zip(getattr(tokenizer, "all_special_tokens", ()), getattr(tokenizer, "all_special_ids", ()), strict=False)
     # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
     tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and SYNTAX.search(token)}
-    if not tokens:
-        return _Known(None, frozenset())
-    folded = {"".join(map(_folded, token)) for token in tokens}
-    pattern = re.compile("|".join(map(re.escape, sorted(folded, key=len, reverse=True))), re.IGNORECASE)
+    shown = {"".join(map(_folded, token)) for token in tokens}
+    alternatives = [re.escape(token) for token in sorted(shown, key=len, reverse=True)]
+    control = re.compile("|".join((*alternatives, FAMILIES)), re.IGNORECASE)
+    alternatives += [marker_pattern(folded(marker)) for marker in turn_markers(tokenizer, control)]
+    pattern = re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None
     return _Known(pattern, frozenset(tokens.values()) - {getattr(tokenizer, "unk_token_id", None)})
 
 

@@ -24,7 +24,6 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 _IMPORT_SECONDS = 300.0
 """Time limit for importing a family, and for a new process of it."""
-_MAX_KIND_CHARS = 100
 
 
 class ProcessWorker:
@@ -83,8 +82,7 @@ def _result(answer: Any) -> Any:
     error = answer.get("error") if isinstance(answer, dict) else None
     if not (isinstance(error, dict) and "text" in error and error.keys() <= {"text", "kind", "trace"}):
         raise EnvironmentFailure(f"the environment's process sent neither a result nor an error: {str(answer)[:80]!r}")
-    kind = str(error.get("kind", EnvironmentFailure.__name__))[:_MAX_KIND_CHARS]
-    raise EnvironmentFailure(str(error["text"]), kind=kind, trace=str(error.get("trace", "")))
+    raise EnvironmentFailure(**{name: str(value) for name, value in error.items()})
 
 
 class ForkServer:

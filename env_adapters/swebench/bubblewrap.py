@@ -134,11 +134,19 @@ def _hidden(interpreter: Path | None) -> list[Path]:
     """Return what may hold gold patches and repaired libraries: installed packages, our own files, and our data."""
     shown = [Path(path) for path in _system_folders() if not os.path.islink(path)]
     shown += [interpreter] if interpreter else []
-    ours = [Path(__file__).parents[1], *(Path(path) for name in _DATA if (path := os.environ.get(name)))]
+    ours = [_checkout(interpreter) or Path(__file__).parents[1]]
+    ours += [Path(path) for name in _DATA if (path := os.environ.get(name))]
     found = {path.resolve() for folder in shown for path in _package_folders(folder)}
     ours = [path for path in map(Path.resolve, ours) if path.exists()]
     found |= {path for path in ours if any(path.is_relative_to(prefix) for prefix in shown)}
     return sorted(path for path in found if not any(path.is_relative_to(other) for other in found - {path}))
+
+
+def _checkout(interpreter: Path | None) -> Path | None:
+    """Return the folder of the checkout that this file is in, unless it holds the interpreter."""
+    folder = Path(__file__).resolve().parents[2]
+    holds_interpreter = interpreter is not None and interpreter.is_relative_to(folder)
+    return folder if (folder / "pyproject.toml").exists() and not holds_interpreter else None
 
 
 @cache
@@ -146,7 +154,8 @@ def _package_folders(folder: Path) -> list[Path]:
     """Return the folders of packages below, of every interpreter: PyPy's, conda's with its downloads, bundled ones."""
     found: list[Path] = []
     for path, names, _ in os.walk(folder):
-        inside = {name for name in names if name.endswith("-packages") or name in _WHEELS}
+        of_conda = {"pkgs"} if "conda-meta" in names else set[str]()
+        inside = {name for name in names if name.endswith("-packages") or name in of_conda.union(_WHEELS)}
         found += [Path(path, name) for name in inside]
         names[:] = [name for name in names if name not in inside]
     return found

@@ -154,6 +154,12 @@ def test_notes_and_errors_are_shown_without_secrets() -> None:
     assert output.getvalue() == "a note with a ***\nerror: refused: ***\n"
 
 
+def test_what_others_say_gives_no_orders_to_a_terminal() -> None:
+    output = io.StringIO()
+    Display(Console(file=output)).fail("bad \x1b]0;title\x07 \x1b[2J\u202e\nnext line")
+    assert output.getvalue() == "error: bad  ]0;title   [2J \nnext line\n"
+
+
 def test_a_full_disk_under_standard_output_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w", buffering=1) as full, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", full)

@@ -11,9 +11,12 @@ from ray.exceptions import RayActorError
 from scripted import GUIDE, MOVE_TURN, ScriptedManager, ScriptedQueue, ScriptedServer, change_settings, play, row
 
 from env_adapters import TextEnvironment
+from env_adapters.host import EnvironmentFailure
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout import agent_loop
 from verl_comprl.rollout.failures import (
+    MAX_KIND_CHARS,
+    MAX_KINDS,
     MAX_TEXT_CHARS,
     MAX_TRACEBACK_CHARS,
     FailedRollout,
@@ -187,6 +190,16 @@ async def test_a_worker_sends_one_traceback_of_each_kind() -> None:
         await reporter.report(row(session), error)
     assert [bool(queue.sent[f"u_{session}"]["traceback"]) for session in range(3)] == [True, False, True]
     assert [queue.sent[f"u_{session}"]["text"] for session in range(3)] == ["'a'", "'b'", "c"]
+
+
+async def test_an_environment_that_names_ever_more_kinds_gets_so_many_tracebacks() -> None:
+    queue = ScriptedQueue()
+    reporter = FailureReporter(queue.put)
+    for session in range(MAX_KINDS + 10):
+        await reporter.report(row(session), EnvironmentFailure("no", kind=f"{session}" + "k" * 10_000))
+    tags = list(queue.sent.values())
+    assert sum(bool(tag["traceback"]) for tag in tags) == MAX_KINDS
+    assert max(len(tag["type"]) for tag in tags) < MAX_KIND_CHARS + 10
 
 
 async def test_a_record_that_cannot_be_sent_fails_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from rich.live import Live
 
 from verl_comprl.display.lasting_file import LastingFile
 from verl_comprl.display.live_view import LiveView
+from verl_comprl.display.printable import printable
 from verl_comprl.display.progress import Metrics, Progress
 from verl_comprl.display.run_state import RunState
 from verl_comprl.display.summary import results, summary
@@ -71,8 +72,8 @@ class Display(Progress):
         self.note(f"{text}: done after {duration(self._state.seconds[name])}")
 
     def note(self, text: str) -> None:
-        """Print a line as it is, above the live view."""
-        self._console.print(self._clean(text), markup=False)
+        """Print a line as it is, but for what a terminal would obey, above the live view."""
+        self._console.print(printable(self._clean(text)), markup=False)
 
     def announce(self, text: str) -> None:
         """Answer what the user has just done."""

@@ -26,6 +26,9 @@ PARTITION = "comprl_failures"
 # TransferQueue has no limit on a tag, but that listing copies all of them.
 MAX_TEXT_CHARS = 500
 MAX_TRACEBACK_CHARS = 8000
+MAX_KIND_CHARS = 100
+MAX_KINDS = 200
+"""Kinds of failure of which a worker sends a traceback: an environment names its own."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def describe(row: Mapping[str, Any], error: Exception) -> FailedRollout:
         task=str(row.get("data_source", "")),
         environment=str(extra_info.get("environment", "")) if isinstance(extra_info, Mapping) else "",
         boundary=boundary,
-        type=cause.kind if isinstance(cause, EnvironmentFailure) else type(cause).__name__,
+        type=_shortened(
+            redact(cause.kind if isinstance(cause, EnvironmentFailure) else type(cause).__name__), MAX_KIND_CHARS
+        ),
         text=_shortened(redact(str(cause)), MAX_TEXT_CHARS),
         evaluation=bool(row.get(EVALUATION_KEY, False)),
         traceback=_shortened(redact("".join(traceback.format_exception(cause))), MAX_TRACEBACK_CHARS),
@@ -90,10 +95,11 @@ class FailureReporter:
         try:
             failure = describe(row, error)
             tag = asdict(failure) | {"boundary": failure.boundary.value}
-            if failure.kind in self._sent:
+            if failure.kind in self._sent or len(self._sent) >= MAX_KINDS:
                 tag["traceback"] = ""
             await self._put(key=failure.id, partition_id=PARTITION, tag=tag)
-            self._sent.add(failure.kind)
+            if len(self._sent) < MAX_KINDS:
+                self._sent.add(failure.kind)
         except Exception:  # whatever the queue raises: Ray's log of this worker is the only place left
             logger.exception("a failed rollout could not be reported; it failed with %r", error)
         return failure

@@ -179,8 +179,14 @@ def test_installed_packages_cannot_be_seen(agent: Callable[[str], str]) -> None:
 
 def test_packages_of_every_interpreter_and_our_data_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = ["lib/pypy3/dist-packages", "share/conda/pkgs/flask-2/site-packages", "lib/python3.11/site-packages"]
-    places += ["lib/python3.11/ensurepip", "share/python-wheels", "share/data"]
-    for place in (*places, "share/doc/packages", f"{places[1]}/a/vendored-packages"):
+    places += ["lib/python3.11/ensurepip", "share/python-wheels", "share/data", "conda/pkgs"]
+    for place in (
+        *places,
+        "share/doc/packages",
+        "share/doc/pkgs",
+        "conda/conda-meta",
+        f"{places[1]}/a/vendored-packages",
+    ):
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "share/ours/swebench").mkdir(parents=True)
     (tmp_path / "share/verified.jsonl").touch()
@@ -192,6 +198,20 @@ def test_packages_of_every_interpreter_and_our_data_are_hidden(tmp_path: Path, m
     monkeypatch.setenv("COMPRL_DATA", str(tmp_path / "share/data"))
     hidden = bubblewrap._hidden(tmp_path)
     assert hidden == sorted(tmp_path / place for place in (*places, "share/ours", "share/verified.jsonl"))
+
+
+def test_a_checkout_below_what_is_shown_is_hidden_with_all_that_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "src/app/env_adapters/swebench/bubblewrap.py"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "src/app/pyproject.toml").touch()
+    monkeypatch.setattr(bubblewrap, "__file__", str(file))
+    monkeypatch.setattr(bubblewrap, "_system_folders", lambda: [str(tmp_path / "src")])
+    for name in bubblewrap._DATA:
+        monkeypatch.delenv(name, raising=False)
+    assert bubblewrap._hidden(None) == [tmp_path / "src/app"]
+    assert bubblewrap._hidden(tmp_path / "src/app/conda") == [tmp_path / "src/app/env_adapters"]
 
 
 def test_packages_of_an_interpreter_behind_a_link_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
