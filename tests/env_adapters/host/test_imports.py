@@ -108,8 +108,7 @@ async def test_an_import_that_ends_or_holds_up_its_process_costs_other_families_
         with at_most(60):
             assert await play(host, PROCESS, "fine", seed=2) == ["seed 2", "fine"]
         for failure in await failed:
-            with pytest.raises(EnvironmentFailure, match=message):
-                raise failure
+            assert isinstance(failure, EnvironmentFailure) and message in str(failure)
         assert (await session.step("fine"))[0] == "fine"
 
 
