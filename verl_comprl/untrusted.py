@@ -6,11 +6,11 @@ model or a bank into a prompt calls :func:`without_control_tokens` with the toke
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from verl_comprl.turn_markers import marker_pattern, turn_markers
+from verl_comprl.turn_markers import between_turns, broken, marker_pattern, turn_markers
 
 CHARACTERS_PER_TOKEN = 32
 """More than honest texts have: about four on average, screens of padded or ruled lines up to 27.
@@ -40,14 +40,19 @@ FAMILIES = "|".join(
         r"\]~!?b[\[\]]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
         r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
-        # Switches of Qwen 3, SmolLM3 and Nemotron, not the end of an element.
-        r"(?<![\w./-])(?!(?<=<)/think>|(?<=<\ )/think>)/(?:no_?think|think|system_override)(?![\w/-]|\.\w)",
         r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
     )
 )
 """Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
+_SWITCH = re.compile(
+    r"(?<![\w./<-])(?!(?<=<\ )/think>)/(?=(?:no_?think|think|system_override)(?![\w/-]|\.\w))", re.IGNORECASE
+)
+"""Switches of reasoning (Qwen 3, SmolLM3), not the end of an element or a part of a path."""
+_ANY_SWITCH = re.compile(r"/(?=no_?think|think)", re.IGNORECASE)
+_SEARCHED = re.compile(r"""(['"])/(?:no_?)?think\1""")
+"""In a template that looks for one in the text of messages, wherever it stands there (Nemotron)."""
 _DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
 _NAME = re.compile(
     r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
@@ -55,7 +60,7 @@ _NAME = re.compile(
 """Begin of a tag that may begin a turn of some model: an element of HTML has no underscore in its name. ``role`` is how
 Ling, Ring and LLaDA2 begin one; these are no families' markers above, since documents have such elements."""
 SYNTAX = re.compile(r"[<>\[\]{}|]")
-"""Characters of which every control token has one; what switches reasoning, and turns of plain text, need not."""
+"""Characters of which every control token has one."""
 _LOOKALIKES = str.maketrans(
     "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
     "<><><><><><>|||||//::::aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
@@ -68,29 +73,40 @@ _PASSES = 8
 
 
 class _Known(NamedTuple):
-    """Control tokens of a tokenizer."""
+    """Control structure of a tokenizer and its chat template."""
 
-    pattern: re.Pattern[str] | None
+    tokens: re.Pattern[str] | None
     ids: frozenset[int]
+    switch: re.Pattern[str]
+    turn: re.Pattern[str] | None
+    """What begins a turn, in a template that uses plain text for it."""
 
 
 def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     """Return ``text`` with a space in place of each control token of any known model family, and of ``tokenizer``.
 
-    Also of switches of reasoning, such as ``/no_think``, and of what begins a turn in a template of ``tokenizer`` that
-    uses plain text for it. A space, and not nothing, so that the halves of another token cannot join. A question mark
-    stands for each lone surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the
-    result yields no id of a special or added token, except that of unknown characters, and added tokens that are plain
-    words or white space.
+    A space, and not nothing, so that the halves of another token cannot join. A question mark stands for each lone
+    surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the result yields no id of a
+    special or added token, except that of unknown characters, and added tokens that are plain words or white space.
+
+    Switches of reasoning, such as ``/no_think``, and what begins a turn in a template of ``tokenizer`` that uses plain
+    text for it, get a space in them.
 
     Args:
         text: Untrusted text.
         tokenizer: Hugging Face tokenizer of the model that reads the text; None where it is not known (an endpoint).
     """
-    text = replace_marked(text.encode("utf-8", "replace").decode(), _FAMILY, " ")
     known = _known(tokenizer)
-    if known.pattern is not None:
-        text = replace_marked(text, known.pattern, " ")
+    text = _without_tokens(text.encode("utf-8", "replace").decode(), known, tokenizer)
+    text = replace_marked(text, known.switch, "/ ")
+    # Last: what is left out above can stand in a marker that has a space.
+    return text if known.turn is None else replace_marked(text, known.turn, broken)
+
+
+def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
+    text = replace_marked(text, _FAMILY, " ")
+    if known.tokens is not None:
+        text = replace_marked(text, known.tokens, " ")
     if text.isascii() or not known.ids:  # tokenizers match these tokens literally, apart from Unicode normalisation
         return text
     for _ in range(_PASSES):
@@ -149,20 +165,21 @@ def break_tags(text: str) -> str:
     return replace_marked(text, _NAME, "< ")
 
 
-def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:
+def replace_marked(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str]) -> str:
     """Replace what ``pattern`` matches in ``text``, also if it is written with other characters that look the same.
 
-    What counts as the same is said in :func:`folded`.
+    What counts as the same is said in :func:`folded`. ``by`` is a text, or makes one of what is to be replaced.
     """
     if text.isascii() and not _CONTROLS.search(text):
-        return pattern.sub(by, text)
+        return pattern.sub(by if isinstance(by, str) else lambda match: by(match[0]), text)
     pieces = [_folded(char) for char in text]
     origin = [index for index, piece in enumerate(pieces) for _ in piece]
     kept, end = [], 0
     for match in pattern.finditer("".join(pieces)):
         if match.start() < match.end() and origin[match.start()] >= end:
-            kept += [text[end : origin[match.start()]], by]
+            start, before = origin[match.start()], end
             end = origin[match.end() - 1] + 1
+            kept += [text[before:start], by if isinstance(by, str) else by(text[start:end])]
     return "".join((*kept, text[end:]))
 
 
@@ -195,9 +212,13 @@ def _known(tokenizer: Any) -> _Known:
     shown = {"".join(map(_folded, token)) for token in tokens}
     alternatives = [re.escape(token) for token in sorted(shown, key=len, reverse=True)]
     control = re.compile("|".join((*alternatives, FAMILIES)), re.IGNORECASE)
-    alternatives += [marker_pattern(folded(marker)) for marker in turn_markers(tokenizer, control)]
-    pattern = re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None
-    return _Known(pattern, frozenset(tokens.values()) - {getattr(tokenizer, "unk_token_id", None)})
+    markers = turn_markers([folded(text) for text in between_turns(tokenizer)], control)
+    return _Known(
+        tokens=re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None,
+        ids=frozenset(tokens.values()) - {getattr(tokenizer, "unk_token_id", None)},
+        switch=_ANY_SWITCH if _SEARCHED.search(str(getattr(tokenizer, "chat_template", ""))) else _SWITCH,
+        turn=re.compile("|".join(map(marker_pattern, markers)), re.IGNORECASE) if markers else None,
+    )
 
 
 def _encode(tokenizer: Any, text: str) -> Sequence[tuple[int, tuple[int, int]]]:

@@ -163,7 +163,7 @@ class EnvironmentHost:
         self._threads = asyncio.Semaphore(max_threads)
         self._importer = Importer()
         self._fork_servers: defaultdict[str, ForkServer] = defaultdict(ForkServer)
-        """By family: one that cannot be imported, or ends its server, costs the others nothing."""
+        """By module: a family that cannot be imported, or ends its server, costs the others nothing."""
 
     @asynccontextmanager
     async def session(self, name: str, options: dict[str, Any]) -> AsyncIterator[Session]:
@@ -206,6 +206,7 @@ class EnvironmentHost:
             await self._retire(worker)
         for server in self._fork_servers.values():
             server.close()
+        self._fork_servers.clear()
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
         # Most recently used first: its memory is warm, and workers that are not needed become the oldest.
@@ -238,7 +239,7 @@ class EnvironmentHost:
         if isolation == "thread":
             return ThreadWorker()
         known_as = portable_name(name)
-        return await self._fork_servers[known_as].fork(known_as)
+        return await self._fork_servers[known_as.partition(":")[0]].fork(known_as)
 
     def _running(self, worker: Worker) -> AbstractAsyncContextManager[Any]:
         return self._threads if isinstance(worker, ThreadWorker) else nullcontext()

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from env_adapters.host.waiting import in_daemon_thread, within
@@ -86,13 +87,17 @@ def _result(answer: Any) -> Any:
 
 
 class ForkServer:
-    """Starts the processes of a family; the server itself is started on first use and again after it has died."""
+    """Starts the processes of a module's families; itself it is started on first use and again after it has died."""
 
     def __init__(self) -> None:
         """Prepare the object; no process is started yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
+        self._changing = threading.Lock()
+        """Held while the process is started or ended: threads do so, and whoever closes the host."""
+        self._closed = False
+        self._has_forked = False
 
     async def fork(self, name: str) -> ProcessWorker:
         """Return a new process that has imported the family ``name``.
@@ -106,7 +111,11 @@ class ForkServer:
         # Answers on the control socket carry no request id, so only one may be outstanding: also one for which nobody
         # waits any more.
         await self._lock.acquire()
-        forking = in_daemon_thread(self._fork, name)
+        try:
+            forking = in_daemon_thread(self._fork, name)
+        except RuntimeError:  # no thread can be started
+            self._lock.release()
+            raise
         forking.add_done_callback(lambda _: self._lock.release())
         try:
             return await asyncio.shield(forking)
@@ -115,7 +124,13 @@ class ForkServer:
             raise
 
     def close(self) -> None:
-        """Stop the fork server, and with it every process that it has forked."""
+        """Stop the fork server for good, and with it every process that it has forked."""
+        with self._changing:
+            self._closed = True
+            self._end()
+
+    def _end(self) -> None:
+        """Stop the process; ``_changing`` is held."""
         process, control = self._process, self._control
         self._process = self._control = None
         if process is None or control is None:
@@ -126,12 +141,19 @@ class ForkServer:
         process.wait()
         control.close()
 
+    def _running(self) -> socket.socket:
+        """Return the control socket of a process that runs."""
+        with self._changing:
+            if self._closed:
+                raise EnvironmentFailure("the host of the environments is closed")
+            if self._process is None or self._process.poll() is not None:
+                self._end()
+                self._start()
+            assert self._control is not None
+            return self._control
+
     def _fork(self, name: str) -> ProcessWorker:
-        if self._process is None or self._process.poll() is not None:
-            self.close()
-            self._start()
-        control = self._control
-        assert control is not None
+        control = self._running()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -139,21 +161,27 @@ class ForkServer:
                 answer = receive_blocking(control)
             except (EOFError, OSError) as error:
                 ours.close()
-                self.close()
+                with self._changing:
+                    self._end()
                 raise EnvironmentFailure(
                     f"the fork server died or timed out while importing environment {name!r} ({error})"
                 ) from error
         if isinstance(answer, str):
             ours.close()
+            if not self._has_forked:
+                with self._changing:
+                    self._end()  # of no use: a module that cannot be imported
             raise EnvironmentFailure(answer)
+        self._has_forked = True
         return ProcessWorker(answer, ours)
 
     def _start(self) -> None:
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(_IMPORT_SECONDS)
+        control, theirs = socket.socketpair()
+        control.settimeout(_IMPORT_SECONDS)
         # Everything that this process can import must be importable there, including paths added at run time.
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        with theirs:
+        with theirs, ExitStack() as undone:
+            undone.callback(control.close)
             self._process = start_process(
                 [sys.executable, "-m", "env_adapters.host.fork_server", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
@@ -163,6 +191,8 @@ class ForkServer:
                 # within one. In a session of their own all environments together get no more than the host's session.
                 start_new_session=True,
             )
+            undone.pop_all()
+        self._control = control
 
 
 def _stop(forking: "asyncio.Future[ProcessWorker]") -> None:

@@ -75,7 +75,11 @@ def test_an_expected_error_is_one_line(
 
 def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(data, "run", lambda _: signal.raise_signal(signal.SIGINT))
-    assert main.main(["data", "minihack", "--split", "train", "--output", "x.parquet"]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts behind ignore it
+    try:
+        assert main.main(["data", "minihack", "--split", "train", "--output", "x.parquet"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "comprl data: interrupted\n"
 
 

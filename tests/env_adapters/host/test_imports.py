@@ -17,6 +17,7 @@ import pytest
 from hosted import PROCESS, THREAD, gone, hurried, play
 
 import env_adapters
+from env_adapters import TextEnvironment, registry
 from env_adapters.host import EnvironmentFailure, EnvironmentHost
 from env_adapters.host.process import ForkServer
 
@@ -37,6 +38,11 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
         return f"{module}:Environment"
 
     return make
+
+
+def importing() -> int:
+    """Return how many threads import a family."""
+    return sum(thread.name == registry.environment_class.__name__ for thread in threading.enumerate())
 
 
 @contextmanager
@@ -61,26 +67,36 @@ async def test_an_import_that_hangs_takes_one_thread_however_many_episodes_wait_
     make_host: MakeHost, released: threading.Event, family: Callable[[str, str], str]
 ) -> None:
     host, hanging = make_host(), family("hanging", HANGING)
-    before = threading.active_count()
     for _ in range(2):
         with hurried(host):
             played = await asyncio.gather(*(play(host, hanging) for _ in range(40)), return_exceptions=True)
         assert all(isinstance(failure, EnvironmentFailure) for failure in played)
-    assert threading.active_count() == before + 1
+    assert importing() <= 2  # one, and that of the test before may just end
     assert await asyncio.wait_for(asyncio.to_thread(int, "1"), 10) == 1  # as verl encodes texts
 
 
 async def test_an_import_that_ends_after_its_limit_is_not_made_again(
-    make_host: MakeHost, released: threading.Event, family: Callable[[str, str], str]
+    make_host: MakeHost,
+    released: threading.Event,
+    family: Callable[[str, str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    imports: list[str] = []
+
+    def counted(name: str) -> type[TextEnvironment]:
+        imports.append(name)
+        return registry.environment_class(name)
+
+    monkeypatch.setattr("env_adapters.host.importer.environment_class", counted)
     code = f"{HANGING}\nfrom misbehaving import Sharing\nclass Environment(Sharing): pass"
     host, slow = make_host(), family("slow", code)
     with hurried(host), pytest.raises(EnvironmentFailure, match="importing"):
         await play(host, slow)
-    waiting = asyncio.create_task(play(host, slow, "fine"))
+    waiting = [asyncio.create_task(play(host, slow, "fine")) for _ in range(3)]
     await asyncio.sleep(0.1)
+    assert imports == [slow]
     released.set()
-    assert await waiting == ["seed 1", "fine"]
+    assert await asyncio.gather(*waiting) == [["seed 1", "fine"]] * 3
 
 
 async def test_families_that_begin_together_wait_for_one_that_hangs_and_then_begin(
@@ -110,6 +126,54 @@ async def test_an_import_that_ends_or_holds_up_its_process_costs_other_families_
         for failure in await failed:
             assert isinstance(failure, EnvironmentFailure) and message in str(failure)
         assert (await session.step("fine"))[0] == "fine"
+
+
+async def test_environments_of_a_module_share_a_fork_server_and_one_that_is_missing_costs_them_nothing(
+    make_host: MakeHost, family: Callable[[str, str], str]
+) -> None:
+    host = make_host(isolation="process")
+    async with host.session(PROCESS, {}) as session:
+        await session.reset(1)
+        with pytest.raises(EnvironmentFailure, match="Missing"):
+            await play(host, "misbehaving:Missing")
+        assert (await session.step("fine"))[0] == "fine"
+        pids = [int((await session.step("pid"))[0]), int((await play(host, THREAD, "pid"))[-1])]
+    assert len({psutil.Process(pid).ppid() for pid in pids}) == 1
+
+
+async def test_a_module_that_cannot_be_imported_keeps_no_process(
+    make_host: MakeHost, family: Callable[[str, str], str]
+) -> None:
+    host, before = make_host(isolation="process"), len(psutil.Process().children())
+    with pytest.raises(EnvironmentFailure, match="No module named 'nothing_of_this_name'"):
+        await play(host, family("broken", "import nothing_of_this_name"))
+    assert len(psutil.Process().children()) == before
+
+
+async def test_a_start_without_a_thread_costs_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ForkServer()
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", raise_no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await server.fork(PROCESS)
+    assert (await server.fork(PROCESS)).alive()
+    server.close()
+
+
+def raise_no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_a_fork_server_that_is_closed_while_it_starts_does_not_stay() -> None:
+    before = {process.pid for process in psutil.Process().children()}
+    for number in range(20):
+        server = ForkServer()
+        starting = asyncio.create_task(server.fork(PROCESS))
+        await asyncio.sleep(0.001 * (number % 5))
+        starting.cancel()
+        server.close()
+    for process in psutil.Process().children():
+        assert process.pid in before or gone(process.pid)
 
 
 async def test_a_process_that_nobody_waits_for_any_more_is_stopped_and_is_not_the_next_ones() -> None:
