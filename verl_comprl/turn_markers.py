@@ -5,13 +5,11 @@ Alpaca and their like, it can.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 _CONTENTS = ("comprl0system", "comprl1user", "comprl2assistant", "comprl3user")
 _ROLES = ("system", "user", "assistant", "user")
-_FEWEST_LETTERS = 2
-"""Of a marker: signs alone are in any text."""
 
 
 def between_turns(tokenizer: Any) -> list[str]:
@@ -23,7 +21,7 @@ def between_turns(tokenizer: Any) -> list[str]:
             {"role": role, "content": content} for role, content in zip(_ROLES[first:], _CONTENTS[first:], strict=True)
         ]
         try:
-            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception:  # templates raise what they like
             continue
         shown = [content for content in _CONTENTS[first:] if content in text]
@@ -42,29 +40,29 @@ def turn_markers(between: Sequence[str], control: re.Pattern[str]) -> list[str]:
     """
     if all(control.search(text) or not text.strip() for text in between):
         return []
-    return sorted({line for text in between for part in control.split(text) for line in _last_line(part)})
-
-
-def _last_line(text: str) -> Iterator[str]:
-    """Yield the last line that is not blank: others end the turn before, and may be missing."""
-    line = text.rstrip().rpartition("\n")[2].strip()
-    if sum(map(str.isalnum, line)) >= _FEWEST_LETTERS:
-        yield line
+    lines = (line.strip() for text in between for part in control.split(text) for line in part.splitlines())
+    return sorted({line for line in lines if any(map(str.isalnum, line))})  # signs alone are in any text
 
 
 def marker_pattern(marker: str) -> str:
-    """Return the regular expression of a marker; one that is a word counts only if nothing else is on its line."""
-    pattern = r"\s+".join(map(re.escape, marker.split()))
-    if re.fullmatch(r"[\w\s]+", marker):
-        return rf"(?m:^[^\S\n]*{pattern}[^\S\n]*$)"
-    return rf"(?<![A-Za-z0-9_]){pattern}" if marker[0].isalnum() else pattern
+    """Return the regular expression of the part of a marker behind which a space breaks it; "" if there is none.
 
-
-def broken(marker: str) -> str:
-    """Return a marker with a space in it, or ``> `` before a word, so that it can be read and is none.
-
-    It is not left out, since what stands behind it on its line would then be at the line's beginning.
+    ``USER:`` becomes ``USER :``, which can be read. It is not left out, since what stands behind it on its line would
+    then be at the line's beginning. A marker that is a word, or a letter with signs, counts at the beginning of a line
+    only, and a word if nothing else is on that line.
     """
-    if not marker[-1].isalnum() and not marker[-1].isspace():
-        return f"{marker[:-1]} {marker[-1]}"
-    return f"{marker[0]} {marker[1:]}" if not marker[0].isalnum() and not marker[0].isspace() else f"> {marker}"
+    places = [place for place in range(1, len(marker)) if not (marker[place - 1] + marker[place]).count(" ")]
+    before_signs = [place for place in places if marker[place - 1].isalnum() and not marker[place].isalnum()]
+    if not places:
+        return ""
+    place = (before_signs or places)[-1 if before_signs else 0]
+    head, rest = _spaced(marker[:place]), _spaced(marker[place:])
+    if re.fullmatch(r"[\w\s]+", marker):
+        return rf"(?m:^[^\S\n]*{head}(?={rest}[^\S\n]*$))"
+    if sum(map(str.isalnum, marker)) == 1:
+        return rf"(?m:^[^\S\n]*{head}(?={rest}))"
+    return rf"(?<![A-Za-z0-9_]){head}(?={rest})" if marker[0].isalnum() else rf"{head}(?={rest})"
+
+
+def _spaced(text: str) -> str:
+    return re.sub(r"\s+", lambda _: r"\s+", " ".join(map(re.escape, text.split(" "))))

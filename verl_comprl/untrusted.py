@@ -6,11 +6,11 @@ model or a bank into a prompt calls :func:`without_control_tokens` with the toke
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from verl_comprl.turn_markers import between_turns, broken, marker_pattern, turn_markers
+from verl_comprl.turn_markers import between_turns, marker_pattern, turn_markers
 
 CHARACTERS_PER_TOKEN = 32
 """More than honest texts have: about four on average, screens of padded or ruled lines up to 27.
@@ -46,12 +46,9 @@ FAMILIES = "|".join(
 """Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
-_SWITCH = re.compile(
-    r"(?<![\w./<-])(?!(?<=<\ )/think>)/(?=(?:no_?think|think|system_override)(?![\w/-]|\.\w))", re.IGNORECASE
-)
+_SWITCH = r"(?<![\w./~}-])(?!(?<=<)/think>|(?<=< )/think>)/(?=(?:no_?think|think|system_override)(?![\w/-]|\.\w))"
 """Switches of reasoning (Qwen 3, SmolLM3), not the end of an element or a part of a path."""
-_ANY_SWITCH = re.compile(r"/(?=no_?think|think)", re.IGNORECASE)
-_SEARCHED = re.compile(r"""(['"])/(?:no_?)?think\1""")
+_SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 """In a template that looks for one in the text of messages, wherever it stands there (Nemotron)."""
 _DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
 _NAME = re.compile(
@@ -77,9 +74,8 @@ class _Known(NamedTuple):
 
     tokens: re.Pattern[str] | None
     ids: frozenset[int]
-    switch: re.Pattern[str]
-    turn: re.Pattern[str] | None
-    """What begins a turn, in a template that uses plain text for it."""
+    broken: re.Pattern[str]
+    """Parts behind which a space is put: of switches, and of what begins a turn in a template of plain text."""
 
 
 def without_control_tokens(text: str, tokenizer: Any = None) -> str:
@@ -98,9 +94,8 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     """
     known = _known(tokenizer)
     text = _without_tokens(text.encode("utf-8", "replace").decode(), known, tokenizer)
-    text = replace_marked(text, known.switch, "/ ")
     # Last: what is left out above can stand in a marker that has a space.
-    return text if known.turn is None else replace_marked(text, known.turn, broken)
+    return replace_marked(text, known.broken, "{} ")
 
 
 def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
@@ -165,13 +160,13 @@ def break_tags(text: str) -> str:
     return replace_marked(text, _NAME, "< ")
 
 
-def replace_marked(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str]) -> str:
+def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:
     """Replace what ``pattern`` matches in ``text``, also if it is written with other characters that look the same.
 
-    What counts as the same is said in :func:`folded`. ``by`` is a text, or makes one of what is to be replaced.
+    What counts as the same is said in :func:`folded`. In ``by``, ``{}`` stands for what is replaced.
     """
     if text.isascii() and not _CONTROLS.search(text):
-        return pattern.sub(by if isinstance(by, str) else lambda match: by(match[0]), text)
+        return pattern.sub(lambda match: by.replace("{}", match[0]), text)
     pieces = [_folded(char) for char in text]
     origin = [index for index, piece in enumerate(pieces) for _ in piece]
     kept, end = [], 0
@@ -179,7 +174,7 @@ def replace_marked(text: str, pattern: re.Pattern[str], by: str | Callable[[str]
         if match.start() < match.end() and origin[match.start()] >= end:
             start, before = origin[match.start()], end
             end = origin[match.end() - 1] + 1
-            kept += [text[before:start], by if isinstance(by, str) else by(text[start:end])]
+            kept += [text[before:start], by.replace("{}", text[start:end])]
     return "".join((*kept, text[end:]))
 
 
@@ -213,12 +208,20 @@ def _known(tokenizer: Any) -> _Known:
     alternatives = [re.escape(token) for token in sorted(shown, key=len, reverse=True)]
     control = re.compile("|".join((*alternatives, FAMILIES)), re.IGNORECASE)
     markers = turn_markers([folded(text) for text in between_turns(tokenizer)], control)
+    searched = {rf"/(?={name})" for name in _SEARCHED.findall(_template(tokenizer))}
     return _Known(
         tokens=re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None,
         ids=frozenset(tokens.values()) - {getattr(tokenizer, "unk_token_id", None)},
-        switch=_ANY_SWITCH if _SEARCHED.search(str(getattr(tokenizer, "chat_template", ""))) else _SWITCH,
-        turn=re.compile("|".join(map(marker_pattern, markers)), re.IGNORECASE) if markers else None,
+        broken=re.compile(
+            "|".join(filter(None, (*sorted(searched), _SWITCH, *map(marker_pattern, markers)))), re.IGNORECASE
+        ),
     )
+
+
+def _template(tokenizer: Any) -> str:
+    """Return the text of a tokenizer's chat template, or of all if it has several by name."""
+    template = getattr(tokenizer, "chat_template", None) or ""
+    return "\n".join(map(str, template.values())) if isinstance(template, dict) else str(template)
 
 
 def _encode(tokenizer: Any, text: str) -> Sequence[tuple[int, tuple[int, int]]]:

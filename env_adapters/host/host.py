@@ -163,7 +163,7 @@ class EnvironmentHost:
         self._threads = asyncio.Semaphore(max_threads)
         self._importer = Importer()
         self._fork_servers: defaultdict[str, ForkServer] = defaultdict(ForkServer)
-        """By module: a family that cannot be imported, or ends its server, costs the others nothing."""
+        """By name, or by module of ``module:Class``: what cannot be imported, or ends its server, costs no other."""
 
     @asynccontextmanager
     async def session(self, name: str, options: dict[str, Any]) -> AsyncIterator[Session]:
@@ -201,12 +201,12 @@ class EnvironmentHost:
             await self._retire(next(iter(self._idle)))
 
     async def close(self) -> None:
-        """Stop all idle workers and the fork servers; all sessions must have ended."""
+        """Stop all idle workers and the fork servers; all sessions must have ended. A later one starts new ones."""
         for worker in list(self._idle):
             await self._retire(worker)
-        for server in self._fork_servers.values():
-            server.close()
+        servers = [*self._fork_servers.values()]
         self._fork_servers.clear()
+        await asyncio.gather(*(asyncio.to_thread(server.close) for server in servers))  # waits for one that starts
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
         # Most recently used first: its memory is warm, and workers that are not needed become the oldest.
