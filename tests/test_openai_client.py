@@ -1,4 +1,4 @@
-"""What the client of endpoints makes of answers of any form."""
+"""The client of endpoints finds the message of an answer, and none in answers of any other form."""
 
 from types import SimpleNamespace
 from typing import Any
