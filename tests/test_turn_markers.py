@@ -15,7 +15,7 @@ from verl_comprl.extractor.prompts.quoting import quoted
 from verl_comprl.rollout.messages import observation_message
 from verl_comprl.untrusted import folded, without_control_tokens, without_delimiters
 
-# In the form of Vicuna's, Alpaca's and MiniCPM's, and one of bare words.
+# In the form of Vicuna's, Alpaca's and MiniCPM's; the others have every kind of marker that we could think of.
 VICUNA = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}"
     "{{ ' USER: ' + m.content }}{% else %}{{ ' ASSISTANT: ' + m.content + eos_token }}{% endif %}{% endfor %}"
@@ -104,21 +104,7 @@ def test_what_begins_a_turn_is_broken(template: str, text: str, clean: str) -> N
 
 
 PIECES = ["USER:", "\uff21SSISTANT\u02d0", "### ", "Response:", "<AI>", "|user|", "Role: ", "assistant", "User", "----"]
-PIECES += [
-    " ",
-    "\n",
-    "/no_think",
-    "<",
-    "|",
-    "{x}",
-    "A:",
-    "\u200b",
-    " : ",
-    "# ",
-    "[ user ]",
-    "<|im_end|>",
-    "\u1438AI\u1433",
-]
+PIECES += [*"\n<| \u200b", "/no_think", "{x}", "A:", " : ", "# ", "[ user ]", "<|im_end|>", "\u1438AI\u1433"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -51,11 +51,11 @@ def marker_pattern(marker: str) -> str:
     then be at the line's beginning. A marker that is a word, or a letter with signs, counts at the beginning of a line
     only, and a word if nothing else is on that line.
     """
-    places = [place for place in range(1, len(marker)) if not (marker[place - 1] + marker[place]).count(" ")]
+    places = [place for place in range(1, len(marker)) if " " not in marker[place - 1 : place + 1]]
     before_signs = [place for place in places if marker[place - 1].isalnum() and not marker[place].isalnum()]
     if not places:
         return ""
-    place = (before_signs or places)[-1 if before_signs else 0]
+    place = before_signs[-1] if before_signs else places[0]
     head, rest = _spaced(marker[:place]), _spaced(marker[place:])
     if re.fullmatch(r"[\w\s]+", marker):
         return rf"(?m:^[^\S\n]*{head}(?={rest}[^\S\n]*$))"
@@ -65,4 +65,5 @@ def marker_pattern(marker: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    return re.sub(r"\s+", lambda _: r"\s+", " ".join(map(re.escape, text.split(" "))))
+    """Return the regular expression of ``text`` with any white space where it has some."""
+    return r"\s+".join(map(re.escape, re.split(r"\s+", text)))

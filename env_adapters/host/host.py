@@ -19,7 +19,7 @@ from env_adapters.cutting import cut
 from env_adapters.host.importer import Importer
 from env_adapters.host.process import ForkServer, ProcessWorker
 from env_adapters.host.thread import ThreadWorker
-from env_adapters.host.waiting import within
+from env_adapters.host.waiting import in_daemon_thread, within
 from env_adapters.host.worker import EnvironmentFailure, Worker
 from env_adapters.registry import portable_name
 
@@ -206,7 +206,7 @@ class EnvironmentHost:
             await self._retire(worker)
         servers = [*self._fork_servers.values()]
         self._fork_servers.clear()
-        await asyncio.gather(*(asyncio.to_thread(server.close) for server in servers))  # waits for one that starts
+        await asyncio.gather(*(in_daemon_thread(server.close) for server in servers))  # waits for one that starts
 
     def _take(self, key: _Key) -> tuple[Worker, list[dict[str, Any]]] | None:
         # Most recently used first: its memory is warm, and workers that are not needed become the oldest.

@@ -64,6 +64,7 @@ def describe(row: Mapping[str, Any], error: Exception) -> FailedRollout:
     boundary, cause = Boundary.ROLLOUT, error
     if isinstance(error, RolloutError):
         boundary, cause = error.boundary, error.__cause__ or error
+    kind = cause.kind if isinstance(cause, EnvironmentFailure) else type(cause).__name__
     redact = text_redactor()  # here, since the trainer need not have the variables of this node
     extra_info = row.get("extra_info")
     return FailedRollout(
@@ -72,9 +73,7 @@ def describe(row: Mapping[str, Any], error: Exception) -> FailedRollout:
         task=str(row.get("data_source", "")),
         environment=str(extra_info.get("environment", "")) if isinstance(extra_info, Mapping) else "",
         boundary=boundary,
-        type=_shortened(
-            redact(cause.kind if isinstance(cause, EnvironmentFailure) else type(cause).__name__), MAX_KIND_CHARS
-        ),
+        type=_shortened(redact(kind), MAX_KIND_CHARS),
         text=_shortened(redact(str(cause)), MAX_TEXT_CHARS),
         evaluation=bool(row.get(EVALUATION_KEY, False)),
         traceback=_shortened(redact("".join(traceback.format_exception(cause))), MAX_TRACEBACK_CHARS),
@@ -95,10 +94,11 @@ class FailureReporter:
         try:
             failure = describe(row, error)
             tag = asdict(failure) | {"boundary": failure.boundary.value}
-            if failure.kind in self._sent or len(self._sent) >= MAX_KINDS:
+            is_new = failure.kind not in self._sent and len(self._sent) < MAX_KINDS
+            if not is_new:
                 tag["traceback"] = ""
             await self._put(key=failure.id, partition_id=PARTITION, tag=tag)
-            if len(self._sent) < MAX_KINDS:
+            if is_new:
                 self._sent.add(failure.kind)
         except Exception:  # whatever the queue raises: Ray's log of this worker is the only place left
             logger.exception("a failed rollout could not be reported; it failed with %r", error)
