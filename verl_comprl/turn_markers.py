@@ -61,7 +61,7 @@ def marker_pattern(marker: str) -> str:
         return rf"(?m:^[^\S\n]*{head}(?={rest}[^\S\n]*$))"
     if sum(map(str.isalnum, marker)) == 1:
         return rf"(?m:^[^\S\n]*{head}(?={rest}))"
-    return rf"(?<![A-Za-z0-9_]){head}(?={rest})" if marker[0].isalnum() else rf"{head}(?={rest})"
+    return rf"{head}(?={rest})"
 
 
 def _spaced(text: str) -> str:

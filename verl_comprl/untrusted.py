@@ -95,7 +95,13 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     known = _known(tokenizer)
     text = _without_tokens(text.encode("utf-8", "replace").decode(), known, tokenizer)
     # Last: what is left out above can stand in a marker that has a space.
-    return replace_marked(text, known.broken, "{} ")
+    for _ in range(_PASSES):  # one can stand in another
+        # What shows nothing can hide in a word, and part two.
+        broken = replace_marked(replace_marked(text, known.broken, "{} "), known.broken, "{} ", invisible=" ")
+        if broken == text:
+            break
+        text = broken
+    return text
 
 
 def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
@@ -160,14 +166,15 @@ def break_tags(text: str) -> str:
     return replace_marked(text, _NAME, "< ")
 
 
-def replace_marked(text: str, pattern: re.Pattern[str], by: str) -> str:
+def replace_marked(text: str, pattern: re.Pattern[str], by: str, *, invisible: str = "") -> str:
     """Replace what ``pattern`` matches in ``text``, also if it is written with other characters that look the same.
 
-    What counts as the same is said in :func:`folded`. In ``by``, ``{}`` stands for what is replaced.
+    What counts as the same is said in :func:`folded`. In ``by``, ``{}`` stands for what is replaced; a character that
+    shows nothing is ``invisible`` to the pattern.
     """
     if text.isascii() and not _CONTROLS.search(text):
         return pattern.sub(lambda match: by.replace("{}", match[0]), text)
-    pieces = [_folded(char) for char in text]
+    pieces = [_folded(char) or invisible for char in text]
     origin = [index for index, piece in enumerate(pieces) for _ in piece]
     kept, end = [], 0
     for match in pattern.finditer("".join(pieces)):

@@ -173,7 +173,11 @@ class ForkServer:
                     self._end()  # of no use: a module that cannot be imported
             raise EnvironmentFailure(answer)
         self._has_forked = True
-        return ProcessWorker(answer, ours)
+        try:
+            return ProcessWorker(answer, ours)
+        except ProcessLookupError as error:
+            ours.close()
+            raise EnvironmentFailure(f"the process of environment {name!r} died as soon as it was there") from error
 
     def _start(self) -> None:
         control, theirs = socket.socketpair()

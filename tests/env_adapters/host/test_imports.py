@@ -150,6 +150,17 @@ async def test_a_module_that_cannot_be_imported_keeps_no_process(
     assert len(psutil.Process().children()) == before
 
 
+async def test_a_process_that_dies_at_once_is_a_failure_of_its_environment(
+    make_host: MakeHost, family: Callable[[str, str], str]
+) -> None:
+    code = "import os; from misbehaving import Misbehaving\nclass Environment(Misbehaving): pass\n"
+    code += "os.register_at_fork(after_in_child=lambda: os._exit(1))"
+    host, dying = make_host(isolation="process"), family("dying", code)
+    for _ in range(8):  # before or after the host takes it over
+        with pytest.raises(EnvironmentFailure, match="died"):
+            await play(host, dying)
+
+
 async def test_a_start_without_a_thread_costs_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ForkServer()
     with monkeypatch.context() as patch:
