@@ -139,6 +139,7 @@ def test_known_families_are_removed_for_a_reader_that_is_not_known(marker: str) 
     [
         "if a < b and c[0] > d | e: f(x) # [args] <br> <div class='x'>",
         "|....<|\n|>.....|",  # stairs at the walls of a map
+        "|...<|####|>...| #<____|> f <| g |> h a[1]~b[2] std::less<invoke(x)>",
         "日本語 « é » 😀 ① ½ naïve word    !",
         "",
     ],
@@ -146,6 +147,37 @@ def test_known_families_are_removed_for_a_reader_that_is_not_known(marker: str) 
 @pytest.mark.parametrize("name", [None, "own", "Mistral", "families"])
 def test_other_text_is_left_alone(name: str | None, tokenizers: dict[str, Any], text: str) -> None:
     assert without_control_tokens(text, tokenizers[name] if name else None) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if n < tools and m > 3: pass",
+        "if n < tools and m == 3 or k > 3: pass",
+        "while (i<experience && j\n foo();\n bar();\n x->y)",
+        "while (i<experience && j->next)",
+        "for (i=0; i<tools; i++) p->q",
+    ],
+)
+def test_comparisons_with_terms_of_these_names_are_no_delimiters(text: str) -> None:
+    assert without_delimiters(text) == text
+
+
+@pytest.mark.parametrize("name", ["BERT", "own", "families"])
+@pytest.mark.parametrize("control", ["\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\u2028", "\r"])
+def test_control_characters_that_tokenizers_leave_out_join_no_token(
+    name: str, control: str, tokenizers: dict[str, Any]
+) -> None:
+    tokenizer = deepcopy(tokenizers[name])
+    tokenizer.add_tokens(["<tool_call>"])
+    ids = tokenizer.encode(without_control_tokens(f"<tool{control}_call>", tokenizer), add_special_tokens=False)
+    assert tokenizer.convert_tokens_to_ids("<tool_call>") not in ids
+
+
+def test_a_token_with_a_space_does_not_come_of_one_that_is_removed(tokenizers: dict[str, Any]) -> None:
+    tokenizer = deepcopy(tokenizers["own"])
+    tokenizer.add_tokens(["<|a b|>", "<tool_call>"])
+    assert without_control_tokens("<|a<tool_call>b|>", tokenizer).strip() == ""
 
 
 class Slow:
@@ -240,6 +272,9 @@ async def test_prompts_of_the_actor(tokenizers: dict[str, Any]) -> None:
         "</experience>",
         "<experience>",
         "< / EXPERIENCE x>",
+        '< experience\nname="a" >',
+        "<experience of others>",
+        "<tools/>",
         "</tool_response>",
         "<tools>",
         "<\x02/experience>",

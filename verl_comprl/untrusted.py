@@ -21,7 +21,8 @@ tokenizer takes seconds, and some give up with a panic.
 
 FAMILIES = "|".join(
     (
-        r"<\|[^<>|\n]{1,64}\|>",  # not over lines, as in maps of games: ChatML, Qwen, Llama 3, DeepSeek
+        # ChatML, Qwen, Llama 3, DeepSeek. Not over lines, and not of signs alone, as in maps of games.
+        r"<\|/?[\w▁][^<>|\n]{0,63}\|>",
         r"</?s>|<(?:unk|pad|bos|eos|sep|cls|mask|sop|eop|eod|eot)>",  # SentencePiece: Llama 2, Mistral, Gemma, GLM
         # BERT, GLM. Not [SEP], with which WebShop joins the parts of a page: no model that writes has such a token, and
         # that of a tokenizer which has one is removed in any case.
@@ -33,11 +34,11 @@ FAMILIES = "|".join(
         r"<(?:start|end)_of_(?:turn|image|audio)>|<unused\d+>|<extra_id_\d+>",  # Gemma, T5
         r"<(?:repo_?name|file_sep|filename|gh_stars|issue_(?:start|comment|closed)|empty_output"
         r"|jupyter_(?:start|text|code|output|script)|fim[_-](?:prefix|middle|suffix|pad))>",  # SmolLM2, StarCoder
-        r"</?(?:function|parameter)=[^<>]*>|</(?:function|parameter)>|</?function_calls>|</?invoke\b[^<>]*>",
+        r"</?(?:function|parameter)=[^<>]*>|</(?:function|parameter)>|</?function_calls>|</?invoke(?:\s[^<>]*)?>",
         r"</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
-        r"<\|[a-z_]{3,32}>|<[a-z_]{3,32}\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
+        r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
         r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
-        r"\]~!?b[\[\]]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
+        r"\]~!b\[|\]~b\]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
         r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
         r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
@@ -46,11 +47,21 @@ FAMILIES = "|".join(
 """Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
-_SWITCH = r"(?<![\w./~}-])(?!(?<=<)/think>|(?<=< )/think>)/(?=(?:no_?think|think|system_override)(?![\w/-]|\.\w))"
-"""Switches of reasoning (Qwen 3, SmolLM3), not the end of an element or a part of a path."""
+_SWITCH = (
+    r"/(?=no_?think|system_override)"
+    r"|(?<![A-Za-z0-9_/~}-])(?:(?<!\.)|(?<=[^\W_]\.))(?!(?<=<)/think>|(?<=< )/think>)/(?=think(?![A-Za-z0-9_/-]|\.\w))"
+)
+"""Switches of reasoning (Qwen 3, SmolLM3). ``/think`` can also end an element or be a part of a path; letters of other
+scripts do not make one, since their texts may have no spaces."""
 _SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 """In a template that looks for one in the text of messages, wherever it stands there (Nemotron)."""
-_DELIMITER = re.compile(r"<\s*+/?\s*+(?:experience|tool_response|tools)\b[^<>]*>", re.IGNORECASE)
+_DELIMITER = re.compile(
+    r"<\s*+/\s*+(?:experience|tool_response|tools)\b[^<>]*>"
+    r"|<\s*+(?:experience|tool_response|tools)(?:\s*+/?\s*+>|\s++[\w:.-]++\s*+=(?!=)[^<>]*>)"
+    r"|<(?:experience|tool_response|tools)\b[^<>\n&|()+*;]*>",
+    re.IGNORECASE,
+)
+"""Also with attributes, or other words, but not where ``<`` compares two terms of a program."""
 _NAME = re.compile(
     r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
 )
@@ -62,10 +73,12 @@ _LOOKALIKES = str.maketrans(
     "‹›〈〉⟨⟩❮❯˂˃ᐸᐳ∣ǀ│❘¦⁄∕∶ː꞉˸аеорсухіѕјԁһԛԝАВЕІЈКМНОРЅТХοανριυ",  # noqa: RUF001 - these are the lookalikes
     "<><><><><><>|||||//::::aeopcyxisjdhqwABEIJKMHOPSTXoavpiu",
 )
-_FILLERS = "\u115f\u1160\u2800"
-"""Letters and a symbol that show nothing; other fillers decompose to them."""
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
-"""Those of ASCII that are no white space."""
+_BLANK = re.compile("[\u115f\u1160\u3164\uffa0\u2800]")
+"""Letters and a symbol that show nothing, or a blank."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x1f\x7f]")
+"""Those of ASCII that end no line, and are no white space that tokenizers keep."""
+_LINE_END = re.compile("\r(?!\n)|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+"""All but the usual ones. Some tokenizers leave them out, so that the parts of a token join."""
 _PASSES = 8
 
 
@@ -84,6 +97,7 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
     A space, and not nothing, so that the halves of another token cannot join. A question mark stands for each lone
     surrogate (a byte that is no text), with which no tokenizer encodes anything. Encoding the result yields no id of a
     special or added token, except that of unknown characters, and added tokens that are plain words or white space.
+    Line ends other than LF and CR LF become LF.
 
     Switches of reasoning, such as ``/no_think``, and what begins a turn in a template of ``tokenizer`` that uses plain
     text for it, get a space in them.
@@ -93,11 +107,19 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
         tokenizer: Hugging Face tokenizer of the model that reads the text; None where it is not known (an endpoint).
     """
     known = _known(tokenizer)
-    text = _without_tokens(text.encode("utf-8", "replace").decode(), known, tokenizer)
-    # Last: what is left out above can stand in a marker that has a space.
+    text = _LINE_END.sub("\n", text.encode("utf-8", "replace").decode())
+    # What is left out of a token can stand in a marker that has a space.
+    return _without_turns(_without_tokens(text, known, tokenizer), known)
+
+
+def _without_turns(text: str, known: _Known) -> str:
+    """Break what begins a turn, and switches."""
+    # What shows nothing can hide in a word, and part two; what shows a blank can do the other at the same time.
+    ways = (("", ""), (" ", " "), ("", " ")) if _BLANK.search(text) else (("", ""), (" ", " "))
     for _ in range(_PASSES):  # one can stand in another
-        # What shows nothing can hide in a word, and part two.
-        broken = replace_marked(replace_marked(text, known.broken, "{} "), known.broken, "{} ", invisible=" ")
+        broken = text
+        for invisible, blank in ways:
+            broken = replace_marked(broken, known.broken, "{} ", invisible=invisible, blank=blank)
         if broken == text:
             break
         text = broken
@@ -105,9 +127,13 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
 
 
 def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
-    text = replace_marked(text, _FAMILY, " ")
-    if known.tokens is not None:
-        text = replace_marked(text, known.tokens, " ")
+    for _ in range(_PASSES):  # one can stand in another
+        shorter = replace_marked(text, _FAMILY, " ")
+        if known.tokens is not None:
+            shorter = replace_marked(shorter, known.tokens, " ")
+        if shorter == text:
+            break
+        text = shorter
     if text.isascii() or not known.ids:  # tokenizers match these tokens literally, apart from Unicode normalisation
         return text
     for _ in range(_PASSES):
@@ -140,7 +166,8 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
         if shorter == text:
             return text
         text = shorter
-    return replace_marked(text, SYNTAX, " ")  # markers inside of markers, more often than in any honest text
+    # Markers inside of markers, more often than in any honest text.
+    return _without_turns(replace_marked(text, SYNTAX, " "), _known(tokenizer))
 
 
 def schema_without_delimiters(schema: Any, tokenizer: Any = None) -> Any:
@@ -166,15 +193,15 @@ def break_tags(text: str) -> str:
     return replace_marked(text, _NAME, "< ")
 
 
-def replace_marked(text: str, pattern: re.Pattern[str], by: str, *, invisible: str = "") -> str:
+def replace_marked(text: str, pattern: re.Pattern[str], by: str, *, invisible: str = "", blank: str = "") -> str:
     """Replace what ``pattern`` matches in ``text``, also if it is written with other characters that look the same.
 
-    What counts as the same is said in :func:`folded`. In ``by``, ``{}`` stands for what is replaced; a character that
-    shows nothing is ``invisible`` to the pattern.
+    What counts as the same is said in :func:`folded`. In ``by``, ``{}`` stands for what is replaced. To the pattern, a
+    character that shows nothing is ``invisible``, and a letter or symbol that does is ``blank``.
     """
     if text.isascii() and not _CONTROLS.search(text):
         return pattern.sub(lambda match: by.replace("{}", match[0]), text)
-    pieces = [_folded(char) or invisible for char in text]
+    pieces = [_folded(char) or (blank if _BLANK.match(char) else invisible) for char in text]
     origin = [index for index, piece in enumerate(pieces) for _ in piece]
     kept, end = [], 0
     for match in pattern.finditer("".join(pieces)):
@@ -202,7 +229,8 @@ def _folded(char: str) -> str:
 
 def _is_invisible(char: str) -> bool:
     category = unicodedata.category(char)
-    return category in ("Mn", "Me", "Cf") or char in _FILLERS or (category == "Cc" and not char.isspace())
+    is_control = category == "Cc" and (char == "\x1f" or not char.isspace())
+    return category in ("Mn", "Me", "Cf") or bool(_BLANK.match(char)) or is_control
 
 
 @lru_cache(8)

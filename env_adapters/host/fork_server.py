@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> None:
     """Answer the host's requests on the inherited socket until the host closes it.
 
     A request is the name of an environment, with the socket of the new process as ancillary data. The answer is the
-    process id, or the text of the exception that the import raised.
+    process id as ``result``, or the ``error`` that prevented one. No error ends the loop: all processes end with this
+    one.
     """
     if not _ends_with(int(arguments[1])):
         return
@@ -44,22 +45,25 @@ def main(arguments: Sequence[str]) -> None:
         request, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
         if not request:
             return
-        with socket.socket(fileno=descriptors[0]) as connection:
-            answer = _fork(request.decode(), control, connection)
+        try:
+            with socket.socket(fileno=descriptors[0]) as connection:
+                environment_class(request.decode())
+                answer: dict[str, Any] = {"result": _fork(control, connection)}
+        except IndexError:
+            answer = {"error": raised_by_environment(OSError("no file descriptor is left for its socket"))}
+        except BaseException as error:  # SystemExit of an import, too; no process can be started
+            answer = {"error": raised_by_environment(error)}
         control.sendall(encode(answer))
 
 
-def _fork(name: str, control: socket.socket, connection: socket.socket) -> int | str:
-    try:
-        environment_class(name)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+def _fork(control: socket.socket, connection: socket.socket) -> int:
     fork_server = os.getpid()
     if pid := os.fork():
         return pid
     status = 1
     try:
         control.close()
+        os.setpgid(0, 0)  # what it starts is killed with it
         # If SIGCHLD stayed ignored, the exit status of programs that an environment starts would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if _ends_with(fork_server):
@@ -76,19 +80,22 @@ def _ends_with(parent: int) -> bool:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer the host's requests ``[method, *arguments]`` until it disconnects; exceptions are sent as answers."""
+    """Answer the host's requests ``[number, method, *arguments]`` until it disconnects.
+
+    An exception is an answer, too. Each has the number of its request: an environment that forks itself answers twice.
+    """
     slot = Slot()
     with suppress(EOFError, ConnectionError):
         while True:
-            method, *arguments = receive_blocking(connection)
-            connection.sendall(_answer(slot, method, arguments))
+            number, method, *arguments = receive_blocking(connection)
+            connection.sendall(_answer(number, slot, method, arguments))
 
 
-def _answer(slot: Slot, method: str, arguments: list[Any]) -> bytes:
+def _answer(number: int, slot: Slot, method: str, arguments: list[Any]) -> bytes:
     try:
-        return encode({"result": slot.handle(method, *arguments)})
+        return encode({"number": number, "result": slot.handle(method, *arguments)})
     except Exception as error:
-        return encode({"error": raised_by_environment(error)})
+        return encode({"number": number, "error": raised_by_environment(error)})
 
 
 if __name__ == "__main__":

@@ -202,8 +202,7 @@ class EnvironmentHost:
 
     async def close(self) -> None:
         """Stop all idle workers and the fork servers; all sessions must have ended. A later one starts new ones."""
-        for worker in list(self._idle):
-            await self._retire(worker)
+        await asyncio.gather(*map(self._retire, list(self._idle)))
         servers = [*self._fork_servers.values()]
         self._fork_servers.clear()
         await asyncio.gather(*(in_daemon_thread(server.close) for server in servers))  # waits for one that starts
@@ -246,6 +245,8 @@ class EnvironmentHost:
 
     async def _retire(self, worker: Worker) -> None:
         del self._idle[worker]
-        with suppress(EnvironmentFailure):
-            await within(5.0, "close()", worker.call("close"))
-        worker.stop()
+        try:
+            with suppress(EnvironmentFailure):
+                await within(5.0, "close()", worker.call("close"))
+        finally:  # also if nobody waits any more
+            worker.stop()

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from env_adapters.host.waiting import in_daemon_thread, within
+from env_adapters.host.waiting import in_daemon_thread, settle, within
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
 from env_adapters.launching import start_process
@@ -25,6 +26,12 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 _IMPORT_SECONDS = 300.0
 """Time limit for importing a family, and for a new process of it."""
+
+_LAST_WORDS_SECONDS = 1.0
+"""For an answer that a process sent before it ended."""
+
+_WHOLE_GROUP = 4
+"""Linux's ``PIDFD_SIGNAL_PROCESS_GROUP``, since 6.9."""
 
 
 class ProcessWorker:
@@ -38,22 +45,51 @@ class ProcessWorker:
         self._handle = os.pidfd_open(pid)
         self._socket = connection
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._calls = 0
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Send a request and wait for its answer, as ``Worker``."""
-        request = encode([method, *arguments])
+        self._calls += 1
+        request = encode([self._calls, method, *arguments])
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(sock=self._socket)
             reader, writer = self._streams
             writer.write(request)
             await writer.drain()
-            answer = await receive(reader)
+            return _result(await self._unless_dead(self._answer(reader)))
         except (EOFError, ConnectionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} died in {method}()") from error
         except (ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} sent no message: {error}") from error
-        return _result(answer)
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Any:
+        """Wait for the answer of the latest call; an environment that has forked itself answers each call twice."""
+        while True:
+            answer = await receive(reader)
+            if not (isinstance(answer, dict) and answer.get("number") in range(self._calls)):
+                return answer
+
+    async def _unless_dead(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for ``answer`` as long as the process lives: one that it has forked may hold its connection open.
+
+        Raises:
+            EOFError: If it has ended without an answer.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        receiving = asyncio.ensure_future(answer)
+        loop.add_reader(handle := self._handle, settle, ended, None, None)
+        try:
+            await asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                await asyncio.wait([receiving], timeout=_LAST_WORDS_SECONDS)
+            if not receiving.done():
+                raise EOFError("it has ended")
+            return receiving.result()
+        finally:
+            loop.remove_reader(handle)
+            receiving.cancel()
 
     def alive(self) -> bool:
         """Return whether the process has not ended, as ``Worker``."""
@@ -62,9 +98,15 @@ class ProcessWorker:
         return not poll.poll(0)
 
     def stop(self) -> None:
-        """Kill the process."""
+        """Kill the process, and with it all programs that it has started and not put into groups of their own."""
         if self._handle < 0:
             return
+        try:
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL, None, _WHOLE_GROUP)
+        except OSError:  # an older kernel, or it has just begun and has no group
+            if self.alive():  # so that its id is that of no other
+                with suppress(OSError):
+                    os.killpg(self.pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         os.close(self._handle)
@@ -153,31 +195,42 @@ class ForkServer:
             return self._control
 
     def _fork(self, name: str) -> ProcessWorker:
-        control = self._running()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(control, [name.encode()], [theirs.fileno()])
-                answer = receive_blocking(control)
-            except (EOFError, OSError) as error:
-                ours.close()
-                with self._changing:
-                    self._end()
-                raise EnvironmentFailure(
-                    f"the fork server died or timed out while importing environment {name!r} ({error})"
-                ) from error
-        if isinstance(answer, str):
-            ours.close()
-            if not self._has_forked:
-                with self._changing:
-                    self._end()  # of no use: a module that cannot be imported
-            raise EnvironmentFailure(answer)
-        self._has_forked = True
         try:
-            return ProcessWorker(answer, ours)
-        except ProcessLookupError as error:
-            ours.close()
-            raise EnvironmentFailure(f"the process of environment {name!r} died as soon as it was there") from error
+            control = self._running()
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # no process or file descriptor is left
+            raise EnvironmentFailure(f"no process of environment {name!r} can be started: {error}") from error
+        with ExitStack() as unless_forked:
+            unless_forked.callback(ours.close)
+            with theirs:
+                answer = self._ask(control, name, theirs)
+            try:
+                pid = _result(answer)
+            except EnvironmentFailure:
+                if not self._has_forked:
+                    with self._changing:
+                        self._end()  # of no use: a module that cannot be imported
+                raise
+            self._has_forked = True
+            try:
+                worker = ProcessWorker(pid, ours)
+            except (OSError, TypeError) as error:
+                text = f"the process of environment {name!r} died as soon as it was there, or cannot be used: {error}"
+                raise EnvironmentFailure(text) from error
+            unless_forked.pop_all()
+            return worker
+
+    def _ask(self, control: socket.socket, name: str, theirs: socket.socket) -> Any:
+        """Return the fork server's answer; it is ended if it gives none."""
+        try:
+            socket.send_fds(control, [name.encode()], [theirs.fileno()])
+            return receive_blocking(control)
+        except (EOFError, OSError, ValueError, RecursionError) as error:
+            with self._changing:
+                self._end()
+            raise EnvironmentFailure(
+                f"the fork server died or timed out while importing environment {name!r} ({error})"
+            ) from error
 
     def _start(self) -> None:
         control, theirs = socket.socketpair()

@@ -33,7 +33,8 @@ def in_daemon_thread(function: Callable[..., _Result], *arguments: Any) -> "asyn
     Asyncio's threads are few, and verl encodes the texts of all episodes in them.
 
     Returns:
-        The call's result, or what it raised; an exception that would end a process becomes ``EnvironmentFailure``.
+        The call's result, or what it raised; an exception that would end a process, or that no future can hold
+        (``StopIteration``), becomes ``EnvironmentFailure``.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_Result] = loop.create_future()
@@ -42,10 +43,12 @@ def in_daemon_thread(function: Callable[..., _Result], *arguments: Any) -> "asyn
         result, error = None, None
         try:
             result = function(*arguments)
-        except Exception as raised:
-            error = raised
         except BaseException as raised:
-            error = EnvironmentFailure(**raised_by_environment(raised))
+            error = (
+                raised
+                if isinstance(raised, Exception) and not isinstance(raised, StopIteration)
+                else EnvironmentFailure(**raised_by_environment(raised))
+            )
         with suppress(RuntimeError):  # the loop is closed, so nothing waits for the answer
             loop.call_soon_threadsafe(settle, answer, result, error)
 

@@ -32,7 +32,11 @@ class EnvironmentFailure(Exception):
 def raised_by_environment(error: BaseException) -> dict[str, str]:
     """Return the arguments of the :class:`EnvironmentFailure` for what an environment raised, as JSON values."""
     kind = type(error).__name__
-    return {"text": f"{kind}: {error}", "kind": kind, "trace": "".join(format_exception(error))}
+    try:
+        text = str(error)
+    except Exception:  # an exception may raise another one here, and its episode would wait for an answer
+        text = "its text cannot be read"
+    return {"text": f"{kind}: {text}", "kind": kind, "trace": "".join(format_exception(error))}
 
 
 class Worker(Protocol):

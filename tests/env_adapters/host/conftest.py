@@ -1,7 +1,9 @@
 """Hosts that are closed, and environments that are let go, when a test ends."""
 
 import threading
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import misbehaving
 import pytest
@@ -31,3 +33,16 @@ def released() -> Iterator[threading.Event]:
     misbehaving.released.clear()
     yield misbehaving.released
     misbehaving.released.set()
+
+
+@pytest.fixture
+def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Return a function that makes a family of some code, and returns its environment's name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name: str, code: str) -> str:
+        module = f"{name}_{uuid.uuid4().hex}"  # one of another test is still imported
+        (tmp_path / f"{module}.py").write_text(code)
+        return f"{module}:Environment"
+
+    return make

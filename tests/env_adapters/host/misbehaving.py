@@ -1,6 +1,7 @@
 """Environment that fails on command, for tests of the host."""
 
 import os
+import subprocess
 import threading
 import time
 from typing import Any
@@ -11,8 +12,18 @@ released = threading.Event()
 """Ends what waits in this process."""
 
 
+class Unreadable(Exception):
+    """Raises where its text is made."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
 class Misbehaving(TextEnvironment):
-    """Actions: fine, raise, hang (forever), wait (until released), sleep (0.3 s), exit, die, pid, huge; bad numbers."""
+    """Actions: fine, raise, hang (forever), wait (until released), sleep (0.3 s), exit, die, pid, huge; bad numbers.
+
+    And unreadable (an exception that cannot be shown), start (a program), fork (itself), leave (a fork behind).
+    """
 
     instructions = goal = "Misbehave."
     task_id = "misbehaving"
@@ -53,6 +64,16 @@ class Misbehaving(TextEnvironment):
                 raise SystemExit
             case "die":
                 os.kill(os.getpid(), 11)
+            case "unreadable":
+                raise Unreadable
+            case "start":
+                return Transition(str(subprocess.Popen(["sleep", "600"]).pid))
+            case "fork":
+                os.fork()
+            case "leave":
+                if os.fork():
+                    os._exit(1)
+                time.sleep(600)
             case "pid":
                 return Transition(str(os.getpid()))
             case "nan" | "inf" | "1e39" | "-3e38":

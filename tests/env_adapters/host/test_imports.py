@@ -7,7 +7,6 @@ import sys
 import textwrap
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,19 +24,6 @@ MakeHost = Callable[..., EnvironmentHost]
 
 HANGING = "from misbehaving import released; released.wait()"
 EXITING = "import os; os._exit(3)"
-
-
-@pytest.fixture
-def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Return a function that makes a family of some code, and returns its environment's name."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(name: str, code: str) -> str:
-        module = f"{name}_{uuid.uuid4().hex}"  # one of another test is still imported
-        (tmp_path / f"{module}.py").write_text(code)
-        return f"{module}:Environment"
-
-    return make
 
 
 def importing() -> int:

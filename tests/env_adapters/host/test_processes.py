@@ -1,0 +1,139 @@
+"""Environments that start, fork or lose processes, and processes that cannot be had."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+from hosted import BOTH, PROCESS, gone, hurried, play
+
+from env_adapters.host import EnvironmentFailure, EnvironmentHost
+
+MakeHost = Callable[..., EnvironmentHost]
+Family = Callable[[str, str], str]
+
+HEAD = "import os\nfrom misbehaving import Misbehaving\nclass Environment(Misbehaving): pass\n"
+NO_SECOND_FORK = """
+forks, fork = [], os.fork
+def counted():
+    forks.append(1)
+    if len(forks) == 2:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = counted
+"""
+LAZY = """
+def __getattr__(name):
+    raise SystemExit("needs a licence") if name == "Licensed" else AttributeError(name)
+"""
+
+
+async def test_a_fork_that_fails_costs_those_that_run_nothing(make_host: MakeHost, family: Family) -> None:
+    host, crowded = make_host(), family("crowded", HEAD + NO_SECOND_FORK)
+    async with host.session(crowded, {}) as session:
+        await session.reset(1)
+        with pytest.raises(EnvironmentFailure, match=r"BlockingIOError: .* temporarily unavailable") as failure:
+            await play(host, crowded)
+        assert failure.value.kind == "BlockingIOError"
+        assert await play(host, crowded, "fine", seed=2) == ["seed 2", "fine"]
+        assert (await session.step("fine"))[0] == "fine"
+
+
+async def test_a_name_that_ends_the_process_which_looks_it_up_costs_those_that_run_nothing(
+    make_host: MakeHost, family: Family
+) -> None:
+    host, lazy = make_host(isolation="process"), family("lazy", HEAD + LAZY)
+    async with host.session(lazy, {}) as session:
+        await session.reset(1)
+        with pytest.raises(EnvironmentFailure, match="SystemExit: needs a licence") as failure:
+            await play(host, lazy.replace("Environment", "Licensed"))
+        assert failure.value.kind == "SystemExit" and "__getattr__" in failure.value.__notes__[0]
+        assert (await session.step("fine"))[0] == "fine"
+
+
+@pytest.mark.parametrize("isolation", ["auto", "process"])
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("next(iter([]))", "StopIteration: "),
+        ("import sys; sys.exit(4)", "SystemExit: 4"),
+        ("from misbehaving import Unreadable\nraise Unreadable", "Unreadable: its text cannot be read"),
+    ],
+)
+async def test_what_an_import_raises_is_said_at_once(
+    make_host: MakeHost, family: Family, isolation: str, code: str, message: str
+) -> None:
+    host, broken = make_host(isolation=isolation), family("broken", code)
+    for _ in range(2):
+        with pytest.raises(Exception) as failure:
+            await asyncio.wait_for(play(host, broken), 60)
+        text = str(failure.value) if isinstance(failure.value, EnvironmentFailure) else message
+        assert text == message and not isinstance(failure.value, TimeoutError)
+
+
+@BOTH
+async def test_an_exception_that_cannot_be_shown_is_an_answer(make_host: MakeHost, name: str) -> None:
+    async with make_host().session(name, {}) as session:
+        await session.reset(1)
+        with pytest.raises(EnvironmentFailure, match="Unreadable: its text cannot be read"):
+            await asyncio.wait_for(session.step("unreadable"), 60)
+
+
+async def test_a_process_that_leaves_a_fork_behind_has_died(make_host: MakeHost) -> None:
+    host = make_host()
+    with pytest.raises(EnvironmentFailure, match=r"died in step\(\)"):
+        await asyncio.wait_for(play(host, PROCESS, "leave"), 60)
+
+
+async def test_what_an_environment_has_started_ends_with_it(make_host: MakeHost) -> None:
+    host = make_host()
+    async with host.session(PROCESS, {}) as session:
+        await session.reset(1)
+        pids = [int((await session.step(action))[0]) for action in ("start", "pid")]
+        with hurried(session), pytest.raises(EnvironmentFailure, match="did not return"):
+            await session.step("hang")
+    assert all(map(gone, pids))
+
+
+async def test_a_second_answer_to_a_call_is_not_the_next_ones(make_host: MakeHost) -> None:
+    host = make_host()
+    assert await play(host, PROCESS, "fork", "fine") == ["seed 1", "fork", "fine"]
+    assert await play(host, PROCESS, "fine", seed=2) == ["seed 2", "fine"]
+    assert host.counts["reused"] == 1
+
+
+async def test_no_free_file_descriptor_is_a_failure_of_the_environment(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(24, "Too many open files")
+
+    host = make_host()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", none_left)
+        with pytest.raises(EnvironmentFailure, match="Too many open files"):
+            await play(host, PROCESS)
+    assert await play(host, PROCESS, "fine") == ["seed 1", "fine"]
+
+
+async def test_environments_that_hang_at_their_end_are_stopped_together(make_host: MakeHost) -> None:
+    host = make_host()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(play(host, PROCESS, fails="close") for _ in range(4)))
+    started = time.monotonic()
+    await host.close()
+    assert time.monotonic() - started < 15  # 5 s each
+
+
+async def test_an_environment_that_is_let_go_is_stopped_also_when_nobody_waits(make_host: MakeHost) -> None:
+    host = make_host()
+    pid = int((await play(host, PROCESS, "pid", fails="close"))[-1])
+    closing = asyncio.create_task(host.close())
+    await asyncio.sleep(0.1)
+    assert psutil.pid_exists(pid) and pid != os.getpid()
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert gone(pid)
