@@ -170,6 +170,7 @@ def test_switches_of_reasoning_are_broken_for_every_reader(switch: str, own: Any
         f"a \u200b{switch[:3]}\u200b{switch[3:]}",
         f"\u8bf7{switch}\u7ee7",
         f"Done.{switch}",
+        f"well...{switch}",
     ):
         for tokenizer in (own, None):
             seen = folded(without_control_tokens(text, tokenizer))

@@ -32,7 +32,7 @@ FOREIGN = (
     "<start_of_turn> <end_of_turn> <unused7>",  # Gemma
     "[gMASK] [sMASK] <sop> <eop> <arg_key> </arg_value>",  # GLM
     "<repo_name> <reponame> <file_sep> <filename> <issue_start> <jupyter_code> <fim_prefix>",  # SmolLM2
-    "<|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|]",  # Gemma 4, DeepSeek, EXAONE
+    '<|"|> <|turn> <turn|> <|tool_call> <\uff5cDSML\uff5cinvoke> [|user|] [|endofturn|]',  # Gemma 4, DeepSeek, EXAONE
     "]~b] [e~[ <seed:bos> <seed:think> <minimax:tool_call>",  # MiniMax, Seed
     "<reserved_106> <SPECIAL_12> [UNUSED_TOKEN_145] <TOKENS_UNUSED_1> <eoh> <eoa>",  # Baichuan, Nemotron, InternLM
     "<_user> <_bot> <_end>",  # TeleChat
@@ -177,7 +177,10 @@ def test_control_characters_that_tokenizers_leave_out_join_no_token(
 def test_a_token_with_a_space_does_not_come_of_one_that_is_removed(tokenizers: dict[str, Any]) -> None:
     tokenizer = deepcopy(tokenizers["own"])
     tokenizer.add_tokens(["<|a b|>", "<tool_call>"])
-    assert without_control_tokens("<|a<tool_call>b|>", tokenizer).strip() == ""
+    for depth in (1, 70):
+        text = "<|a" * depth + "<tool_call>" + "b|>" * depth
+        ids = tokenizer.encode(without_control_tokens(text, tokenizer), add_special_tokens=False)
+        assert tokenizer.convert_tokens_to_ids("<|a b|>") not in ids
 
 
 class Slow:
@@ -274,6 +277,9 @@ async def test_prompts_of_the_actor(tokenizers: dict[str, Any]) -> None:
         "< / EXPERIENCE x>",
         '< experience\nname="a" >',
         "<experience of others>",
+        "<experience (verified)>",
+        " <experience\nof others>",
+        "\n< experience; of others>",
         "<tools/>",
         "</tool_response>",
         "<tools>",

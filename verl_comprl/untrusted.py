@@ -22,7 +22,7 @@ tokenizer takes seconds, and some give up with a panic.
 FAMILIES = "|".join(
     (
         # ChatML, Qwen, Llama 3, DeepSeek. Not over lines, and not of signs alone, as in maps of games.
-        r"<\|/?[\w▁][^<>|\n]{0,63}\|>",
+        r"<\|(?=[^<>|\n]*[^\W_])(?!\s)[^<>|\n]{1,64}\|>",
         r"</?s>|<(?:unk|pad|bos|eos|sep|cls|mask|sop|eop|eod|eot)>",  # SentencePiece: Llama 2, Mistral, Gemma, GLM
         # BERT, GLM. Not [SEP], with which WebShop joins the parts of a page: no model that writes has such a token, and
         # that of a tokenizer which has one is removed in any case.
@@ -36,7 +36,7 @@ FAMILIES = "|".join(
         r"|jupyter_(?:start|text|code|output|script)|fim[_-](?:prefix|middle|suffix|pad))>",  # SmolLM2, StarCoder
         r"</?(?:function|parameter)=[^<>]*>|</(?:function|parameter)>|</?function_calls>|</?invoke(?:\s[^<>]*)?>",
         r"</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
-        r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
+        r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|\"\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
         r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
         r"\]~!b\[|\]~b\]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
@@ -48,20 +48,23 @@ FAMILIES = "|".join(
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
 _SWITCH = (
-    r"/(?=no_?think|system_override)"
-    r"|(?<![A-Za-z0-9_/~}-])(?:(?<!\.)|(?<=[^\W_]\.))(?!(?<=<)/think>|(?<=< )/think>)/(?=think(?![A-Za-z0-9_/-]|\.\w))"
+    r"/(?:(?=no_?think|system_override)"
+    r"|(?=think(?![A-Za-z0-9_/-]|\.\w))(?<![A-Za-z0-9_/~}-]/)(?:(?<!\./)|(?<=[^\W_]\./)|(?<=\.\.\./))"
+    r"(?!(?<=</)think>|(?<=< /)think>))"
 )
 """Switches of reasoning (Qwen 3, SmolLM3). ``/think`` can also end an element or be a part of a path; letters of other
 scripts do not make one, since their texts may have no spaces."""
 _SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 """In a template that looks for one in the text of messages, wherever it stands there (Nemotron)."""
 _DELIMITER = re.compile(
-    r"<\s*+/\s*+(?:experience|tool_response|tools)\b[^<>]*>"
-    r"|<\s*+(?:experience|tool_response|tools)(?:\s*+/?\s*+>|\s++[\w:.-]++\s*+=(?!=)[^<>]*>)"
-    r"|<(?:experience|tool_response|tools)\b[^<>\n&|()+*;]*>",
+    r"<\s*+/\s*+NAME\b[^<>]*>"
+    r"|<\s*+NAME(?:\s*+/?\s*+>|\s++[\w:.-]++\s*+=(?!=)[^<>]*>)"
+    r"|(?<![\w)\]])<NAME\b[^<>]*>"
+    r"|(?<![\w)\]])(?<![\w)\]][ \t])<\s++NAME\b[^<>]*>"
+    r"|<NAME\b(?:[^<>\n&|()+*;]|\([^<>\n()]*\))*>".replace("NAME", "(?:experience|tool_response|tools)"),
     re.IGNORECASE,
 )
-"""Also with attributes, or other words, but not where ``<`` compares two terms of a program."""
+"""Also with attributes or other words, but not where ``<`` seems to compare two terms of a program."""
 _NAME = re.compile(
     r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
 )
@@ -115,7 +118,9 @@ def without_control_tokens(text: str, tokenizer: Any = None) -> str:
 def _without_turns(text: str, known: _Known) -> str:
     """Break what begins a turn, and switches."""
     # What shows nothing can hide in a word, and part two; what shows a blank can do the other at the same time.
-    ways = (("", ""), (" ", " "), ("", " ")) if _BLANK.search(text) else (("", ""), (" ", " "))
+    ways = [("", "")]
+    if not _is_plain(text):
+        ways += [(" ", " "), ("", " ")] if _BLANK.search(text) else [(" ", " ")]
     for _ in range(_PASSES):  # one can stand in another
         broken = text
         for invisible, blank in ways:
@@ -134,6 +139,8 @@ def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
         if shorter == text:
             break
         text = shorter
+    else:
+        return SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
     if text.isascii() or not known.ids:  # tokenizers match these tokens literally, apart from Unicode normalisation
         return text
     for _ in range(_PASSES):
@@ -199,7 +206,7 @@ def replace_marked(text: str, pattern: re.Pattern[str], by: str, *, invisible: s
     What counts as the same is said in :func:`folded`. In ``by``, ``{}`` stands for what is replaced. To the pattern, a
     character that shows nothing is ``invisible``, and a letter or symbol that does is ``blank``.
     """
-    if text.isascii() and not _CONTROLS.search(text):
+    if _is_plain(text):
         return pattern.sub(lambda match: by.replace("{}", match[0]), text)
     pieces = [_folded(char) or (blank if _BLANK.match(char) else invisible) for char in text]
     origin = [index for index, piece in enumerate(pieces) for _ in piece]
@@ -219,6 +226,11 @@ def folded(text: str) -> str:
     they look like; invisible characters (variation selectors, zero-width ones, control characters) are left out.
     """
     return _CONTROLS.sub("", text) if text.isascii() else "".join(map(_folded, text))
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether nothing in ``text`` can be taken for something else."""
+    return text.isascii() and not _CONTROLS.search(text)
 
 
 @lru_cache(4096)

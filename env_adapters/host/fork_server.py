@@ -42,15 +42,15 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the host
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps exited children
     while True:
-        request, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
+        request, descriptors, _, _ = socket.recv_fds(control, 2**16, 1, socket.MSG_CMSG_CLOEXEC)
         if not request:
             return
         try:
+            if not descriptors:
+                raise OSError("no file descriptor is left for its socket")
             with socket.socket(fileno=descriptors[0]) as connection:
                 environment_class(request.decode())
                 answer: dict[str, Any] = {"result": _fork(control, connection)}
-        except IndexError:
-            answer = {"error": raised_by_environment(OSError("no file descriptor is left for its socket"))}
         except BaseException as error:  # SystemExit of an import, too; no process can be started
             answer = {"error": raised_by_environment(error)}
         control.sendall(encode(answer))
@@ -64,6 +64,8 @@ def _fork(control: socket.socket, connection: socket.socket) -> int:
     try:
         control.close()
         os.setpgid(0, 0)  # what it starts is killed with it
+        # A fork of an environment would read its requests, or hide its end.
+        os.register_at_fork(after_in_child=connection.close)
         # If SIGCHLD stayed ignored, the exit status of programs that an environment starts would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if _ends_with(fork_server):
@@ -80,22 +82,19 @@ def _ends_with(parent: int) -> bool:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer the host's requests ``[number, method, *arguments]`` until it disconnects.
-
-    An exception is an answer, too. Each has the number of its request: an environment that forks itself answers twice.
-    """
+    """Answer the host's requests ``[method, *arguments]`` until it disconnects; exceptions are sent as answers."""
     slot = Slot()
     with suppress(EOFError, ConnectionError):
         while True:
-            number, method, *arguments = receive_blocking(connection)
-            connection.sendall(_answer(number, slot, method, arguments))
+            method, *arguments = receive_blocking(connection)
+            connection.sendall(_answer(slot, method, arguments))
 
 
-def _answer(number: int, slot: Slot, method: str, arguments: list[Any]) -> bytes:
+def _answer(slot: Slot, method: str, arguments: list[Any]) -> bytes:
     try:
-        return encode({"number": number, "result": slot.handle(method, *arguments)})
+        return encode({"result": slot.handle(method, *arguments)})
     except Exception as error:
-        return encode({"number": number, "error": raised_by_environment(error)})
+        return encode({"error": raised_by_environment(error)})
 
 
 if __name__ == "__main__":

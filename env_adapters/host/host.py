@@ -244,7 +244,7 @@ class EnvironmentHost:
         return self._threads if isinstance(worker, ThreadWorker) else nullcontext()
 
     async def _retire(self, worker: Worker) -> None:
-        del self._idle[worker]
+        self._idle.pop(worker, None)
         try:
             with suppress(EnvironmentFailure):
                 await within(5.0, "close()", worker.call("close"))

@@ -11,11 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from env_adapters.host.waiting import in_daemon_thread, settle, within
+from env_adapters.host.waiting import in_daemon_thread, within
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
 from env_adapters.launching import start_process
@@ -26,9 +25,6 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 _IMPORT_SECONDS = 300.0
 """Time limit for importing a family, and for a new process of it."""
-
-_LAST_WORDS_SECONDS = 1.0
-"""For an answer that a process sent before it ended."""
 
 _WHOLE_GROUP = 4
 """Linux's ``PIDFD_SIGNAL_PROCESS_GROUP``, since 6.9."""
@@ -45,51 +41,22 @@ class ProcessWorker:
         self._handle = os.pidfd_open(pid)
         self._socket = connection
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._calls = 0
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Send a request and wait for its answer, as ``Worker``."""
-        self._calls += 1
-        request = encode([self._calls, method, *arguments])
+        request = encode([method, *arguments])
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(sock=self._socket)
             reader, writer = self._streams
             writer.write(request)
             await writer.drain()
-            return _result(await self._unless_dead(self._answer(reader)))
+            answer = await receive(reader)
         except (EOFError, ConnectionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} died in {method}()") from error
         except (ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} sent no message: {error}") from error
-
-    async def _answer(self, reader: asyncio.StreamReader) -> Any:
-        """Wait for the answer of the latest call; an environment that has forked itself answers each call twice."""
-        while True:
-            answer = await receive(reader)
-            if not (isinstance(answer, dict) and answer.get("number") in range(self._calls)):
-                return answer
-
-    async def _unless_dead(self, answer: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for ``answer`` as long as the process lives: one that it has forked may hold its connection open.
-
-        Raises:
-            EOFError: If it has ended without an answer.
-        """
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-        receiving = asyncio.ensure_future(answer)
-        loop.add_reader(handle := self._handle, settle, ended, None, None)
-        try:
-            await asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED)
-            if not receiving.done():
-                await asyncio.wait([receiving], timeout=_LAST_WORDS_SECONDS)
-            if not receiving.done():
-                raise EOFError("it has ended")
-            return receiving.result()
-        finally:
-            loop.remove_reader(handle)
-            receiving.cancel()
+        return _result(answer)
 
     def alive(self) -> bool:
         """Return whether the process has not ended, as ``Worker``."""

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from env_adapters.base import TextEnvironment
 from env_adapters.registry import make
 
+_LONGEST = 2**16
+"""Characters of an exception's text, and of its traceback, of which the end says most."""
+
 METHODS = ("make", "reset", "step", "truncate", "close")
 
 
@@ -34,9 +37,10 @@ def raised_by_environment(error: BaseException) -> dict[str, str]:
     kind = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # an exception may raise another one here, and its episode would wait for an answer
+    except BaseException:  # an exception may raise another one here, and its episode would wait for an answer
         text = "its text cannot be read"
-    return {"text": f"{kind}: {text}", "kind": kind, "trace": "".join(format_exception(error))}
+    trace = "".join(format_exception(error))
+    return {"text": f"{kind}: {text[:_LONGEST]}", "kind": kind, "trace": trace[-_LONGEST:]}
 
 
 class Worker(Protocol):

@@ -16,7 +16,7 @@ class Unreadable(Exception):
     """Raises where its text is made."""
 
     def __str__(self) -> str:
-        raise ValueError("no text")
+        raise SystemExit("no text")
 
 
 class Misbehaving(TextEnvironment):

@@ -96,15 +96,22 @@ async def test_families_that_begin_together_wait_for_one_that_hangs_and_then_beg
     assert isinstance(failed, EnvironmentFailure) and played == ["seed 1", "fine"]
 
 
-@pytest.mark.parametrize(("code", "message"), [(EXITING, "died or timed out"), (HANGING, "a new process of")])
+@pytest.mark.parametrize(
+    ("code", "seconds", "message"), [(EXITING, 60.0, "died or timed out"), (HANGING, 2.0, "a new process of")]
+)
 async def test_an_import_that_ends_or_holds_up_its_process_costs_other_families_nothing(
-    make_host: MakeHost, family: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch, code: str, message: str
+    make_host: MakeHost,
+    family: Callable[[str, str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    seconds: float,
+    message: str,
 ) -> None:
     host, broken = make_host(isolation="process"), family("broken", code)
     async with host.session(PROCESS, {}) as session:
         await session.reset(1)
         with monkeypatch.context() as patch:
-            patch.setattr("env_adapters.host.process._IMPORT_SECONDS", 2.0)
+            patch.setattr("env_adapters.host.process._IMPORT_SECONDS", seconds)
             failed = asyncio.gather(*(play(host, broken) for _ in range(3)), return_exceptions=True)
             await asyncio.sleep(0.5)
         with at_most(60):

@@ -61,6 +61,7 @@ async def test_a_name_that_ends_the_process_which_looks_it_up_costs_those_that_r
         ("next(iter([]))", "StopIteration: "),
         ("import sys; sys.exit(4)", "SystemExit: 4"),
         ("from misbehaving import Unreadable\nraise Unreadable", "Unreadable: its text cannot be read"),
+        ("[][3]", "IndexError: list index out of range"),
     ],
 )
 async def test_what_an_import_raises_is_said_at_once(
@@ -98,7 +99,7 @@ async def test_what_an_environment_has_started_ends_with_it(make_host: MakeHost)
     assert all(map(gone, pids))
 
 
-async def test_a_second_answer_to_a_call_is_not_the_next_ones(make_host: MakeHost) -> None:
+async def test_a_fork_of_an_environment_answers_nothing(make_host: MakeHost) -> None:
     host = make_host()
     assert await play(host, PROCESS, "fork", "fine") == ["seed 1", "fork", "fine"]
     assert await play(host, PROCESS, "fine", seed=2) == ["seed 2", "fine"]
