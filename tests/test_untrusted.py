@@ -157,6 +157,9 @@ def test_other_text_is_left_alone(name: str | None, tokenizers: dict[str, Any], 
         "while (i<experience && j\n foo();\n bar();\n x->y)",
         "while (i<experience && j->next)",
         "for (i=0; i<tools; i++) p->q",
+        "3c3\n< tools are missing\n---\n> tools are there",
+        "while (count\n       < tools.size()) {\n  p->x();",
+        'mysql -p"x" < tools.sql > log',
     ],
 )
 def test_comparisons_with_terms_of_these_names_are_no_delimiters(text: str) -> None:
@@ -279,7 +282,7 @@ async def test_prompts_of_the_actor(tokenizers: dict[str, Any]) -> None:
         "<experience of others>",
         "<experience (verified)>",
         " <experience\nof others>",
-        "\n< experience; of others>",
+        "\n< experience of others>",
         "<tools/>",
         "</tool_response>",
         "<tools>",

@@ -39,16 +39,18 @@ def main(arguments: Sequence[str]) -> None:
     os.nice(_NICENESS)
     os.dup2(2, 1)  # engines print, but the host's standard output may carry data
     control = socket.socket(fileno=int(arguments[0]))
+    control.set_inheritable(False)  # programs that an environment starts must not have it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the host
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps exited children
     while True:
-        request, descriptors, _, _ = socket.recv_fds(control, 2**16, 1, socket.MSG_CMSG_CLOEXEC)
+        request, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
         if not request:
             return
         try:
             if not descriptors:
                 raise OSError("no file descriptor is left for its socket")
             with socket.socket(fileno=descriptors[0]) as connection:
+                connection.set_inheritable(False)
                 environment_class(request.decode())
                 answer: dict[str, Any] = {"result": _fork(control, connection)}
         except BaseException as error:  # SystemExit of an import, too; no process can be started
@@ -64,7 +66,7 @@ def _fork(control: socket.socket, connection: socket.socket) -> int:
     try:
         control.close()
         os.setpgid(0, 0)  # what it starts is killed with it
-        # A fork of an environment would read its requests, or hide its end.
+        # A fork of an environment would read and answer its requests.
         os.register_at_fork(after_in_child=connection.close)
         # If SIGCHLD stayed ignored, the exit status of programs that an environment starts would be lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

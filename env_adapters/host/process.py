@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from env_adapters.host.waiting import in_daemon_thread, within
+from env_adapters.host.waiting import in_daemon_thread, settle, within
 from env_adapters.host.wire import encode, receive, receive_blocking
 from env_adapters.host.worker import EnvironmentFailure
 from env_adapters.launching import start_process
@@ -25,6 +26,9 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 _IMPORT_SECONDS = 300.0
 """Time limit for importing a family, and for a new process of it."""
+
+_LAST_WORDS_SECONDS = 1.0
+"""For an answer that a process sent before it ended."""
 
 _WHOLE_GROUP = 4
 """Linux's ``PIDFD_SIGNAL_PROCESS_GROUP``, since 6.9."""
@@ -51,12 +55,33 @@ class ProcessWorker:
             reader, writer = self._streams
             writer.write(request)
             await writer.drain()
-            answer = await receive(reader)
+            return _result(await self._unless_ended(receive(reader)))
         except (EOFError, ConnectionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} died in {method}()") from error
         except (ValueError, RecursionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} sent no message: {error}") from error
-        return _result(answer)
+
+    async def _unless_ended(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for ``answer`` while the process lives: another one, of C code, may hold its connection open.
+
+        Raises:
+            EOFError: If it has ended without an answer.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        receiving = asyncio.ensure_future(answer)
+        loop.add_reader(handle := self._handle, settle, ended, None, None)
+        try:
+            await asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED)
+            loop.remove_reader(handle)
+            if not receiving.done():
+                await asyncio.wait([receiving], timeout=_LAST_WORDS_SECONDS)
+            if not receiving.done():
+                raise EOFError("it has ended")
+            return receiving.result()
+        finally:
+            loop.remove_reader(handle)
+            receiving.cancel()
 
     def alive(self) -> bool:
         """Return whether the process has not ended, as ``Worker``."""

@@ -3,6 +3,7 @@
 Owns the meaning of each request, which is the same for both kinds of worker.
 """
 
+from collections.abc import Callable
 from traceback import format_exception
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ from env_adapters.base import TextEnvironment
 from env_adapters.registry import make
 
 _LONGEST = 2**16
-"""Characters of an exception's text, and of its traceback, of which the end says most."""
+"""Characters of an exception's type, of its text, and of its traceback, of which the end says most."""
 
 METHODS = ("make", "reset", "step", "truncate", "close")
 
@@ -34,13 +35,17 @@ class EnvironmentFailure(Exception):
 
 def raised_by_environment(error: BaseException) -> dict[str, str]:
     """Return the arguments of the :class:`EnvironmentFailure` for what an environment raised, as JSON values."""
-    kind = type(error).__name__
-    try:
-        text = str(error)
-    except BaseException:  # an exception may raise another one here, and its episode would wait for an answer
-        text = "its text cannot be read"
-    trace = "".join(format_exception(error))
+    kind = type(error).__name__[:_LONGEST]
+    text, trace = _shown(lambda: str(error)), _shown(lambda: "".join(format_exception(error)))
     return {"text": f"{kind}: {text[:_LONGEST]}", "kind": kind, "trace": trace[-_LONGEST:]}
+
+
+def _shown(make: Callable[[], str]) -> str:
+    """Return what shows an exception, which may raise another one there: its episode would wait for an answer."""
+    try:
+        return make()
+    except BaseException:
+        return "it cannot be shown"
 
 
 class Worker(Protocol):

@@ -1,15 +1,28 @@
 """Environment that fails on command, for tests of the host."""
 
 import os
+import shlex
 import subprocess
+import sys
 import threading
 import time
 from typing import Any
 
 from env_adapters import TextEnvironment, Transition
+from env_adapters.host.wire import encode
 
 released = threading.Event()
 """Ends what waits in this process."""
+
+
+IS_SOCKET = """
+import os, stat
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+"""
 
 
 class Unreadable(Exception):
@@ -22,7 +35,8 @@ class Unreadable(Exception):
 class Misbehaving(TextEnvironment):
     """Actions: fine, raise, hang (forever), wait (until released), sleep (0.3 s), exit, die, pid, huge; bad numbers.
 
-    And unreadable (an exception that cannot be shown), start (a program), fork (itself), leave (a fork behind).
+    And unreadable (an exception that cannot be shown), start (a program), fork (itself), leave (a fork behind),
+    abandon (a program), forge (an answer to the host, by a program).
     """
 
     instructions = goal = "Misbehave."
@@ -74,6 +88,13 @@ class Misbehaving(TextEnvironment):
                 if os.fork():
                     os._exit(1)
                 time.sleep(600)
+            case "abandon":
+                os.system("sleep 600 &")
+                os._exit(1)
+            case "forge":
+                forged = encode({"result": ["forged", 1.0, False, False, {}]})
+                command = f"[os.write(n, {forged!r}) for n in range(3, 64) if is_socket(n)]"
+                os.system(f"{sys.executable} -c {shlex.quote(IS_SOCKET + command)}")
             case "pid":
                 return Transition(str(os.getpid()))
             case "nan" | "inf" | "1e39" | "-3e38":

@@ -25,6 +25,12 @@ def counted():
     return fork()
 os.fork = counted
 """
+FORKED = """
+import time
+if os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+"""
 LAZY = """
 def __getattr__(name):
     raise SystemExit("needs a licence") if name == "Licensed" else AttributeError(name)
@@ -60,7 +66,7 @@ async def test_a_name_that_ends_the_process_which_looks_it_up_costs_those_that_r
     [
         ("next(iter([]))", "StopIteration: "),
         ("import sys; sys.exit(4)", "SystemExit: 4"),
-        ("from misbehaving import Unreadable\nraise Unreadable", "Unreadable: its text cannot be read"),
+        ("from misbehaving import Unreadable\nraise Unreadable", "Unreadable: it cannot be shown"),
         ("[][3]", "IndexError: list index out of range"),
     ],
 )
@@ -79,14 +85,25 @@ async def test_what_an_import_raises_is_said_at_once(
 async def test_an_exception_that_cannot_be_shown_is_an_answer(make_host: MakeHost, name: str) -> None:
     async with make_host().session(name, {}) as session:
         await session.reset(1)
-        with pytest.raises(EnvironmentFailure, match="Unreadable: its text cannot be read"):
+        with pytest.raises(EnvironmentFailure, match="Unreadable: it cannot be shown"):
             await asyncio.wait_for(session.step("unreadable"), 60)
 
 
-async def test_a_process_that_leaves_a_fork_behind_has_died(make_host: MakeHost) -> None:
+@pytest.mark.parametrize("action", ["leave", "abandon"])
+async def test_a_process_that_leaves_another_behind_has_died(make_host: MakeHost, action: str) -> None:
     host = make_host()
     with pytest.raises(EnvironmentFailure, match=r"died in step\(\)"):
-        await asyncio.wait_for(play(host, PROCESS, "leave"), 60)
+        await asyncio.wait_for(play(host, PROCESS, action), 60)
+
+
+async def test_a_process_has_died_though_its_import_has_left_one_behind(make_host: MakeHost, family: Family) -> None:
+    host, forked = make_host(isolation="process"), family("forked", HEAD + FORKED)
+    with pytest.raises(EnvironmentFailure, match=r"died in step\(\)"):
+        await asyncio.wait_for(play(host, forked, "die"), 60)
+
+
+async def test_a_program_of_an_environment_cannot_answer_for_it(make_host: MakeHost) -> None:
+    assert await play(make_host(), PROCESS, "forge", "fine") == ["seed 1", "forge", "fine"]
 
 
 async def test_what_an_environment_has_started_ends_with_it(make_host: MakeHost) -> None:
