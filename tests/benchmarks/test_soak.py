@@ -48,12 +48,12 @@ def test_report_compares_an_early_with_a_late_window(tmp_path: Path) -> None:
             print(json.dumps(line), file=samples)
             print(json.dumps({"step": step, "data": {"comprl/queue/depth": 20 - step, "loss": 1}}), file=metrics)
     text, faults = report(tmp_path, first=5, window=2)
-    # 5 and 6 against 8 to 10: means 55 and 90
-    assert "| `grows` | 55 | 90 | +63.6% | 3 → 3 | 6 → 9 |" in text
+    # 5 and 6 against 7 and 8: means 55 and 75
+    assert "| `grows` | 55 | 75 | +36.4% | 3 → 3 | 6 → 8 |" in text
     assert "| `flat` | 7 | 7 | +0.0% | 1 → 1 | 1 → 1 |" in text
     assert "short" not in text  # it ended before the late window
     assert "| `comprl/queue/depth` | 16 | 10 |" in text and "loss" not in text
-    assert faults[:2] == ["grows: memory 55 → 90 MB (+63.6%)", "grows: files 6 → 9"]
+    assert faults[:2] == ["grows: memory 55 → 75 MB (+36.4%)", "grows: files 6 → 8"]
     assert set(faults[2:]) == {f"{name}: not measured" for name in (*BOUNDED[1:], *REQUESTS)}
 
 
@@ -66,7 +66,7 @@ def test_a_run_that_is_level_has_no_faults(tmp_path: Path) -> None:
     ("process", "data", "fault"),
     [
         (lambda step: level(step) | {"megabytes": 100 + step / 20}, quiet, "worker: memory 103 → 110 MB (+6.8%)"),
-        (lambda step: level(step) | {"megabytes": 200 - step / 5}, quiet, "worker: memory 189 → 161 MB (-14.9%)"),
+        (lambda step: level(step) | {"megabytes": 200 - step / 5}, quiet, "worker: memory 189 → 161 MB (-14.7%)"),
         (lambda step: level(step) | {"threads": step // 10}, quiet, "worker: threads 5 → 19"),
         (level, lambda step: quiet(step) | {BOUNDED[0]: float(step)}, f"{BOUNDED[0]}: mean 87.5 → 163.0"),
         # One request in every 50 steps is left behind, while others come and go.
@@ -123,7 +123,7 @@ def test_what_began_after_the_early_steps_is_a_fault_as_nothing_says_whether_it_
 
 def test_a_run_of_which_no_process_was_measured_twice_is_not_well(tmp_path: Path) -> None:
     faults = judged(tmp_path, lambda step: ["old"] if step <= 100 else ["new"])
-    assert faults[0].startswith("new: has begun") and faults[1].startswith("no process lived in steps 50 to 59 and 190")
+    assert faults[0].startswith("new: has begun") and faults[1].startswith("no process lived in steps 50 to 59 and 189")
     assert len(faults) == 2
 
 

@@ -65,6 +65,7 @@ NOT_RUN = {
     "python -m benchmarks.retrieval": "measures for minutes; small banks: tests/benchmarks/test_retrieval_benchmark.py",
     "python -m benchmarks.environments": "measures for minutes; one environment: "
     "tests/benchmarks/test_environments_benchmark.py",
+    "python -m benchmarks.server_memory": "measures for minutes; few lengths: tests/benchmarks/test_server_memory.py",
     "python -m benchmarks.update_memory": "measures for a minute; few rows: tests/benchmarks/test_update_memory.py",
     "python -m benchmarks.gpu_memory": "prints what is computed in tests/recipes/test_gpu_layouts.py",
     "python -m benchmarks.viewer_pictures": "needs a browser, writes into docs; its window: "

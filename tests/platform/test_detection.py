@@ -19,7 +19,8 @@ from verl_comprl.platform.detection import (
     uses_cpu,
 )
 
-NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE")
+ONEDNN = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+NAMES = ("VERL_PLATFORM", "RAY_ADDRESS", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", ONEDNN)
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def processor(monkeypatch: pytest.MonkeyPatch):
     return give
 
 
-CPU = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+CPU = {"VERL_PLATFORM": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1", ONEDNN: "128"}
 
 
 @pytest.mark.parametrize(
