@@ -59,13 +59,13 @@ _SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 _DELIMITER = re.compile(
     r"<\s*+/\s*+NAME\b[^<>]*>"
     r"|<\s*+NAME(?:\s*+/?\s*+>|\s++[\w:.-]++\s*+=(?!=)[^<>]*>)"
-    r"|(?<![\w)\]])<NAME\b[^<>]*+(?<!\n)>"
-    r"|(?<![\w)\]`%][ \t])(?<![\w)\]`%][ \t]{2})<[ \t]++NAME\b[^<>\n&|(){}+*;=.,`]*>"
+    r"|(?<![\w)\]])<NAME\b[^<>]*>"
+    r"|(?<![\w)\]])(?<![\w)\]`%][ \t])(?<![\w)\]`%][ \t]{2})<[ \t]++NAME\b[^<>\n&|(){}+*;=.,`]*>"
     r"|<NAME\b(?:[^<>\n&|()+*;]|\([^<>\n()]*\))*>".replace("NAME", "(?:experience|tool_response|tools)"),
     re.IGNORECASE,
 )
-"""Also with attributes or other words, but not where ``<`` seems to compare two terms of a program, or begins a line of
-a diff."""
+"""Also with attributes or other words, but not where ``<`` seems to compare two terms, to redirect, or to begin a line
+of a diff: with a space behind it, and punctuation or a line end before ``>``."""
 _NAME = re.compile(
     r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
 )

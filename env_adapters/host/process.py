@@ -52,10 +52,7 @@ class ProcessWorker:
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(sock=self._socket)
-            reader, writer = self._streams
-            writer.write(request)
-            await writer.drain()
-            return _result(await self._unless_ended(receive(reader)))
+            return _result(await self._unless_ended(_answer_to(request, *self._streams)))
         except (EOFError, ConnectionError) as error:
             raise EnvironmentFailure(f"the environment's process {self.pid} died in {method}()") from error
         except (ValueError, RecursionError) as error:
@@ -108,6 +105,12 @@ class ProcessWorker:
                 self._streams[1].close()
         else:
             self._socket.close()
+
+
+async def _answer_to(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Any:
+    writer.write(request)
+    await writer.drain()
+    return await receive(reader)
 
 
 def _result(answer: Any) -> Any:

@@ -36,8 +36,12 @@ class EnvironmentFailure(Exception):
 def raised_by_environment(error: BaseException) -> dict[str, str]:
     """Return the arguments of the :class:`EnvironmentFailure` for what an environment raised, as JSON values."""
     kind = type(error).__name__[:_LONGEST]
-    text, trace = _shown(lambda: str(error)), _shown(lambda: "".join(format_exception(error)))
-    return {"text": f"{kind}: {text[:_LONGEST]}", "kind": kind, "trace": trace[-_LONGEST:]}
+    text = _shown(lambda: str(error)[:_LONGEST])
+    return {
+        "text": f"{kind}: {text}",
+        "kind": kind,
+        "trace": _shown(lambda: "".join(format_exception(error))[-_LONGEST:]),
+    }
 
 
 def _shown(make: Callable[[], str]) -> str:
