@@ -141,7 +141,7 @@ def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
             break
         text = shorter
     else:
-        return SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
+        return _without_syntax(text)
     if text.isascii() or not known.ids:  # tokenizers match these tokens literally, apart from Unicode normalisation
         return text
     for _ in range(_PASSES):
@@ -153,6 +153,11 @@ def _without_tokens(text: str, known: _Known, tokenizer: Any) -> str:
             break  # no offsets: a tokenizer in pure Python
         for start, end in reversed(spans):
             text = f"{text[:start]} {text[end:]}"
+    return _without_syntax(text)
+
+
+def _without_syntax(text: str) -> str:
+    """Return what no token can be in, for a text of which the tokens cannot be removed one by one."""
     return SYNTAX.sub(" ", text.encode("ascii", "replace").decode())
 
 

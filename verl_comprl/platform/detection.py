@@ -18,7 +18,7 @@ MODELS = ("actor_rollout_ref", "extractor")
 CPU_DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several servers share the cores
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB per server
-    # Compiled matrix products, one for each number of tokens in a batch: by default 1,024, half a GiB in each server.
+    # Compiled matrix products, one for each number of tokens in a batch: by default 1,024, or 650 MB in each server.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 """Environment variables of a run on the CPU, unless the user has set them."""
