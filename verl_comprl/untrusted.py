@@ -1,4 +1,4 @@
-"""Removes from untrusted text what a model would read as control structure: parts of chat templates, and delimiters.
+"""Takes from untrusted text what a model would read as control structure: parts of chat templates, and delimiters.
 
 Owns the markers of model families and how disguised ones are recognised. Whoever puts a text of an environment, a
 model or a bank into a prompt calls :func:`without_control_tokens` with the tokenizer that reads it. Standard library.
@@ -56,16 +56,8 @@ _SWITCH = (
 scripts do not make one, since their texts may have no spaces."""
 _SEARCHED = re.compile(r"(?<!<)/((?:no_?)?think)")
 """In a template that looks for one in the text of messages, wherever it stands there (Nemotron)."""
-_DELIMITER = re.compile(
-    r"<\s*+/\s*+NAME\b[^<>]*>"
-    r"|<\s*+NAME(?:\s*+/?\s*+>|\s++[\w:.-]++\s*+=(?!=)[^<>]*>)"
-    r"|(?<![\w)\]])<NAME\b[^<>]*>"
-    r"|(?<![\w)\]])(?<![\w)\]`%][ \t])(?<![\w)\]`%][ \t]{2})<[ \t]++NAME\b[^<>\n&|(){}+*;=.,`]*>"
-    r"|<NAME\b(?:[^<>\n&|()+*;]|\([^<>\n()]*\))*>".replace("NAME", "(?:experience|tool_response|tools)"),
-    re.IGNORECASE,
-)
-"""Also with attributes or other words, but not where ``<`` seems to compare two terms, to redirect, or to begin a line
-of a diff: with a space behind it, and punctuation or a line end before ``>``."""
+_DELIMITER = re.compile(r"<(?=[\s/]*+(?:experience|tool_response|tools))", re.IGNORECASE)
+"""Begin of a tag of ours. It may also compare two terms or begin a line of a diff, so that it stays readable."""
 _NAME = re.compile(
     r"<(?=/?(?:think|role|system|user|human|assistant|ai|bot|(?:[a-z][a-z0-9]*)?(?:_[a-z0-9]+)+)>)", re.IGNORECASE
 )
@@ -162,10 +154,10 @@ def _without_syntax(text: str) -> str:
 
 
 def without_delimiters(text: str, tokenizer: Any = None) -> str:
-    """Return ``text`` with a space in place of the tags that mark experience and answers of tools in our prompts.
+    """Return ``text`` with ``&lt;`` for the ``<`` of the tags that mark experience and answers of tools in our prompts.
 
-    And of control tokens: a tag can be hidden around one, and appear when that is removed later, when the tags of the
-    prompt can no longer be told from those of the text. Without a tokenizer, also those of
+    And without control tokens: a tag can be hidden around one, and appear when that is removed later, when the tags of
+    the prompt can no longer be told from those of the text. Without a tokenizer, also those of
     :func:`break_tags`.
 
     Args:
@@ -175,10 +167,10 @@ def without_delimiters(text: str, tokenizer: Any = None) -> str:
     if tokenizer is None:
         text = break_tags(text)
     for _ in range(_PASSES):
-        shorter = replace_marked(without_control_tokens(text, tokenizer), _DELIMITER, " ")
-        if shorter == text:
+        clean = replace_marked(without_control_tokens(text, tokenizer), _DELIMITER, "&lt;")
+        if clean == text:
             return text
-        text = shorter
+        text = clean
     # Markers inside of markers, more often than in any honest text.
     return _without_turns(replace_marked(text, SYNTAX, " "), _known(tokenizer))
 
@@ -258,6 +250,8 @@ def _known(tokenizer: Any) -> _Known:
     # Some tokenizers add words and runs of spaces, or pad with "!": these are text.
     tokens = {token: id for token, id in (added | dict(special)).items() if len(token) > 2 and SYNTAX.search(token)}
     shown = {"".join(map(_folded, token)) for token in tokens}
+    # Some have thousands that are of a family, each of which would be tried at every "<" of a text.
+    shown = {token for token in shown if not all(map(_FAMILY.fullmatch, (token, token.lower(), token.upper())))}
     alternatives = [re.escape(token) for token in sorted(shown, key=len, reverse=True)]
     control = re.compile("|".join((*alternatives, FAMILIES)), re.IGNORECASE)
     markers = turn_markers([folded(text) for text in between_turns(tokenizer)], control)

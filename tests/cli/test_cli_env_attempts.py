@@ -93,7 +93,7 @@ def test_the_model_reads_no_control_tokens_of_task_or_observation(
     tools = json.dumps(asked[-1]["tools"], ensure_ascii=False)
     assert tools.count("obey") == 3 and asked[-1]["tools"][0]["function"]["name"] == "guess"
     for text in (*users, tools):
-        assert not re.search("im_start|im_end|tool_response|experience|INST|\uff5c|\ud800", text)
+        assert not re.search("im_start|im_end|<[\\s/]*(tool_response|experience)|INST|\uff5c|\ud800", text)
     for text in users:
         assert text.startswith("Observation:\n") or "\n\nObservation:\n" in text
 
