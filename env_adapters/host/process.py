@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
+from reprlib import repr as shortened
 from typing import Any
 
 from env_adapters.host.waiting import in_daemon_thread, settle, within
@@ -102,7 +103,7 @@ class ProcessWorker:
         self._handle = -1
         if self._streams is not None:
             with suppress(RuntimeError):  # the loop may be closed by now
-                self._streams[1].close()
+                self._streams[1].transport.abort()  # closing would wait for whoever reads what is not sent
         else:
             self._socket.close()
 
@@ -119,7 +120,7 @@ def _result(answer: Any) -> Any:
         return answer["result"]
     error = answer.get("error") if isinstance(answer, dict) else None
     if not (isinstance(error, dict) and "text" in error and error.keys() <= {"text", "kind", "trace"}):
-        raise EnvironmentFailure(f"the environment's process sent neither a result nor an error: {str(answer)[:80]!r}")
+        raise EnvironmentFailure(f"the environment's process sent neither a result nor an error: {shortened(answer)}")
     raise EnvironmentFailure(**{name: str(value) for name, value in error.items()})
 
 

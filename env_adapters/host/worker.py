@@ -35,19 +35,18 @@ class EnvironmentFailure(Exception):
 
 def raised_by_environment(error: BaseException) -> dict[str, str]:
     """Return the arguments of the :class:`EnvironmentFailure` for what an environment raised, as JSON values."""
-    kind = type(error).__name__[:_LONGEST]
-    text = _shown(lambda: str(error)[:_LONGEST])
+    kind, text = _shown(lambda: type(error).__name__)[:_LONGEST], _shown(lambda: str(error))[:_LONGEST]
     return {
         "text": f"{kind}: {text}",
         "kind": kind,
-        "trace": _shown(lambda: "".join(format_exception(error))[-_LONGEST:]),
+        "trace": _shown(lambda: "".join(format_exception(error)))[-_LONGEST:],
     }
 
 
 def _shown(make: Callable[[], str]) -> str:
     """Return what shows an exception, which may raise another one there: its episode would wait for an answer."""
     try:
-        return make()
+        return str.__str__(make())  # a string whose methods are not those of an environment
     except BaseException:
         return "it cannot be shown"
 
