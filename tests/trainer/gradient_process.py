@@ -4,7 +4,8 @@ Reads paths of specifications from standard input and answers each with a line. 
 ``overrides`` of recipes/minihack_small, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
 goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first update is
-made before all others, too, and raises in the backward pass of that module. One of several processes (``RANK``,
+made before all others, too, and raises in the backward pass of that module; with ``by_hand`` PyTorch lacks
+``reset_iter_state`` then. One of several processes (``RANK``,
 ``WORLD_SIZE``) takes its equal share of the rows, as verl's dispatch divides them.
 """
 
@@ -50,6 +51,7 @@ def fail(*given: Any) -> None:
 def update(file: Path) -> None:
     from omegaconf import OmegaConf
     from safetensors.torch import save_file
+    from torch.distributed.fsdp import FSDPModule
     from verl.utils import tensordict_utils as tu
 
     from verl_comprl.config.composing import compose
@@ -99,8 +101,13 @@ def update(file: Path) -> None:
 
     if name := specification.get("fails_in"):
         hook = engine.module.get_submodule(name).register_full_backward_hook(fail)
+        resets = FSDPModule.__dict__.get("reset_iter_state")
+        if specification["by_hand"] and resets:
+            del FSDPModule.reset_iter_state
         with suppress(MemoryError):
             make(specification["updates"][0])
+        if resets:
+            FSDPModule.reset_iter_state = resets
         hook.remove()
         assert not taken
     for update in specification["updates"]:

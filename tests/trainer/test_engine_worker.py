@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import MAGIC_ATTR
 
+from verl_comprl.platform.ranks import RanksApart
 from verl_comprl.trainer import engine_worker
 from verl_comprl.trainer.engine_worker import EngineWorker
 
@@ -67,7 +68,7 @@ class Broken(FSDPModule):
 
 
 class WithoutWayOut(Broken):
-    """As of PyTorch 2.11."""
+    """As of a PyTorch that has neither ``reset_iter_state`` nor the FSDP2 of 2.11."""
 
     reset_iter_state: Any = property()  # reading it raises, as if there were none
 
@@ -105,3 +106,22 @@ def test_after_a_pass_that_nothing_can_forget_no_update_is_made_any_more(
     else:
         with pytest.raises(RuntimeError, match="cannot train further"):
             worker.update_actor(None)
+
+
+def test_a_rank_that_the_others_left_alone_begins_no_other_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first collective operation would meet the one in which they wait."""
+    made: list[str] = []
+
+    @contextmanager
+    def ending_together(group: Any) -> Iterator[None]:
+        yield
+        raise RanksApart("other ranks have not ended their part")
+
+    monkeypatch.setattr(engine_worker, "ending_together", ending_together)
+    monkeypatch.setattr(DetachActorWorker, "update_actor", lambda self, data: made.append(data))
+    worker: Any = object.__new__(EngineWorker)
+    with pytest.raises(RanksApart):
+        worker.update_actor("first")
+    with pytest.raises(RuntimeError, match="cannot train further"):
+        worker.update_actor("second")
+    assert made == ["first"]

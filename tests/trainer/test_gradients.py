@@ -148,10 +148,11 @@ def gradients(engines: Callable[[int], Engine], model_folder: Path, tmp_path: Pa
     """Return a function that makes updates on the same rows with each of ``SETTINGS`` and returns the gradients."""
 
     def make(
-        subtree: str, rows: list[Row], *overrides: str, ranks: int = 1, fails_in: str = ""
+        subtree: str, rows: list[Row], *overrides: str, ranks: int = 1, fails_in: str = "", by_hand: bool = False
     ) -> list[dict[str, torch.Tensor]]:
         specification = {
             "fails_in": fails_in,
+            "by_hand": by_hand,
             "overrides": [f"{subtree}.model.path={model_folder}", *overrides],
             "subtree": subtree,
             "updates": [{"rows": rows, "settings": settings} for settings in SETTINGS],
@@ -276,12 +277,14 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "packed", "fails_in", "offloads"),
+    ("ranks", "packed", "fails_in", "offloads", "by_hand"),
     [
-        (1, False, "", False),
-        (2, True, "", False),
-        (1, False, "model.layers.0.mlp", False),
-        (1, False, "model.layers.0.mlp", True),
+        (1, False, "", False, False),
+        (2, True, "", False, False),
+        (1, False, "model.layers.0.mlp", False, False),
+        (1, False, "model.layers.0.mlp", True, True),
+        (2, False, "model.layers.0.mlp", False, False),
+        (2, False, "model.layers.0.mlp", False, True),
     ],
 )
 def test_an_extractor_update_is_equation_3(
@@ -291,13 +294,17 @@ def test_an_extractor_update_is_equation_3(
     packed: bool,
     fails_in: str,
     offloads: bool,
+    by_hand: bool,
 ) -> None:
-    """Also after one whose backward pass has raised, when the gradients of some layers were there already."""
+    """Also after one whose backward pass has raised, when the gradients of some layers were there already.
+
+    And with a PyTorch that cannot forget such a pass itself.
+    """
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     kinds, failed = ["distill"] * 6 + ["answer"] * 2, [row == 3 for row in range(8)]
     rows = sampled_rows(model, extractor_advantages(rewards, weights, kinds, failed).tolist(), multi_turn=False)
     settings = [f"extractor.model.use_remove_padding={packed}", f"extractor.actor.fsdp_config.param_offload={offloads}"]
-    real = gradients("extractor", rows, *settings, ranks=ranks, fails_in=fails_in)
+    real = gradients("extractor", rows, *settings, ranks=ranks, fails_in=fails_in, by_hand=by_hand)
 
     entries = (1.0 - 1.0 + 0.5 + 1.0 + 0.0) / 5
     baselines = [entries] * 6 + [0.0] * 2

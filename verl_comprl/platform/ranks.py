@@ -6,6 +6,8 @@ waiting there, and whatever the workers are asked for next meets that one instea
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 from verl_comprl.platform.patches import barriers_replaced
 
@@ -14,8 +16,32 @@ class OtherRankFailed(RuntimeError):
     """Another rank could not do its part."""
 
 
-def meet(failure: Exception | None = None) -> None:
+class RanksApart(RuntimeError):
+    """Other ranks have not come in time: they wait in a collective operation that this one has not begun."""
+
+
+MEETING_SECONDS = 120.0
+"""Time in which all ranks end an update after the first of them: all have passed its last collective operation then."""
+
+
+def meeting_group() -> Any:
+    """Return a group of all ranks for :func:`ending_together`, None where there is one rank only.
+
+    On GPUs it meets on the CPU, past what NCCL waits for. All ranks have to call this.
+    """
+    import torch.distributed as distributed
+
+    if distributed.get_world_size() == 1:
+        return None
+    return distributed.new_group(backend="gloo", timeout=timedelta(seconds=MEETING_SECONDS))
+
+
+def meet(failure: Exception | None = None, group: Any = None) -> None:
     """Wait for all ranks, of which each says whether it has failed.
+
+    Args:
+        failure: Why this rank cannot do its part.
+        group: Where they meet; by default where all collective operations take place.
 
     Raises:
         OtherRankFailed: In the ranks that have not failed themselves, if one of them has.
@@ -23,7 +49,7 @@ def meet(failure: Exception | None = None) -> None:
     import torch.distributed as distributed
 
     failures: list[str | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(failures, failure and f"{type(failure).__name__}: {failure}")
+    distributed.all_gather_object(failures, failure and f"{type(failure).__name__}: {failure}", group=group)
     if failure is None and any(failures):
         rank, reason = next((rank, text) for rank, text in enumerate(failures) if text)
         raise OtherRankFailed(f"rank {rank} could not do its part: {reason}")
@@ -48,3 +74,34 @@ def leaving_together() -> Iterator[None]:
     except Exception as error:
         meet(error)
         raise
+
+
+@contextmanager
+def ending_together(group: Any) -> Iterator[None]:
+    """Let the block raise in all ranks if it has raised in one of them, and say whether they can go on together.
+
+    Args:
+        group: That of :func:`meeting_group`.
+
+    Raises:
+        OtherRankFailed: In the ranks that have not failed themselves: all can do the next one.
+        RanksApart: In a rank that the others leave alone; it may have failed itself, which is the cause then.
+    """
+    try:
+        yield
+    except Exception as error:
+        _meet_in_time(error, group)
+        raise
+    _meet_in_time(None, group)
+
+
+def _meet_in_time(failure: Exception | None, group: Any) -> None:
+    if group is None:
+        return
+    try:
+        meet(failure, group)
+    except OtherRankFailed:
+        raise
+    except Exception as error:  # gloo has no type of its own for a time limit
+        text = f"other ranks have not ended their part within {MEETING_SECONDS:g} s"
+        raise RanksApart(f"{text}; this one has failed: {failure!r}" if failure else text) from failure or error

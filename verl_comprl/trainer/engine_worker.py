@@ -17,7 +17,7 @@ from verl.utils.memory_utils import aggressive_empty_cache
 from verl_comprl.platform.broken_pass import begin_anew, clear_whole_gradients
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
-from verl_comprl.platform.ranks import leaving_together
+from verl_comprl.platform.ranks import RanksApart, ending_together, leaving_together, meeting_group
 from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
 
 _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
@@ -28,6 +28,8 @@ class EngineWorker(DetachActorWorker):
 
     _cannot_train = False
     """Whether a failed update has left the engine in a state from which nothing leads back."""
+    _meeting: Any = None
+    """Where the ranks meet after an update."""
 
     @register(dispatch_mode=_ALL_RANKS)
     def init_model(self) -> None:
@@ -35,6 +37,7 @@ class EngineWorker(DetachActorWorker):
         limit_transfers(TRANSFER_SECONDS)
         self._random_state = BaseCheckpointManager.get_rng_state()
         super().init_model()
+        self._meeting = meeting_group()
         if self.actor is not None:
             clear_whole_gradients(self.actor.engine)
 
@@ -47,9 +50,13 @@ class EngineWorker(DetachActorWorker):
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         """Update, as verl does; after an update that raised the next one still trains the whole model."""
         if self._cannot_train:
-            raise RuntimeError("an earlier update has failed, after which this version of PyTorch cannot train further")
+            raise RuntimeError("an earlier update has failed, after which this engine cannot train further")
         try:
-            return super().update_actor(data)
+            with ending_together(self._meeting):
+                return super().update_actor(data)
+        except RanksApart:
+            self._cannot_train = True  # what this rank began next would meet the operation in which the others wait
+            raise
         except Exception:  # whatever it was is raised again
             engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
             self._cannot_train = isinstance(engine.module, FSDPModule) and not begin_anew(engine.module)
