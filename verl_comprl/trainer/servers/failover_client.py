@@ -7,6 +7,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.server_calls import is_dead
+from verl_comprl.trainer.servers.cancellation import CancellableServer
 
 
 class SurvivingClient(FullyAsyncLLMServerClient):
@@ -26,7 +27,7 @@ class SurvivingClient(FullyAsyncLLMServerClient):
                 raise ExtractorGone("all servers of the extractor have died") from error
             raise
         self._asked[request_id] = server[0]
-        return server
+        return server[0], CancellableServer(server[1])
 
     async def generate(self, request_id: str, **request: Any) -> TokenOutput:
         """Generate; from the beginning on another server if the one that was asked has died meanwhile.

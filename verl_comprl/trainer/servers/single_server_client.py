@@ -8,6 +8,8 @@ from typing import Any
 
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 
+from verl_comprl.trainer.servers.cancellation import CancellableServer
+
 
 class LoneServerClient(LLMServerClient):
     """verl's client without its load balancer."""
@@ -15,7 +17,7 @@ class LoneServerClient(LLMServerClient):
     def __init__(self, *args: Any, server: tuple[str, Any], **kwargs: Any) -> None:
         """Take verl's arguments, and address and actor handle of the server."""
         super().__init__(*args, **kwargs)
-        self._server = server
+        self._server = (server[0], CancellableServer(server[1]))
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
         return self._server

@@ -1,0 +1,32 @@
+"""Requests that end in their server when nobody waits for the answer any more: a question that takes too long.
+
+verl's client stops waiting and leaves the server to it, which would go on for as many tokens as an answer may have, in
+the place of a request that somebody waits for.
+"""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+
+class CancellableServer:
+    """Actor handle of a server, as verl's client uses it."""
+
+    def __init__(self, server: Any) -> None:
+        """Take the handle."""
+        self._server = server
+
+    @property
+    def generate(self) -> Any:
+        """Return the method, which is called as one of a handle."""
+        return SimpleNamespace(remote=self._generate)
+
+    async def _generate(self, **request: Any) -> Any:
+        import ray
+
+        answer = self._server.generate.remote(**request)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            ray.cancel(answer)  # vLLM's engine then forgets the request
+            raise
