@@ -34,9 +34,6 @@ SECONDS = 10.0
 SHORT_LIVED = 0.5
 """A process that is new in the last steps may be in less than this share of their samples: it has replaced another one
 just then, or is to end soon. The others also miss some, while the run ends."""
-RECORDED_TASKS = {"RAY_task_events_max_num_task_in_gcs": "10000"}
-"""Ray records the last 100,000 tasks, which takes until step 110 and 170 MB of ``gcs_server``: with fewer it is full
-before the comparison begins, so that anything else that grows is seen."""
 MEASURES = ("megabytes", "threads", "files")
 BOUNDED = ("comprl/queue/depth", "comprl/buffer/samples", "comprl/buffer/records")
 """Metrics that must not grow."""
@@ -133,11 +130,10 @@ def watch(output: Path, steps: int) -> int:
     command = [sys.executable, "-m", "recipes.miniature.run", *arguments, "--output", str(output)]
     output.mkdir(parents=True, exist_ok=True)
     run = output / RUN
-    environment = os.environ | RECORDED_TASKS
     if (run / FINISHED).exists() and last_step(run) >= steps:
         return 0
     mode = "a" if last_step(run) else "w"  # a new run: what is there is of one whose folder was removed
-    with (output / "samples.jsonl").open(mode) as file, subprocess.Popen(command, cwd=ROOT, env=environment) as running:
+    with (output / "samples.jsonl").open(mode) as file, subprocess.Popen(command, cwd=ROOT) as running:
         root = psutil.Process(running.pid)
         count = 0
         while running.poll() is None:

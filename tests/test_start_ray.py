@@ -30,11 +30,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+TASKS = "RAY_task_events_max_num_task_in_gcs"
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What ``ray.init`` was called with."""
     given: dict[str, Any] = {}
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv(TASKS, raising=False)  # what is set is undone
     monkeypatch.setattr(ray, "init", lambda **settings: given.update(settings))
     return given
 
@@ -53,6 +57,15 @@ def test_a_ray_that_is_started_here_has_a_folder_for_sockets(started: dict[str, 
     training.start_ray(config())
     (folder,) = home.glob("comprl-sockets-*")
     assert started["runtime_env"]["env_vars"][sockets.VARIABLE] == str(folder)
+
+
+@pytest.mark.parametrize(("address", "given", "remembered"), [("", "", "10000"), ("", "7", "7"), ("h:6379", "", "")])
+def test_a_ray_that_is_started_here_does_not_remember_more_tasks_with_every_step(
+    started: dict[str, Any], monkeypatch: pytest.MonkeyPatch, address: str, given: str, remembered: str
+) -> None:
+    monkeypatch.setenv(TASKS, given) if given else monkeypatch.delenv(TASKS, raising=False)
+    training.start_ray(config(**{"address": address} if address else {}))
+    assert os.environ.get(TASKS, "") == remembered
 
 
 def test_a_ray_that_happens_to_run_here_is_not_joined(started: dict[str, Any]) -> None:

@@ -62,8 +62,10 @@ def check_config(config: Any) -> ComprlConfig:
     has_reference, has_critic = need_reference_policy(config), need_critic(config)
     validate_config(config=config, use_reference_policy=has_reference, use_critic=has_critic)
     if comprl.has_extractor_engine:
+        view = extractor_view(config)
+        view.actor_rollout_ref.rollout.name = "vllm"  # ours is that of verl under another name, by which it checks
         try:
-            validate_config(config=extractor_view(config), use_reference_policy=False, use_critic=False)
+            validate_config(config=view, use_reference_policy=False, use_critic=False)
         except Exception as error:
             raise ConfigError(
                 f"the extractor's model (extractor in the place of actor_rollout_ref): {error}"
@@ -97,6 +99,7 @@ def start_ray(config: Any) -> None:
     from verl_comprl.config.secrets import worker_secrets
     from verl_comprl.platform.detection import on_existing_cluster
     from verl_comprl.platform.patches import random_ray_job, ray_keeps_sigterm_handler, ray_on_loopback
+    from verl_comprl.platform.ray_daemons import set_daemon_variables
     from verl_comprl.platform.ray_folder import use_private_folder
     from verl_comprl.platform.ray_token import protect_token, token_is_disabled
     from verl_comprl.platform.sockets import make_socket_folder
@@ -114,6 +117,7 @@ def start_ray(config: Any) -> None:
     else:
         if any(worker_secrets(config)):  # which Ray writes into its logs
             use_private_folder()
+        set_daemon_variables(os.environ)
         settings["address"] = "local"  # and not a Ray that happens to run on this machine, which has other slots
         variables |= make_socket_folder()
         if not (elsewhere := settings.get("_node_ip_address")):

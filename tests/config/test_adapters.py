@@ -11,6 +11,26 @@ from verl_comprl.config.validation import validate
 MODELS = pytest.mark.parametrize("subtree", ["actor_rollout_ref", "extractor"])
 
 
+@pytest.fixture
+def config(config: DictConfig) -> DictConfig:
+    """One whose servers read the weights themselves, as adapters need it."""
+    for subtree in ("actor_rollout_ref", "extractor"):
+        config[subtree].rollout.load_format = "safetensors"
+    return config
+
+
+@MODELS
+def test_a_server_of_an_adapter_reads_the_weights_that_do_not_change(config: DictConfig, subtree: str) -> None:
+    config[subtree].rollout.load_format = "dummy"  # verl's default
+    validate(config)
+    config[subtree].model.lora_rank = 8
+    (found,) = mistakes(config)
+    assert found.startswith(f"{subtree}.rollout.load_format=dummy with {subtree}.model.lora_rank=8: ")
+    assert found.endswith(f"use {subtree}.rollout.load_format=safetensors")
+    config[subtree].model.lora.merge = True  # all weights are sent
+    validate(config)
+
+
 @MODELS
 def test_a_rank_that_the_engine_does_not_read_is_refused(config: DictConfig, subtree: str) -> None:
     """The FSDP engine of verl would train all weights, and its server expect an adapter."""

@@ -106,7 +106,8 @@ def test_a_batch_of_a_shared_extractor_is_split_over_the_actors_slots(config: Di
 
 @pytest.mark.usefixtures("on_gpus")
 def test_adapters_must_be_merged_for_servers_in_other_processes(config: DictConfig) -> None:
-    config.actor_rollout_ref.model.lora_rank = config.extractor.model.lora_rank = 8
+    for model in (config.actor_rollout_ref, config.extractor):
+        model.model.lora_rank, model.rollout.load_format = 8, "safetensors"
     validate(config)
     config.trainer.v1.trainer_mode = "comprl_separate_async"
     assert any("actor_rollout_ref.model.lora.merge=False" in line for line in mistakes(config))

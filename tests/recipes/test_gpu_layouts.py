@@ -183,3 +183,9 @@ def test_a_layout_for_one_gpu_does_not_take_the_larger_extractors_servers(compos
     config = composed("1x1", "minihack/paper", "shared/extractor=30b")
     with pytest.raises(ConfigError, match=r"extractor\.rollout\.expert_parallel_size=4 must be 1 or"):
         check_config(config)
+
+
+def test_an_adapter_that_no_server_can_hold_is_refused(composed) -> None:
+    config = composed("1x1_lora", "minihack/paper", "extractor.model.lora_rank=1024")
+    with pytest.raises(ConfigError, match=r"the extractor's model .*: lora_rank must be less than or equal to 512"):
+        check_config(config)

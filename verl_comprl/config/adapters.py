@@ -35,6 +35,12 @@ def adapter_mistakes(config: DictConfig) -> Iterator[str]:
             )
         elif rank and rank != adapter:
             yield f"{subtree}.model.lora.rank={rank} is not {subtree}.model.lora_rank={adapter}; leave it out"
+        load = config[subtree].rollout.load_format
+        if adapter and load == "dummy" and not lora.get("merge"):
+            yield (
+                f"{subtree}.rollout.load_format={load} with {subtree}.model.lora_rank={adapter}: the server must read "
+                f"the weights that do not change itself; use {subtree}.rollout.load_format=safetensors"
+            )
         if model.get("lora_adapter_path") and not adapter:
             yield (
                 f"{subtree}.model.lora_adapter_path={model.lora_adapter_path} is not read without "

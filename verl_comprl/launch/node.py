@@ -18,6 +18,7 @@ from verl_comprl.launch.limits import leave_seconds, poll_until
 from verl_comprl.platform import child
 from verl_comprl.platform.child import Process
 from verl_comprl.platform.launchers import strip_launcher_variables
+from verl_comprl.platform.ray_daemons import set_daemon_variables
 from verl_comprl.platform.sockets import VARIABLE as SOCKETS
 
 # Ray's fixed ports would keep a second run from this machine; COMPRL_RAY_START can set them again for a firewall.
@@ -46,6 +47,7 @@ class Node:
         self._sockets.mkdir()
         self.environment.setdefault(SOCKETS, str(self._sockets))
         strip_launcher_variables(self.environment)
+        set_daemon_variables(self.environment)
         if nodes > 1 and (interface := gloo_interface(ip)):
             self.environment.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._started: list[Process] = []
