@@ -50,12 +50,19 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
 ) -> None:
     config: Any = {
         "comprl": {"experience": False, "arm": "baseline"},
-        "trainer": {"device": "cpu", "v1": {"trainer_mode": "comprl_separate_async"}},
+        "trainer": {
+            "device": "cpu",
+            "nnodes": 1,
+            "n_gpus_per_node": 4,
+            "v1": {"trainer_mode": "comprl_separate_async"},
+        },
         "actor_rollout_ref": {
             "hybrid_engine": False,
             "actor": {"checkpoint": {"load_contents": ["model", "optimizer", "extra"]}},
             "rollout": {
                 "checkpoint_engine": {"backend": "comprl_gloo"},
+                "n_gpus_per_node": 8,
+                "tensor_model_parallel_size": 8,
                 "gpu_memory_utilization": 0.85,
                 "val_kwargs": {"n": 2},
             },
@@ -75,6 +82,7 @@ def test_an_asynchronous_run_is_evaluated_with_the_synchronous_trainer(
     # The engine then has servers of its own, which get their weights directly.
     model = evaluated.actor_rollout_ref
     assert (model.hybrid_engine, model.rollout.checkpoint_engine.backend) == (True, "naive")
+    assert (model.rollout.n_gpus_per_node, model.rollout.tensor_model_parallel_size) == (4, 4)
     assert model.rollout.gpu_memory_utilization == 0.6
     assert model.actor.checkpoint.load_contents == evaluated.extractor.actor.checkpoint.load_contents == ["model"]
 

@@ -183,6 +183,16 @@ def test_a_node_leaves_with_the_first_ones_code_if_that_has_ended_before(port: i
     assert first.add("left", 0) == 1
 
 
+@pytest.mark.timeout(60)
+def test_a_node_does_not_wait_without_end_for_a_first_one_that_says_nothing(port: int, monkeypatch, capsys) -> None:
+    """Its launcher was killed, and the store is that of its torchrun, which makes another attempt."""
+    monkeypatch.setenv("COMPRL_JOIN_SECONDS", "0.2")
+    first, second = RunStore(variables(0, port)), RunStore(variables(1, port))
+    assert follow(second) == LOST
+    said = "node 1: the first node has not said within 0.6 s where its Ray is"
+    assert first.get("lost") == said and said in capsys.readouterr().err
+
+
 @pytest.fixture
 def cluster(port: int, tmp_path: Path, monkeypatch) -> Callable[[Callable[[Node], Any]], tuple[RunStore, RunStore]]:
     """Two nodes of which the first has published its Ray; what the second starts in its place is given."""

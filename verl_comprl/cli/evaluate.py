@@ -5,6 +5,7 @@ Starts the run's trainer in a temporary folder, so that nothing of the run is ch
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -112,8 +113,12 @@ def _config(checkpoint: Path, options: argparse.Namespace, folder: Path) -> Any:
     with open_dict(config):
         # Nothing is trained: no servers of their own are needed, and no state of rollouts that were running.
         config.trainer.v1.trainer_mode = "comprl_sync"
-        config.actor_rollout_ref.hybrid_engine = True
         server = config.actor_rollout_ref.rollout
+        if not config.actor_rollout_ref.hybrid_engine:  # its servers had slots of their own, of which there may be more
+            slots = config.trainer.nnodes * config.trainer.n_gpus_per_node
+            server.n_gpus_per_node = config.trainer.n_gpus_per_node
+            server.tensor_model_parallel_size = math.gcd(server.tensor_model_parallel_size, slots)
+        config.actor_rollout_ref.hybrid_engine = True
         server.checkpoint_engine.backend = "naive"
         # One that had devices of its own gets room beside the engine, without whose optimizer there is enough.
         server.gpu_memory_utilization = min(server.gpu_memory_utilization, _SHARE)

@@ -100,7 +100,8 @@ class WatchdogConfig(Settings):
     """Says on the terminal and in `train.log` which part of a run waits for what (``comprl.watchdog``)."""
 
     after: NonNegativeFloat = 600.0
-    """Report any phase or wait of a run that takes more seconds than this; 0 is off."""
+    """Report any phase or wait of a run that takes more seconds than this. 0 switches all of the watchdog off: a run
+    then waits without end for what has died or hangs."""
 
     factor: PositiveFloat = 3.0
     """Report it only if it also takes more than this multiple of the median of its last sixteen durations."""

@@ -7,11 +7,14 @@ import sys
 from contextlib import suppress
 
 from verl_comprl.errors import INTERRUPTED
-from verl_comprl.launch.limits import LOST, LaunchError, poll_until, reason
+from verl_comprl.launch.limits import LOST, LaunchError, join_seconds, poll_until, reason
 from verl_comprl.launch.node import Node
 from verl_comprl.launch.store import TOKEN, RunStore
 from verl_comprl.launch.versions import first_difference, installed_versions
 from verl_comprl.platform.signals import stop_signals
+
+_PATIENCE = 3
+"""The first node waits for others up to twice, each for ``join_seconds``, before it says anything or gives up."""
 
 
 def follow(store: RunStore) -> int:
@@ -43,9 +46,13 @@ def follow(store: RunStore) -> int:
 def _stay(store: RunStore, node: Node) -> int:
     """Join and wait for the exit code.
 
-    No limits are needed: the first node has them and sets the code in any case, and if it dies, its store is gone.
+    The first node has the limits and sets the code in any case; if it dies, so does its store, unless torchrun hosts
+    it: then it may be in another attempt by now. So what it says first is not waited for without end.
     """
-    published = poll_until(lambda: store.get("head") or store.get("end"))
+    seconds = _PATIENCE * join_seconds()
+    published = poll_until(lambda: store.get("head") or store.get("end"), seconds)
+    if not published:
+        raise LaunchError(f"node {store.rank}: the first node has not said within {seconds:g} s where its Ray is")
     if ended := store.get("end"):
         return int(ended)
     head = json.loads(published)
