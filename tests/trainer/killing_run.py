@@ -1,7 +1,8 @@
 """Training run whose extractor loses a server at the worst moment: ``python killing_run.py PROBE_FILE override …``.
 
-In step ``KILL_STEP``, with questions being answered and an update pending, which the script holds back until then. The
-small actor hardly ever asks, so the script asks as a rollout does, through ``Guidance``.
+In step ``KILL_STEP``, with questions being answered and an update pending, which the script holds back until then.
+Where both models take turns on the same slots, updates take place in every step and are not held back. The small actor
+hardly ever asks, so the script asks as a rollout does, through ``Guidance``.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def kill_server(trainer: Any, file: Path) -> None:
     runtime = trainer.experience_runtime
     server, *_ = runtime.extractor.servers.server_handles
     pid: Any = ray.get(server.__ray_call__.remote(_pid))
-    with runtime.extractor.lock:  # the learner waits for it
+    takes_turns = trainer.comprl.shares_slots  # in the thread that makes the steps
+    with nullcontext() if takes_turns else runtime.extractor.lock:  # the learner waits for it
         while trainer.global_steps < KILL_STEP:
             time.sleep(0.02)
         metrics: Any = ray.get(runtime.manager.metrics.remote())

@@ -102,3 +102,34 @@ def test_with_two_servers_only_the_one_that_is_killed_is_away(folder: Path) -> N
     state = folder / "one_of_two" / f"global_step_{STEPS}" / "comprl/manager.json"
     assert json.loads(state.read_text())["step"] == STEPS == last_step(folder / "one_of_two")
     assert undocumented({name for step in steps for name in step}) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        (
+            "shared",
+            [
+                "comprl.extractor.placement=shared",
+                "extractor.rollout.free_cache_engine=true",  # its server is away during an update, as on a GPU
+                "extractor.rollout.enable_sleep_mode=false",
+            ],
+        ),
+        ("colocate", ["trainer.v1.trainer_mode=comprl_colocate_async"]),
+    ],
+)
+def test_neither_turns_on_one_slot_nor_rollouts_ahead_wait_for_a_dead_server(
+    folder: Path, name: str, overrides: list[str]
+) -> None:
+    killed = json.loads(killed_run(folder, name, *overrides, "comprl.drain_timeout=1").read_text())
+    steps = read_steps(folder / name)
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    assert all(step["comprl/guided/rollouts"] + step["comprl/free/rollouts"] == 16 for step in steps)
+    assert {status for status, _ in killed["answers"]["after"]} == {"unavailable"}
+    assert max(seconds for _, seconds in killed["answers"]["during"]) < 30
+    last = steps[-1]
+    assert [last[f"comprl/extractor/{name}"] for name in ("failed", "given_up", "away")] == [2, 1, 1]
+    assert last["comprl/queue/retried"] == last["comprl/queue/dead"] == 0
+    assert last_step(folder / name) == STEPS
+    assert undocumented({metric for step in steps for metric in step}) == []
