@@ -7,7 +7,8 @@ import pytest
 from benchmarks import server_memory
 
 
-@pytest.mark.slow
+@pytest.mark.run
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_fewer_kept_products_take_less_memory() -> None:
     """If it fails, oneDNN or vLLM keeps something else, and the variable may not be needed any more."""

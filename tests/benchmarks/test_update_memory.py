@@ -7,7 +7,8 @@ import pytest
 from benchmarks import update_memory
 
 
-@pytest.mark.slow
+@pytest.mark.run
+@pytest.mark.long
 def test_it_prints_both_kinds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("VERL_PLATFORM", "cpu")
     monkeypatch.setattr(sys, "argv", ["update_memory", "--pairs", "2", "--rows", "8", "--tokens", "400"])

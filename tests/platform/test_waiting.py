@@ -220,6 +220,8 @@ def test_every_coroutine_waits_for_an_actor_within_a_limit() -> None:
         ],
         # Awaited by `_within`.
         "trainer/extractor/server_adapter.py": ["server.__ray_call__.remote(raise_if_dead)"],
+        # verl's client awaits it in the place of a handle's call, which has its caller's limit.
+        "trainer/servers/cancellation.py": ["self._server.generate.remote(**request)"],
         # Part of a generation of the extractor, whose limit is around all of it (manager/server_calls.py, `bounded`).
         "trainer/servers/failover_client.py": ["self._load_balancer.remove_servers.remote([server])"],
     }

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 
 from verl_comprl.errors import WaitTimeout
 from verl_comprl.platform import waiting
-from verl_comprl.trainer import engine_sharing
+from verl_comprl.trainer import engine_sharing, engine_worker
 from verl_comprl.trainer.engine_worker import EngineWorker
 from verl_comprl.trainer.servers import limited_transfers
 from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
@@ -92,6 +92,7 @@ def test_memory_for_the_extractors_turn_is_given_back_within_a_limit(trainer: An
 def test_a_transfer_of_the_actors_weights_has_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server may die meanwhile; ``test_weight_transfer`` shows verl's sender give up."""
     monkeypatch.setattr(DetachActorWorker, "init_model", lambda self: None)
+    monkeypatch.setattr(engine_worker, "meeting_group", lambda: None)
     context = zmq.Context.instance()
     monkeypatch.setattr(context, "sockopts", {})
     worker: Any = object.__new__(EngineWorker)

@@ -5,6 +5,7 @@ the place of a request that somebody waits for.
 """
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,5 +29,6 @@ class CancellableServer:
         try:
             return await answer
         except asyncio.CancelledError:
-            ray.cancel(answer)  # vLLM's engine then forgets the request
+            with suppress(Exception):  # it would end by itself
+                ray.cancel(answer)  # vLLM's engine then forgets the request
             raise
