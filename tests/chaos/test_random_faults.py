@@ -35,11 +35,9 @@ STEP_TIMEOUT = 5
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 SHORT = (
     "environment killed",
-    "environment raising",
     "environment babbling",
     "manager killed",
     "extractor's server hung",
-    "store away",
     "store emptied",
     "embedder away",
 )

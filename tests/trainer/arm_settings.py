@@ -54,7 +54,6 @@ SMALL = [
 ARMS: dict[str, list[str]] = {
     "offline": ["arm=offline"],
     "static_online": ["arm=static_online", "comprl.merge.every=1"],
-    "experience_only": ["arm=experience_only"],
     # Everything that is off by default, with a judgement that fits into the model's context. With one prompt per step,
     # the metrics of a step determine what must have been distilled.
     "variants": [
@@ -74,6 +73,7 @@ ARMS: dict[str, list[str]] = {
 MORE_ARMS = {
     name: [f"arm={name}"]
     for name in (
+        "experience_only",
         "all_guided",
         "shared_baseline",
         "no_merge",

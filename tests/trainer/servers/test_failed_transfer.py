@@ -52,7 +52,8 @@ class Server:
     """The process, and what verl's adapter has of it."""
 
     def __init__(self, handle: str) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # which imports vLLM once for all
+        context.set_forkserver_preload(["verl.workers.rollout.vllm_rollout.bucketed_weight_transfer"])
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, handle), daemon=True)
         self.process.start()
