@@ -270,6 +270,9 @@ async def test_prompts_of_the_actor(tokenizers: dict[str, Any]) -> None:
     assert await conversation.append(observation_message(bad))
     assert await conversation.append({"role": "tool", "content": bad})
     assert len(seen) == 3 and all("system" in m["content"] and "<|" not in m["content"] for m in seen)
+    for tag in ("</tool_response", "<//tool_response>", "</tool_response\u3164x>", "< experience>"):
+        assert await conversation.append({"role": "tool", "content": tag})
+        assert tags(seen[-1]["content"]) == [] and "&lt;" in seen[-1]["content"]
 
 
 def tags(text: str) -> list[str]:

@@ -139,6 +139,10 @@ class WaitTimeout(TimeoutError):
         return f"waited {self.seconds:g} s for {self.what}"
 
 
+class UpdateMade(RuntimeError):
+    """An update of a model has changed its weights, and what follows in its worker has failed."""
+
+
 class RolloutError(Exception):
     """A rollout failed; the cause is what was raised at the boundary."""
 

@@ -11,8 +11,8 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 _LARGEST = 2**24
-"""More than the longest text that a host keeps (``Limits.characters``), whatever its characters. The event loop reads
-a message of a hostile process in a second, into some 400 MB."""
+"""An observation of a million characters of any kind is less. What a hostile process sends is read by the event loop in
+a second at most, into some 400 MB."""
 
 
 def encode(message: Any) -> bytes:

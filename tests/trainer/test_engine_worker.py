@@ -10,7 +10,8 @@ from torch.distributed.fsdp import FSDPModule
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import MAGIC_ATTR
 
-from verl_comprl.platform.ranks import RanksApart
+from verl_comprl.errors import UpdateMade
+from verl_comprl.platform.ranks import OtherRankFailed, RanksApart
 from verl_comprl.trainer import engine_worker
 from verl_comprl.trainer.engine_worker import EngineWorker
 
@@ -47,7 +48,7 @@ def test_an_engine_whose_checkpoint_failed_is_left_as_one_whose_was_written(
     assert events == [("folder", None, 3, None), "left", *offloaded]
 
 
-@pytest.mark.parametrize("name", ["save_checkpoint", "update_actor"])
+@pytest.mark.parametrize("name", ["save_checkpoint", "update_actor", "update_weights"])
 def test_the_ranks_are_asked_as_verl_asks_them(name: str) -> None:
     ours, theirs = (getattr(getattr(kind, name), MAGIC_ATTR) for kind in (EngineWorker, DetachActorWorker))
     assert ours == theirs
@@ -108,7 +109,9 @@ def test_after_a_pass_that_nothing_can_forget_no_update_is_made_any_more(
             worker.update_actor(None)
 
 
-def test_a_rank_that_the_others_left_alone_begins_no_other_update(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rank_that_the_others_left_alone_begins_nothing_that_they_would_take_part_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its first collective operation would meet the one in which they wait."""
     made: list[str] = []
 
@@ -118,10 +121,68 @@ def test_a_rank_that_the_others_left_alone_begins_no_other_update(monkeypatch: p
         raise RanksApart("other ranks have not ended their part")
 
     monkeypatch.setattr(engine_worker, "ending_together", ending_together)
-    monkeypatch.setattr(DetachActorWorker, "update_actor", lambda self, data: made.append(data))
+    for name in ("update_actor", "update_weights", "save_checkpoint"):
+        monkeypatch.setattr(DetachActorWorker, name, lambda self, *given: made.append(given[0]))
     worker: Any = object.__new__(EngineWorker)
-    with pytest.raises(RanksApart):
+    worker.actor = None
+    with pytest.raises(RanksApart, match="have not ended their part"):
         worker.update_actor("first")
-    with pytest.raises(RuntimeError, match="cannot train further"):
-        worker.update_actor("second")
+    for order in (worker.update_actor, worker.save_checkpoint, worker.restart):
+        with pytest.raises(RanksApart, match="still wait in an update"):
+            order("second")
+    with pytest.raises(RanksApart, match="still wait in an update"):
+        await worker.update_weights("second")
     assert made == ["first"]
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_an_update_that_fails_after_the_weights_have_changed_says_so(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked next must not train on the same batch again."""
+    worker: Any = object.__new__(EngineWorker)
+    engine = SimpleNamespace(module=SimpleNamespace(), optimizer_step=lambda: 0.5)
+    worker.actor = SimpleNamespace(engine=engine)
+    worker._watch_steps(engine)
+
+    def update(self: Any, data: str) -> str:
+        if data == "before":
+            raise MemoryError("no memory left")
+        norm = self.actor.engine.optimizer_step()
+        if data == "after":
+            raise MemoryError("no memory left")
+        return f"norm {norm}"
+
+    monkeypatch.setattr(DetachActorWorker, "update_actor", update)
+    error = UpdateMade if fails == "after" else MemoryError
+    with pytest.raises(error, match="no memory left"):
+        worker.update_actor(fails)
+    assert worker.update_actor("well") == "norm 0.5"
+    with pytest.raises(MemoryError):
+        worker.update_actor("before")
+
+
+@pytest.mark.parametrize("failing", ["this rank", "another rank", "apart"])
+def test_where_one_rank_cannot_go_on_none_does(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    meetings: list[str] = []
+
+    @contextmanager
+    def ending_together(group: Any) -> Iterator[None]:
+        meetings.append("met")
+        yield
+        if len(meetings) == 2 and failing != "this rank":  # the first is that of the update
+            raise (OtherRankFailed if failing == "another rank" else RanksApart)("not this one")
+
+    def fail(self: Any, data: Any) -> None:
+        raise MemoryError("no memory left")
+
+    monkeypatch.setattr(engine_worker, "ending_together", ending_together)
+    monkeypatch.setattr(DetachActorWorker, "update_actor", fail)
+    worker: Any = object.__new__(EngineWorker)
+    module = WithoutWayOut() if failing == "this rank" else SimpleNamespace()
+    worker.actor = SimpleNamespace(engine=SimpleNamespace(module=module))
+    with pytest.raises(MemoryError):
+        worker.update_actor(None)
+    with pytest.raises(RanksApart if failing == "apart" else RuntimeError, match=r"still wait|cannot train further"):
+        worker.update_actor(None)
+    assert len(meetings) == 2

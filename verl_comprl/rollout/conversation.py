@@ -15,7 +15,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_comprl.errors import Boundary, failing_at
 from verl_comprl.rollout.chat_template import describe_tools, shows_tools, tool_response, turn_closing
 from verl_comprl.rollout.messages import Message
-from verl_comprl.untrusted import schema_without_delimiters, without_control_tokens
+from verl_comprl.untrusted import schema_without_delimiters, without_control_tokens, without_delimiters
 
 
 class Conversation:
@@ -119,10 +119,14 @@ class Conversation:
         return True
 
     def _harmless(self, message: Message) -> Message:
-        """Return a message of a user or tool, which may quote anything, without tokens that the model obeys."""
+        """Return a message of a user or tool, which may quote anything, without tokens that the model obeys.
+
+        Around a tool's answer stand tags; those of a user's message are in it already.
+        """
         if message["role"] not in ("user", "tool"):  # rules of the environment, written by whoever runs it
             return message
-        return {**message, "content": without_control_tokens(str(message["content"]), self._loop.tokenizer)}
+        clean = without_delimiters if message["role"] == "tool" else without_control_tokens
+        return {**message, "content": clean(str(message["content"]), self._loop.tokenizer)}
 
     def _closed_turn(self) -> tuple[list[int], list[int], list[float]]:
         """Return the stream with what has to follow the model's last token before a context message, without loss.

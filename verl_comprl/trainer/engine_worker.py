@@ -14,6 +14,7 @@ from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 
+from verl_comprl.errors import UpdateMade
 from verl_comprl.platform.broken_pass import begin_anew, clear_whole_gradients
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
@@ -28,6 +29,10 @@ class EngineWorker(DetachActorWorker):
 
     _cannot_train = False
     """Whether a failed update has left the engine in a state from which nothing leads back."""
+    _is_apart = False
+    """Whether other ranks wait in a collective operation, which whatever this one began next would meet."""
+    _has_stepped = False
+    """Whether the optimizer has taken its step in this update."""
     _meeting: Any = None
     """Where the ranks meet after an update."""
 
@@ -40,6 +45,7 @@ class EngineWorker(DetachActorWorker):
         self._meeting = meeting_group()
         if self.actor is not None:
             clear_whole_gradients(self.actor.engine)
+            self._watch_steps(self.actor.engine)
 
     @register(dispatch_mode=_ALL_RANKS)
     def set_cpu_priority(self, priority: Priority) -> None:
@@ -49,24 +55,60 @@ class EngineWorker(DetachActorWorker):
     @wraps(DetachActorWorker.update_actor)  # verl's dispatch reads from it how a batch is divided
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         """Update, as verl does; after an update that raised the next one still trains the whole model."""
+        self._refuse_if_apart()
         if self._cannot_train:
             raise RuntimeError("an earlier update has failed, after which this engine cannot train further")
+        self._has_stepped = False
         try:
             with ending_together(self._meeting):
                 return super().update_actor(data)
         except RanksApart:
-            self._cannot_train = True  # what this rank began next would meet the operation in which the others wait
+            self._is_apart = True
             raise
-        except Exception:  # whatever it was is raised again
-            engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
-            self._cannot_train = isinstance(engine.module, FSDPModule) and not begin_anew(engine.module)
+        except Exception as error:
+            self._cannot_train = not self._begins_anew()
+            if self._has_stepped:
+                raise UpdateMade(f"the weights were updated before this failed: {error!r}") from error
             raise
+
+    def _begins_anew(self) -> bool:
+        """Return whether all ranks can make another update, after one that has raised in all of them."""
+        engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+        try:
+            with ending_together(self._meeting):
+                if isinstance(engine.module, FSDPModule) and not begin_anew(engine.module):
+                    raise RuntimeError("a pass that was broken off cannot be forgotten")
+        except Exception as error:  # in this rank, or in another one
+            self._is_apart = isinstance(error, RanksApart)
+            return False
+        return True
+
+    def _watch_steps(self, engine: Any) -> None:
+        take_step = engine.optimizer_step
+
+        def watched() -> Any:
+            norm = take_step()
+            self._has_stepped = True
+            return norm
+
+        engine.optimizer_step = watched
+
+    def _refuse_if_apart(self) -> None:
+        if self._is_apart:
+            raise RanksApart("other ranks still wait in an update that has failed")
+
+    @wraps(DetachActorWorker.update_weights)
+    async def update_weights(self, *given: Any, **named: Any) -> Any:
+        """Send the weights to the servers, as verl does, unless other ranks would take that for something else."""
+        self._refuse_if_apart()
+        return await super().update_weights(*given, **named)
 
     @register(dispatch_mode=_ALL_RANKS)
     def save_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
     ) -> None:
         """Write this rank's part, as verl does; where one rank cannot, all raise, and the engine can be used again."""
+        self._refuse_if_apart()
         engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
         try:
             with leaving_together():
@@ -91,6 +133,7 @@ class EngineWorker(DetachActorWorker):
         Args:
             config: The ``actor_rollout_ref`` subtree of the run that begins.
         """
+        self._refuse_if_apart()
         settings: Any = omega_conf_to_dataclass(config.actor)
         worker: Any = self.actor
         settings.model_config = worker.model_config

@@ -41,6 +41,7 @@ from verl_comprl.trainer.run_folder.log import append_record
 from verl_comprl.trainer.run_folder.rewinding import rewind_run
 from verl_comprl.trainer.run_folder.saved_paths import saved_paths
 from verl_comprl.trainer.run_folder.tracking import add_metrics_file
+from verl_comprl.trainer.servers.cancellation import ResumingClient
 from verl_comprl.trainer.servers.limited_transfers import LimitedTransfers
 from verl_comprl.trainer.servers.single_server_client import make_client
 from verl_comprl.trainer.step.determinism import SameOrder
@@ -321,6 +322,11 @@ class ComplementarySeparateAsync(ComplementaryTrainerMixin, SubmittedAhead, Limi
         """Take verl's config with our ``comprl`` and ``extractor`` subtrees."""
         accept_flush(separate_async_logger)
         super().__init__(config)
+
+    def get_llm_client(self) -> LLMServerClient:
+        """Return verl's client of the servers that roll out, which ends in them what nobody waits for any more."""
+        trainer: Any = self  # verl's class has no types
+        return trainer.standalone_server_manager.get_client(client_cls=ResumingClient)
 
     def pause_servers(self) -> None:
         """Abort what the servers generate; the trainer's own ones free their memory for the engine too."""

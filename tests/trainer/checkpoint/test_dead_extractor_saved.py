@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
 from verl_comprl.errors import WaitTimeout
+from verl_comprl.platform.ranks import RanksApart
 from verl_comprl.trainer import experience_runtime, manager_guard
 from verl_comprl.trainer.checkpoint.contents import STATE_FILE
 from verl_comprl.trainer.experience_runtime import ExperienceRuntime
@@ -72,7 +73,9 @@ def saves_failed(runtime: Any) -> float:
     return runtime._learned()["comprl/extractor/saves_failed"]
 
 
-@pytest.mark.parametrize("failure", [ActorDiedError(), WaitTimeout("the extractor's workers to save", 5)])
+@pytest.mark.parametrize(
+    "failure", [ActorDiedError(), WaitTimeout("the extractor's workers to save", 5), RanksApart("others wait")]
+)
 def test_a_dead_engine_costs_what_it_learned_since_the_latest_checkpoint(
     runtime: Any, tmp_path: Path, failure: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:

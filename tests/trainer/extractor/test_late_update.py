@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from verl_comprl.config.tree import ComprlConfig
-from verl_comprl.errors import WaitTimeout
+from verl_comprl.errors import UpdateMade, WaitTimeout
 from verl_comprl.experience import BankConfig
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.config import ExtractorConfig, QueueConfig
@@ -101,6 +101,18 @@ def test_an_update_in_time_gives_its_metrics(runtime: Any, batch: TrainingBatch)
     runtime._update_timeout = 10
     assert runtime.update(batch) == {"loss": 1.0, "grad_norm": 1.0} and runtime.weight_version == 1
     runtime.wait_for_late_work()  # there is none
+
+
+def test_an_update_that_was_made_and_then_failed_counts_and_its_weights_reach_the_servers(
+    runtime: Any, batch: TrainingBatch
+) -> None:
+    runtime.workers.failure, runtime._update_timeout = UpdateMade("the weights were updated before this failed"), 10
+    runtime.workers.gate.set()
+    with pytest.raises(UpdateMade):
+        runtime.update(batch)
+    assert runtime.weight_version == 1
+    runtime.restore()
+    assert runtime.servers.versions == [0, 1]
 
 
 def test_a_late_update_is_waited_for_and_its_weights_reach_the_servers(runtime: Any, batch: TrainingBatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from verl_comprl.errors import WaitTimeout
+from verl_comprl.errors import UpdateMade, WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch, TrainingBuffer
 from verl_comprl.trainer.extractor import learner as module
 from verl_comprl.trainer.extractor.learner import ExtractorLearner
@@ -165,11 +165,14 @@ def test_an_update_that_a_stop_has_left_behind_is_no_failure(start: Start, max_f
     assert (values(learner), len(buffer)) == ((0, 0, 0), 0)
 
 
-def test_a_batch_whose_update_comes_to_its_end_too_late_is_not_trained_on_twice(
-    start: Start, make_record: Any, unhurried: None
+@pytest.mark.parametrize(
+    "failure", [WaitTimeout("the extractor's workers to update", 1), UpdateMade("the weights were updated before this")]
+)
+def test_a_batch_whose_update_comes_to_its_end_too_late_or_fails_after_it_was_made_is_not_trained_on_twice(
+    start: Start, make_record: Any, unhurried: None, failure: Exception
 ) -> None:
     learner, extractor, buffer = start(0, place="late", thread=False)
-    extractor.failures.append(WaitTimeout("the extractor's workers to update", 1))
+    extractor.failures.append(failure)
     learner.take_turn(30.0)
     assert (values(learner), len(buffer), extractor.trained_on) == ((0, 1, 0), 0, []), "its outcome is not known"
     # The next attempt finds the engine at work: nothing of a new batch may begin.

@@ -52,6 +52,8 @@ def test_it_ends_in_the_server_too() -> None:
         manager.rollout_config = manager.config.actor_rollout_ref.rollout
         manager.server_handles, manager.server_addresses, manager.global_load_balancer = [server], ["one"], balancer
         sent = [make_client(manager), make_client(manager, resuming=True), SurvivingClient(manager.config, balancer)]
+        manager.server_handles = [server] * 2  # so that the balancer is asked
+        sent += [make_client(manager), make_client(manager, resuming=True)]
         clients = [ray.get(ray.put(SimpleNamespace(client=client))).client for client in sent]
 
         async def give_up(client: Any) -> None:
@@ -73,6 +75,6 @@ def test_it_ends_in_the_server_too() -> None:
                     await asyncio.sleep(0.05)
             return counts
 
-        assert asyncio.run(ask()) == (3, 3)
+        assert asyncio.run(ask()) == (5, 5)
     finally:
         ray.shutdown()

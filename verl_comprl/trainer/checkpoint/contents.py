@@ -17,6 +17,7 @@ from verl_comprl.errors import WaitTimeout
 from verl_comprl.experience import SnapshotError, StoreError
 from verl_comprl.extractor.generation_record import read_records
 from verl_comprl.platform.deaths import ACTOR_AWAY
+from verl_comprl.platform.ranks import RanksApart
 from verl_comprl.platform.waiting import Patience, holding
 from verl_comprl.record.prefix import Prefix
 from verl_comprl.record.settings_file import SETTINGS, read_settings
@@ -107,7 +108,7 @@ def save(
                 unfinished.rename(folder / EXTRACTOR)
             version, is_present = extractor.weight_version, True
         except Exception as error:
-            if earlier is None or not (given_up or isinstance(error, (*ACTOR_AWAY, WaitTimeout))):
+            if earlier is None or not (given_up or isinstance(error, (*ACTOR_AWAY, WaitTimeout, RanksApart))):
                 raise
             shutil.rmtree(unfinished, ignore_errors=True)
             version, is_present = _take_extractor(earlier, folder, error), False

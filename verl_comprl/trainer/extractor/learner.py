@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from verl_comprl.errors import WaitTimeout
+from verl_comprl.errors import UpdateMade, WaitTimeout
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.manager.actor import MANAGER_SECONDS
 from verl_comprl.manager.messages import ManagerNotOpen
@@ -223,8 +223,9 @@ class ExtractorLearner:
             with self._extractor.changing_weights():
                 try:
                     measured = self._extractor.update(batch)
-                except WaitTimeout:
-                    # The engine may still take the step. To train on a batch twice is worse than to lose one.
+                except (WaitTimeout, UpdateMade):
+                    # The engine may still take the step, or has taken it. To train on a batch twice is worse than to
+                    # lose one.
                     self._count_trained()
                     raise
                 # Before the servers get the weights: should that fail, the batch has been trained on all the same. If

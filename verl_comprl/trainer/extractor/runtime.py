@@ -29,6 +29,7 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from verl_comprl.config.reading import comprl_config
 from verl_comprl.config.slots import EXTRACTOR_POOL, extractor_slots
+from verl_comprl.errors import UpdateMade
 from verl_comprl.extractor.buffer import TrainingBatch
 from verl_comprl.extractor.calls import Generate
 from verl_comprl.manager.served_model import ServedModel, sampling_of
@@ -217,7 +218,11 @@ class ExtractorRuntime:
                 dataloader_kwargs={"shuffle": False},
                 temperature=model.rollout.temperature,
             )
-            output = self.workers.update_actor(data)
+            try:
+                output = self.workers.update_actor(data)
+            except UpdateMade:
+                self.weight_version += 1
+                raise
             self.weight_version += 1  # here, since nobody may be waiting any more
             return output
 

@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+
 
 class CancellableServer:
     """Actor handle of a server, as verl's client uses it."""
@@ -32,3 +34,15 @@ class CancellableServer:
             with suppress(Exception):  # it would end by itself
                 ray.cancel(answer)  # vLLM's engine then forgets the request
             raise
+
+
+class CancellingClient(LLMServerClient):
+    """verl's client, which ends in its server what nobody waits for any more."""
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        address, server = await super()._acquire_server(request_id, **extra)
+        return address, CancellableServer(server)
+
+
+class ResumingClient(CancellingClient, FullyAsyncLLMServerClient):
+    """The same for verl's client that resumes generations which a weight sync has aborted."""

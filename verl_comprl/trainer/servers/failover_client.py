@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_comprl.manager.availability import ExtractorGone
 from verl_comprl.manager.server_calls import is_dead
-from verl_comprl.trainer.servers.cancellation import CancellableServer
+from verl_comprl.trainer.servers.cancellation import ResumingClient
 
 
-class SurvivingClient(FullyAsyncLLMServerClient):
+class SurvivingClient(ResumingClient):
     """verl's client that resumes aborted generations, which also takes dead servers from its load balancer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -27,7 +26,7 @@ class SurvivingClient(FullyAsyncLLMServerClient):
                 raise ExtractorGone("all servers of the extractor have died") from error
             raise
         self._asked[request_id] = server[0]
-        return server[0], CancellableServer(server[1])
+        return server
 
     async def generate(self, request_id: str, **request: Any) -> TokenOutput:
         """Generate; from the beginning on another server if the one that was asked has died meanwhile.

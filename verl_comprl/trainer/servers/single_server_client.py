@@ -8,7 +8,7 @@ from typing import Any
 
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient, LLMServerManager
 
-from verl_comprl.trainer.servers.cancellation import CancellableServer
+from verl_comprl.trainer.servers.cancellation import CancellableServer, CancellingClient, ResumingClient
 
 
 class LoneServerClient(LLMServerClient):
@@ -37,9 +37,7 @@ def make_client(servers: LLMServerManager, *, resuming: bool = False) -> LLMServ
         servers: The model's servers; asked directly if there is one, and verl's own load balancer is in use.
         resuming: Resume generations that a weight sync has aborted.
     """
-    balanced, direct = (
-        (FullyAsyncLLMServerClient, ResumingLoneServerClient) if resuming else (LLMServerClient, LoneServerClient)
-    )
+    balanced, direct = (ResumingClient, ResumingLoneServerClient) if resuming else (CancellingClient, LoneServerClient)
     if len(servers.server_handles) > 1 or getattr(servers.rollout_config, "router_config_path", None):
         return servers.get_client(client_cls=balanced)
     return servers.get_client(client_cls=direct, server=(servers.server_addresses[0], servers.server_handles[0]))
