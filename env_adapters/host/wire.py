@@ -11,8 +11,8 @@ from typing import Any
 
 _LENGTH = struct.Struct("!I")
 _LARGEST = 2**24
-"""An observation of a million characters of any kind is less. What a hostile process sends is read by the event loop in
-a second at most, into some 400 MB."""
+"""An observation of a million characters of any kind is less. The worst that a hostile process can send, empty lists in
+a list, took the event loop 1.2 s and 370 MB."""
 
 
 def encode(message: Any) -> bytes:

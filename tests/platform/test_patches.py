@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from packaging.version import Version
 
 from verl_comprl.platform import patches
 
@@ -356,3 +357,10 @@ def test_a_progress_bar_of_a_process_that_is_killed_leaves_no_semaphore(patched:
     command = [sys.executable, "-c", textwrap.dedent(program), str(patched)]
     name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert (name == "none") == patched, "tqdm has another lock now: remove the patch"
+
+
+def test_verls_torch_on_gpus_still_cannot_forget_a_pass_that_was_broken_off() -> None:
+    """If it fails, ``reset_iter_state`` is there, too, and ``broken_pass._forget`` can go."""
+    pins = (Path(__file__).parents[2] / "docker/constraints.txt").read_text().splitlines()
+    (version,) = (pin.partition("==")[2] for pin in pins if pin.startswith("torch=="))
+    assert Version(version) < Version("2.13")

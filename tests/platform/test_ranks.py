@@ -1,4 +1,4 @@
-"""Failure of one rank in a block: all leave it together, and understand one another afterwards."""
+"""Tests that ranks leave a block together if one of them fails, and that it is said where they cannot."""
 
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,8 @@ Reads paths of specifications from standard input and answers each with a line. 
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
 goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first update is
 made before all others, too, and raises in the backward pass of that module; with ``by_hand`` PyTorch lacks
-``reset_iter_state`` then. One of several processes (``RANK``,
-``WORLD_SIZE``) takes its equal share of the rows, as verl's dispatch divides them.
+``reset_iter_state`` then. One of several processes (``RANK``, ``WORLD_SIZE``) takes its equal share of the rows, as
+verl's dispatch divides them.
 """
 
 import json
@@ -101,13 +101,12 @@ def update(file: Path) -> None:
 
     if name := specification.get("fails_in"):
         hook = engine.module.get_submodule(name).register_full_backward_hook(fail)
-        resets = FSDPModule.__dict__.get("reset_iter_state")
-        if specification["by_hand"] and resets:
+        reset = FSDPModule.reset_iter_state
+        if specification["by_hand"]:
             del FSDPModule.reset_iter_state
         with suppress(MemoryError):
             make(specification["updates"][0])
-        if resets:
-            FSDPModule.reset_iter_state = resets
+        FSDPModule.reset_iter_state = reset
         hook.remove()
         assert not taken
     for update in specification["updates"]:
