@@ -7,15 +7,15 @@ options; otherwise it is stopped.
 
 import asyncio
 import json
-import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from env_adapters.base import Step
 from env_adapters.cutting import cut
+from env_adapters.host.answers import check_number, check_texts, check_tools
 from env_adapters.host.importer import Importer
 from env_adapters.host.process import ForkServer, ProcessWorker
 from env_adapters.host.thread import ThreadWorker
@@ -24,8 +24,6 @@ from env_adapters.host.worker import EnvironmentFailure, Worker
 from env_adapters.registry import portable_name
 
 Isolation = Literal["auto", "thread", "process"]
-_FLOAT32_MAX = float.fromhex("0x1.fffffep127")
-"""Largest float32; a trainer stores rewards as float32."""
 _Key = tuple[str, str]
 
 
@@ -76,7 +74,10 @@ class Session:
             EnvironmentFailure: If the environment raised, died or took too long; the other methods raise it too.
         """
         self._total = 0.0
-        observation, info = await self._call(self._limits.reset, "reset", seed)
+        answer = await self._call(self._limits.reset, "reset", seed)
+        with self._usable("a reset"):
+            observation, info = answer
+            check_texts(observation, info)
         return self._short(observation), self._with_short_goal(info)
 
     async def step(self, action_text: str) -> Step:
@@ -102,27 +103,29 @@ class Session:
 
         The sum as well, since rewards that are finite one by one can add up to infinity.
         """
-        try:
+        with self._usable("a step"):
             observation, reward, terminated, truncated, info = answer
-            _check_number("reward", reward)
+            check_texts(observation, info)
+            check_number("reward", reward)
             self._total += reward
-            _check_number("sum of the episode's rewards", self._total)
-            _check_number("score", info.get("score", 0.0))
-            return self._short(observation), reward, terminated, truncated, self._with_short_goal(info)
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            self.broken = True
-            raise EnvironmentFailure(f"a step cannot be used: {error}", kind=type(error).__name__) from error
+            check_number("sum of the episode's rewards", self._total)
+            check_number("score", info.get("score", 0.0))
+        return self._short(observation), reward, terminated, truncated, self._with_short_goal(info)
 
-    def _short(self, text: Any) -> Any:
-        return cut(text, self._limits.characters) if isinstance(text, str) else text
+    @contextmanager
+    def _usable(self, what: str) -> Iterator[None]:
+        """Turn what the block finds wrong with an answer into a failure of the environment."""
+        try:
+            yield
+        except (ValueError, TypeError, OverflowError) as error:
+            self.broken = True
+            raise EnvironmentFailure(f"{what} cannot be used: {error}", kind=type(error).__name__) from error
+
+    def _short(self, text: str) -> str:
+        return cut(text, self._limits.characters)
 
     def _with_short_goal(self, info: dict[str, Any]) -> dict[str, Any]:
         return info | {"goal": self._short(info["goal"])} if "goal" in info else info
-
-
-def _check_number(name: str, value: float) -> None:
-    if not math.isfinite(value) or abs(value) > _FLOAT32_MAX:
-        raise ValueError(f"the {name} is {value!r}, which is not finite as a float32")
 
 
 class EnvironmentHost:
@@ -224,7 +227,9 @@ class EnvironmentHost:
         known_as = name if isinstance(worker, ThreadWorker) else portable_name(name)
         try:
             async with self._running(worker):
-                return worker, await within(self._limits.reset, "make()", worker.call("make", known_as, options))
+                tools = await within(self._limits.reset, "make()", worker.call("make", known_as, options))
+            check_tools(tools)
+            return worker, tools
         except BaseException:
             self.counts["failed"] += 1
             worker.stop()

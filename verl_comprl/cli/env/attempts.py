@@ -128,7 +128,7 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
                 record["tokens"] += tokens
                 record["reward"] += reward
                 over = terminated or truncated
-            record |= {"success": info["success"], "score": info["score"]}
+            record |= {"success": bool(info.get("success")), "score": info.get("score", 0.0)}
     except EnvironmentFailure as error:
         record["error"] = str(error)
     return record
