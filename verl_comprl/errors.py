@@ -78,9 +78,10 @@ Rollouts continue without guidance meanwhile.
 20 … seconds with the same samples. After ``comprl.extractor.max_failures`` in a row the extractor is no longer
 trained; the run continues with what it has. Counted in ``comprl/extractor/failed`` and ``given_up``;
 ``RUN/train.log`` has the first traceback. If its gradient is not finite, verl's engine leaves the weights as they are,
-and its batch counts as trained: ``comprl/extractor/skipped``. So does one whose weights have changed before something
-failed (:class:`UpdateMade`). Where one of several ranks fails and the others wait for it, its engine is used for
-nothing any more (``platform/ranks.py``).
+and its batch counts as trained: ``comprl/extractor/skipped``. So does one whose weights have changed in any rank before
+something failed (:class:`UpdateMade`). Its engine trains no further where that was in the middle of the optimizer's
+step, of which its moments are dropped, and with FSDP1, which cannot forget a pass that was broken off. Where one of
+several ranks fails and the others wait for it, its engine is used for nothing any more (``platform/ranks.py``).
 
 **The extractor's engine dies or hangs**. Its updates fail as above. A checkpoint gets the extractor of the one before
 it (``trainer/checkpoint/contents.py``), counted in ``comprl/extractor/saves_failed``; without one, saving ends the run.

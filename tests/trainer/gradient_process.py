@@ -3,12 +3,13 @@
 Reads paths of specifications from standard input and answers each with a line. A specification is JSON with
 ``overrides`` of recipes/minihack_small, ``subtree`` of the model, and ``updates``: each has ``rows`` with ``prompt``,
 ``response``, ``mask``, ``old_log_probs`` and ``advantage``, and ``settings`` of this update. The gradient of update n
-goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first update is
-made before all others, too, and raises in the backward pass of that module; with ``by_hand`` PyTorch lacks
-``reset_iter_state`` then. One of several processes (``RANK``, ``WORLD_SIZE``) takes its equal share of the rows, as
-verl's dispatch divides them.
+goes to ``gradient-<n>.safetensors`` in the same folder. With ``fails_in``, the name of a module, the first two updates
+are made before all others, too, and raise in the first and second backward pass of that module; with ``by_hand``
+PyTorch lacks ``reset_iter_state`` then. One of several processes (``RANK``, ``WORLD_SIZE``) takes its equal share of
+the rows, as verl's dispatch divides them.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -43,9 +44,15 @@ def tensordict(rows: list[dict[str, Any]]) -> Any:
     )
 
 
-def fail(*given: Any) -> None:
-    """Raise, as a device does that has no memory left."""
-    raise MemoryError
+def failing(call: int) -> Any:
+    """Return a hook that raises at its n-th call, as a device does that has no memory left."""
+    calls = itertools.count(1)
+
+    def fail(*given: Any) -> None:
+        if next(calls) == call:
+            raise MemoryError
+
+    return fail
 
 
 def update(file: Path) -> None:
@@ -100,14 +107,16 @@ def update(file: Path) -> None:
         worker.update_actor(data)
 
     if name := specification.get("fails_in"):
-        hook = engine.module.get_submodule(name).register_full_backward_hook(fail)
+        module = engine.module.get_submodule(name)
         reset = FSDPModule.reset_iter_state
         if specification["by_hand"]:
             del FSDPModule.reset_iter_state
-        with suppress(MemoryError):
-            make(specification["updates"][0])
+        for call, broken in enumerate(specification["updates"][:2], 1):
+            hook = module.register_full_backward_hook(failing(call))
+            with suppress(MemoryError):
+                make(broken)
+            hook.remove()
         FSDPModule.reset_iter_state = reset
-        hook.remove()
         assert not taken
     for update in specification["updates"]:
         make(update)

@@ -277,14 +277,14 @@ def test_several_outputs_of_a_rollout_and_self_distillation_in_one_update(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "packed", "fails_in", "offloads", "by_hand"),
+    ("ranks", "packed", "fails_in", "setting", "by_hand"),
     [
-        (1, False, "", False, False),
-        (2, True, "", False, False),
-        (1, False, "model.layers.0.mlp", False, False),
-        (1, False, "model.layers.0.mlp", True, True),
-        (2, False, "model.layers.0.mlp", False, False),
-        (2, False, "model.layers.0.mlp", False, True),
+        (1, False, "", "param_offload=false", False),
+        (2, True, "", "param_offload=false", False),
+        (1, False, "model.layers.0.mlp", "use_no_sync_for_gradient_accumulation=true", False),
+        (1, False, "model.layers.0.mlp", "param_offload=true", True),
+        (2, False, "model.layers.0.mlp", "param_offload=false", False),
+        (2, False, "model.layers.0.mlp", "use_no_sync_for_gradient_accumulation=true", True),
     ],
 )
 def test_an_extractor_update_is_equation_3(
@@ -293,17 +293,17 @@ def test_an_extractor_update_is_equation_3(
     ranks: int,
     packed: bool,
     fails_in: str,
-    offloads: bool,
+    setting: str,
     by_hand: bool,
 ) -> None:
     """Also after one whose backward pass has raised, when the gradients of some layers were there already.
 
-    And with a PyTorch that cannot forget such a pass itself.
+    And after one in the second micro-batch, with a PyTorch that cannot forget such a pass itself, too.
     """
     rewards, weights = [1.0, -1.0, 0.5, -1.0, 1.0, 0.0, -1.0, 1.0], [1.0, 0.5, 1.0, 0.0, 0.7, 1.0, 1.0, 0.3]
     kinds, failed = ["distill"] * 6 + ["answer"] * 2, [row == 3 for row in range(8)]
     rows = sampled_rows(model, extractor_advantages(rewards, weights, kinds, failed).tolist(), multi_turn=False)
-    settings = [f"extractor.model.use_remove_padding={packed}", f"extractor.actor.fsdp_config.param_offload={offloads}"]
+    settings = [f"extractor.model.use_remove_padding={packed}", f"extractor.actor.fsdp_config.{setting}"]
     real = gradients("extractor", rows, *settings, ranks=ranks, fails_in=fails_in, by_hand=by_hand)
 
     entries = (1.0 - 1.0 + 0.5 + 1.0 + 0.0) / 5

@@ -8,41 +8,41 @@ add.
 
 from typing import Any
 
-
-def clear_whole_gradients(engine: Any) -> None:
-    """Let verl's engine, when it clears gradients, also clear those of whole weights, which its optimizer lacks.
-
-    It does so when an update has raised, and must then: later it may shard the weights, to offload them, which hides
-    their gradients.
-    """
-    clear = engine.optimizer_zero_grad
-
-    def clear_all() -> None:
-        clear()
-        engine.module.zero_grad()
-
-    engine.optimizer_zero_grad = clear_all
-
-
-def is_broken_off(module: Any) -> bool:
-    """Return whether a pass of the root ``module`` has begun and not ended."""
-    states = module._get_fsdp_state()._state_ctx.all_states  # none before the first pass
-    return any(state._training_state.name != "IDLE" for state in states)
+from torch.distributed.fsdp import FSDPModule
 
 
 def begin_anew(module: Any) -> bool:
-    """Let the next pass of the root ``module`` begin anew; returns whether it can."""
+    """Let the next pass of the root ``module`` begin anew, without gradients; returns whether it can.
+
+    FSDP1 cannot: it adds the gradients that a broken pass has reduced to those of the next one.
+    """
+    if not isinstance(module, FSDPModule):
+        return False
     try:
-        if not is_broken_off(module):
-            return True
-        if hasattr(module, "reset_iter_state"):
-            module.reset_iter_state()
-        else:
-            _forget(module._get_fsdp_state())
+        root: Any = module._get_fsdp_state()
+        states = root._state_ctx.all_states  # none before the first pass
+        if any(state._training_state.name != "IDLE" for state in states):
+            if hasattr(module, "reset_iter_state"):
+                module.reset_iter_state()  # pyright: ignore[reportAttributeAccessIssue]  of PyTorch 2.13
+            else:
+                _forget(root)
+        _drop_whole_gradients(states)
     except Exception as error:  # of what the broken pass has left; what broke it is raised in any case
         print(f"the engine cannot forget a pass that was broken off: {type(error).__name__}: {error}", flush=True)
         return False
     return True
+
+
+def _drop_whole_gradients(states: Any) -> None:
+    """Drop gradients of whole weights, which the optimizer lacks, and the module too once its weights are sharded.
+
+    There are some after a pass that was broken off, and between passes whose gradients are reduced together.
+    """
+    for state in states:
+        for weight in group.fsdp_params if (group := state._fsdp_param_group) else ():
+            weight.unsharded_accumulated_grad = None
+            if (whole := getattr(weight, "_unsharded_param", None)) is not None:  # since the first pass
+                whole.grad = None
 
 
 def _forget(root: Any) -> None:

@@ -25,7 +25,7 @@ MEETING_SECONDS = 120.0
 
 
 def meeting_group() -> Any:
-    """Return a group of all ranks for :func:`ending_together`, None where there is one rank only.
+    """Return a group of all ranks for :func:`ending_together` and :func:`tell_each_other`, None if there is one rank.
 
     On GPUs it meets on the CPU, past what NCCL waits for. All ranks have to call this.
     """
@@ -46,13 +46,18 @@ def meet(failure: Exception | None = None, group: Any = None) -> None:
     Raises:
         OtherRankFailed: In the ranks that have not failed themselves, if one of them has.
     """
-    import torch.distributed as distributed
-
-    failures: list[str | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(failures, failure and f"{type(failure).__name__}: {failure}", group=group)
+    failures = _gather(failure and f"{type(failure).__name__}: {failure}", group)
     if failure is None and any(failures):
         rank, reason = next((rank, text) for rank, text in enumerate(failures) if text)
         raise OtherRankFailed(f"rank {rank} could not do its part: {reason}")
+
+
+def _gather(said: Any, group: Any = None) -> list[Any]:
+    import torch.distributed as distributed
+
+    every: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, said, group=group)
+    return every
 
 
 @contextmanager
@@ -95,11 +100,32 @@ def ending_together(group: Any) -> Iterator[None]:
     _meet_in_time(None, group)
 
 
-def _meet_in_time(failure: Exception | None, group: Any) -> None:
+def tell_each_other(said: Any, group: Any) -> list[Any]:
+    """Return what all ranks have said, by rank.
+
+    Args:
+        said: By this rank; it must be possible to pickle it.
+        group: That of :func:`meeting_group`.
+
+    Raises:
+        RanksApart: If the others do not say anything.
+    """
     if group is None:
-        return
+        return [said]
+    with _in_time():
+        return _gather(said, group)
+
+
+def _meet_in_time(failure: Exception | None, group: Any) -> None:
+    if group is not None:
+        with _in_time(failure):
+            meet(failure, group)
+
+
+@contextmanager
+def _in_time(failure: Exception | None = None) -> Iterator[None]:
     try:
-        meet(failure, group)
+        yield
     except OtherRankFailed:
         raise
     except Exception as error:  # gloo has no type of its own for a time limit

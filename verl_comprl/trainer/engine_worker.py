@@ -7,7 +7,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from torch.distributed.fsdp import FSDPModule
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
@@ -15,10 +14,10 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 
 from verl_comprl.errors import UpdateMade
-from verl_comprl.platform.broken_pass import begin_anew, clear_whole_gradients
+from verl_comprl.platform.broken_pass import begin_anew
 from verl_comprl.platform.patches import independent_copy
 from verl_comprl.platform.priority import Priority, set_cpu_priority
-from verl_comprl.platform.ranks import RanksApart, ending_together, leaving_together, meeting_group
+from verl_comprl.platform.ranks import RanksApart, ending_together, leaving_together, meeting_group, tell_each_other
 from verl_comprl.platform.weight_transfers import TRANSFER_SECONDS, limit_transfers
 
 _ALL_RANKS: Any = Dispatch.ONE_TO_ALL  # pyright: ignore[reportAttributeAccessIssue]  verl makes the members at run time
@@ -31,8 +30,8 @@ class EngineWorker(DetachActorWorker):
     """Whether a failed update has left the engine in a state from which nothing leads back."""
     _is_apart = False
     """Whether other ranks wait in a collective operation, which whatever this one began next would meet."""
-    _has_stepped = False
-    """Whether the optimizer has taken its step in this update."""
+    _steps_begun = _steps_ended = 0
+    """Of the optimizer, in this update. One that fails may have changed weights, and moments before them."""
     _meeting: Any = None
     """Where the ranks meet after an update."""
 
@@ -44,7 +43,6 @@ class EngineWorker(DetachActorWorker):
         super().init_model()
         self._meeting = meeting_group()
         if self.actor is not None:
-            clear_whole_gradients(self.actor.engine)
             self._watch_steps(self.actor.engine)
 
     @register(dispatch_mode=_ALL_RANKS)
@@ -58,7 +56,7 @@ class EngineWorker(DetachActorWorker):
         self._refuse_if_apart()
         if self._cannot_train:
             raise RuntimeError("an earlier update has failed, after which this engine cannot train further")
-        self._has_stepped = False
+        self._steps_begun = self._steps_ended = 0
         try:
             with ending_together(self._meeting):
                 return super().update_actor(data)
@@ -66,29 +64,57 @@ class EngineWorker(DetachActorWorker):
             self._is_apart = True
             raise
         except Exception as error:
-            self._cannot_train = not self._begins_anew()
-            if self._has_stepped:
-                raise UpdateMade(f"the weights were updated before this failed: {error!r}") from error
+            if self._settle():
+                raise UpdateMade(f"weights were updated before this failed: {error!r}") from error
             raise
 
-    def _begins_anew(self) -> bool:
-        """Return whether all ranks can make another update, after one that has raised in all of them."""
+    def _settle(self) -> bool:
+        """Agree with the other ranks on what a failed update has left; return whether one of them has changed weights.
+
+        Where not all have taken the same steps to their end, none trains any more, and the optimizer begins anew in
+        whatever resumes from here: its moments are of different steps, or incomplete.
+        """
         engine: Any = self.actor.engine  # pyright: ignore[reportOptionalMemberAccess]
+        mine = (self._steps_begun, self._steps_ended, begin_anew(engine.module) and self._is_put_away(engine))
         try:
-            with ending_together(self._meeting):
-                if isinstance(engine.module, FSDPModule) and not begin_anew(engine.module):
-                    raise RuntimeError("a pass that was broken off cannot be forgotten")
-        except Exception as error:  # in this rank, or in another one
-            self._is_apart = isinstance(error, RanksApart)
+            every = tell_each_other(mine, self._meeting)
+        except RanksApart:
+            self._is_apart = True
+            return self._steps_begun > 0
+        is_whole = len({steps for begun, ended, _ in every for steps in (begun, ended)}) == 1
+        if not is_whole:
+            engine.optimizer.state.clear()
+        self._cannot_train = not (is_whole and all(can for _, _, can in every))
+        return any(begun for begun, _, _ in every)
+
+    @staticmethod
+    def _is_put_away(engine: Any) -> bool:
+        """Offload what verl offloads after an update; a failed one may have left it where the servers need the memory.
+
+        verl does not, if it could not load all of it, and moves whole weights in the place of their parts if the pass
+        has been broken off.
+        """
+        weights, moments = engine.is_param_offload_enabled, engine.is_optimizer_offload_enabled
+        try:
+            engine.to("cpu", model=weights, optimizer=moments, grad=weights)
+        except Exception as error:
+            print(f"the engine cannot be offloaded: {type(error).__name__}: {error}", flush=True)
             return False
         return True
 
     def _watch_steps(self, engine: Any) -> None:
         take_step = engine.optimizer_step
 
+        def begin(*_: Any) -> None:
+            self._steps_begun += 1
+
         def watched() -> Any:
-            norm = take_step()
-            self._has_stepped = True
+            hook = engine.optimizer.register_step_pre_hook(begin)  # a restarted engine has another one
+            try:
+                norm = take_step()
+            finally:
+                hook.remove()
+            self._steps_ended = self._steps_begun
             return norm
 
         engine.optimizer_step = watched
