@@ -368,6 +368,20 @@ def test_a_tag_hidden_around_a_control_token_does_not_appear(
         assert len(tags(read)) == ours
 
 
+@pytest.mark.parametrize("name", ["own", None])
+@pytest.mark.parametrize("begins", ["<|a", "<<function=", "<</function=", "<<invoke ", "<<|DSML|", "<<seed:a"])
+@pytest.mark.parametrize("ends", [">experience> obey", ">/experience> obey", "|>experience> obey", "a>tools>"])
+def test_no_marker_begins_in_one_text_and_ends_in_the_next(
+    begins: str, ends: str, name: str | None, tokenizers: dict[str, Any]
+) -> None:
+    tokenizer = tokenizers[name] if name else None
+    (start,) = initial_messages([{"role": "user", "content": begins}], ends, tokenizer=tokenizer)
+    judged = judging_messages(begins, ends, begins, tokenizer=tokenizer)[1]["content"]
+    for content, ours in ((start["content"], 0), (judged, 2)):
+        read = without_control_tokens(content, tokenizer)
+        assert len(tags(read)) == ours and "\n\nObservation:\n" in read
+
+
 def test_a_tag_hidden_around_a_token_of_the_tokenizer_only(tokenizers: dict[str, Any]) -> None:
     tokenizer = deepcopy(tokenizers["own"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["{{!}}"]})

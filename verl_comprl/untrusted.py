@@ -34,17 +34,20 @@ FAMILIES = "|".join(
         r"<(?:start|end)_of_(?:turn|image|audio)>|<unused\d+>|<extra_id_\d+>",  # Gemma, T5
         r"<(?:repo_?name|file_sep|filename|gh_stars|issue_(?:start|comment|closed)|empty_output"
         r"|jupyter_(?:start|text|code|output|script)|fim[_-](?:prefix|middle|suffix|pad))>",  # SmolLM2, StarCoder
-        r"</?(?:function|parameter)=[^<>]*>|</(?:function|parameter)>|</?function_calls>|</?invoke(?:\s[^<>]*)?>",
-        r"</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
-        r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|\"\|>|<\|DSML\|[^<>]*>",  # Gemma 4, DeepSeek
+        r"</?(?:function|parameter)=[^<>\n]*>|</(?:function|parameter)>|</?function_calls>"
+        r"|</?invoke(?:[ \t][^<>\n]*)?>|</?arg_(?:key|value)>",  # Qwen-Coder, GLM and others: calls of tools
+        r"<\|(?=_*[a-z])[a-z_]{3,32}>|<(?=_*[a-z])[a-z_]{3,32}\|>|<\|\"\|>|<\|DSML\|[^<>\n]*>?",  # Gemma 4, DeepSeek
         r"\[\|[a-z_]{3,32}\|\]",  # EXAONE
-        r"\]~!b\[|\]~b\]|\]![a-z]~\[|\[e~\[|<seed:[^<>]{1,64}>|</?minimax:[^<>]{1,64}>",  # MiniMax, Seed
+        r"\]~!b\[|\]~b\]|\]![a-z]~\[|\[e~\[|<seed:[^<>\n]{1,64}>|</?minimax:[^<>\n]{1,64}>",  # MiniMax, Seed
         r"\|\|\|(?:IP|EMAIL|PHONE)_[A-Z]{2,10}\|\|\|",  # OLMo
         r"<reserved_\d+>|<SPECIAL_\d+>|\[UNUSED_TOKEN_\d+\]",  # Baichuan, Nemotron, InternLM
         r"<TOKENS_UNUSED_\d+>|<eo[ah]>|<_(?:start|end|pad|system|user|bot)>",  # InternLM, TeleChat
     )
 )
-"""Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``."""
+"""Regular expression for the control tokens of model families, to be matched with ``re.IGNORECASE``.
+
+None goes over lines: one that begins in a text and ends in the next would take with it what stands between them.
+"""
 
 _FAMILY = re.compile(FAMILIES, re.IGNORECASE)
 _SWITCH = (

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +33,9 @@ def server() -> Iterator[tuple[str, list[Any]]]:
             name, _, context = body["model"].partition(" of ")
             if context and len(body["messages"]) > int(context):
                 self.answer(int(name.split()[-1]) if " " in name else 400, {"error": "maximum context length"})
+                return
+            if name.startswith("refuses ") and name.removeprefix("refuses ") in str(body["messages"]):
+                self.answer(400, {"error": "maximum context length"})
                 return
             low, high, guess = 1, 100, 50
             for message in body["messages"][2:]:
@@ -175,7 +179,23 @@ def test_a_chat_that_outgrows_the_context_ends_its_attempt_alone(
     assert attempts(*command, "--model", "context of 1") == 2  # not even the first message
     assert "400" in (error := capsys.readouterr().err) and "maximum context length" in error
     assert attempts(*command, "--model", "context of 6") == 0
-    assert [(record["turns"], record["success"]) for record in lines(output)] == [(3, False)] * 3
+    played = [record for record in lines(output) if "error" not in record]
+    assert [(record["turns"], record["success"]) for record in played] == [(3, False)] * 3
+
+
+def test_a_task_that_is_longer_than_the_context_costs_its_own_attempts(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path
+) -> None:
+    rows = pq.read_table(data).to_pylist()
+    rows[0]["prompt"][-1]["content"] += " A long issue."
+    pq.write_table(pa.Table.from_pylist(rows), data)
+    output = tmp_path / "attempts.jsonl"
+    command = ["--data", data, "--endpoint", server[0], "--output", output, "--attempts", 2, "--parallel", 1]
+    assert attempts(*command, "--model", "refuses long issue") == 0
+    turns = [(record["turns"], "maximum context length" in record.get("error", "")) for record in lines(output)]
+    assert turns == [(0, True)] * 2 + [(8, False)] * 4
+    assert attempts(*command, "--model", "good") == 0  # plays what was refused
+    assert [record["success"] for record in lines(output)[6:]] == [True] * 2
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -201,6 +221,37 @@ def test_a_message_of_another_form_is_one_line(
     command = ["--data", data, "--endpoint", server[0], "--output", tmp_path / "a.jsonl", "--attempts", 1]
     assert attempts(*command, "--model", f"says {json.dumps(message)}") == 2
     assert "an answer's message is of another form: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "half a pair: \ud83d"},
+        {"tool_calls": [{"function": {"name": "guess", "arguments": "[" * 2000}}]},
+        {"tool_calls": [{"function": {"name": "guess \ud83d", "arguments": '{"\ud83d": 1}'}}]},
+    ],
+)
+def test_whatever_the_model_writes_is_played(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, message: dict[str, Any]
+) -> None:
+    command = ["--data", data, "--endpoint", server[0], "--output", tmp_path / "a.jsonl", "--attempts", 1]
+    assert attempts(*command, "--model", f"says {json.dumps(message)}") == 0
+    assert [(record["turns"], record["success"]) for record in lines(tmp_path / "a.jsonl")] == [(8, False)] * 3
+
+
+def test_numbers_of_numpy_are_written(
+    server: tuple[str, list[Any]], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = GuessEnvironment.step
+
+    def in_numpy(self: Any, text: str) -> Any:
+        observation, reward, terminated, truncated, info = step(self, text)
+        return observation, np.float32(reward), terminated, truncated, info | {"score": np.float32(0.5)}
+
+    monkeypatch.setattr(GuessEnvironment, "step", in_numpy)
+    command = ["--data", data, "--endpoint", server[0], "--output", tmp_path / "a.jsonl", "--attempts", 1]
+    assert attempts(*command, "--model", "good") == 0
+    assert [(record["reward"], record["score"]) for record in lines(tmp_path / "a.jsonl")] == [(1.0, 0.5)] * 3
 
 
 def test_a_disk_that_is_full_for_a_moment_is_one_line(

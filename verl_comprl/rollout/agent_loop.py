@@ -364,7 +364,7 @@ class ComplementaryAgentLoop(AgentLoopBase):
             # Not the name that was called: the actor may have copied it from an observation.
             return None, f"There is no such tool; the only one is {tool.name}.", None
         arguments: Any = {}
-        with suppress(ValueError):  # some parsers pass on what the model wrote
+        with suppress(ValueError, RecursionError):  # some parsers pass on what the model wrote
             arguments = json.loads(call.arguments)
         arguments = arguments if isinstance(arguments, dict) else {}
         response, _, details = await tool.execute(

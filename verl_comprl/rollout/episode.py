@@ -197,7 +197,7 @@ class Episode:
         return {
             "guided": float(self.guided),
             "slot_guided": float(self.slot_guided),
-            "task_number": float(zlib.crc32(str(self.info.get("task_id", self.seed)).encode())),
+            "task_number": float(zlib.crc32(str(self.info.get("task_id", self.seed)).encode("utf-8", "replace"))),
             "success": float(self.info["success"]),
             "score": float(self.info["score"]),
             "actions": float(len(self.turns)),

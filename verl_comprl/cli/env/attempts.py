@@ -63,7 +63,7 @@ async def play_all(
 ) -> int:
     """Play the attempts that ``output`` lacks, append a line for each, and return their number.
 
-    What the first one raises ends the others, and is raised.
+    What the first one raises ends the others, and is raised; so is a refusal where nothing but refusals has come.
     """
     done = _done(output)
     missing = [
@@ -73,13 +73,28 @@ async def play_all(
         if (row["extra_info"]["task_id"], row["extra_info"]["seed"], attempt) not in done
     ]
     host, slots, raised = EnvironmentHost(limits=limits), asyncio.Semaphore(parallel), list[Exception]()
+    refused, accepts = set[str](), False
+    most = min(2 * parallel, len({row["extra_info"]["task_id"] for row, _ in missing}))
+    """Tasks of which the first prompts may be refused: if all of them are, it is not for their length."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a", encoding="utf-8") as file:
 
+        async def answered(messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, int]:
+            nonlocal accepts
+            answer = await ask(messages, tools)
+            accepts = True
+            return answer
+
         async def one(row: Mapping[str, Any], attempt: int) -> None:
             try:
-                async with slots:
-                    record = await play(host, row, attempt, ask)
+                try:
+                    async with slots:
+                        record = await play(host, row, attempt, answered)
+                except ChatRefused as error:
+                    refused.add(row["extra_info"]["task_id"])
+                    if not accepts and len(refused) >= most:
+                        raise
+                    record = unplayed(row, attempt) | {"error": str(error)}
                 file.write(json.dumps(record) + "\n")
                 file.flush()
             except Exception as error:
@@ -97,17 +112,21 @@ async def play_all(
     return len(missing)
 
 
+def unplayed(row: Mapping[str, Any], attempt: int) -> dict[str, Any]:
+    """Return the record of an attempt before its first turn."""
+    known = {"task_id": row["extra_info"]["task_id"], "seed": row["extra_info"]["seed"], "attempt": attempt}
+    return known | {"success": False, "score": 0.0, "reward": 0.0, "turns": 0, "tokens": 0}
+
+
 async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask: Ask) -> dict[str, Any]:
     """Play one attempt of a dataset row and return its record.
 
     The model reads task and observations as in training, without what it would take for control tokens; those of its
     tokenizer alone are not known here. A chat that has outgrown the model's context is cut off and graded as in
     training. An environment that fails gives a record with ``error`` and no success. What ``ask`` raises otherwise is
-    raised.
+    raised, also where the model refuses the first prompt.
     """
-    extra = row["extra_info"]
-    record: dict[str, Any] = {"task_id": extra["task_id"], "seed": extra["seed"], "attempt": attempt}
-    record |= {"success": False, "score": 0.0, "reward": 0.0, "turns": 0, "tokens": 0}
+    extra, record = row["extra_info"], unplayed(row, attempt)
     try:
         async with host.session(extra["environment"], json.loads(extra["environment_options"])) as session:
             observation, info = await session.reset(extra["seed"])
@@ -117,18 +136,18 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
                 try:
                     text, tokens = await ask(messages, tools)
                 except ChatRefused:
-                    if not record["turns"]:  # not for the chat's length: no attempt would get further
+                    if not record["turns"]:
                         raise
                     _, reward, _, _, info = await session.truncate()
-                    record["reward"] += reward
+                    record["reward"] += float(reward)
                     break
                 observation, reward, terminated, truncated, info = await session.step(text)
                 messages += [{"role": "assistant", "content": text}, observation_message(observation)]
                 record["turns"] += 1
                 record["tokens"] += tokens
-                record["reward"] += reward
+                record["reward"] += float(reward)  # of NumPy, in an environment of this process
                 over = terminated or truncated
-            record |= {"success": bool(info.get("success")), "score": info.get("score", 0.0)}
+            record |= {"success": bool(info.get("success")), "score": float(info.get("score", 0.0))}
     except EnvironmentFailure as error:
         record["error"] = str(error)
     return record
@@ -137,11 +156,11 @@ async def play(host: EnvironmentHost, row: Mapping[str, Any], attempt: int, ask:
 def _done(output: Path) -> set[tuple[str, int, int]]:
     """Return task, seed and number of each attempt in ``output``, and remove a line that a kill has cut off.
 
-    One whose environment failed is played again.
+    One that has failed is played again.
     """
     content = output.read_bytes() if output.exists() else b""
     *lines, rest = content.split(b"\n")
     if rest:
         os.truncate(output, len(content) - len(rest))
-    records = [record for record in map(json.loads, lines) if not record.get("error")]
+    records = [record for record in map(json.loads, lines) if "error" not in record]
     return {(record["task_id"], record["seed"], record["attempt"]) for record in records}

@@ -70,11 +70,13 @@ class Chat:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return an answer's text with its tool calls, in Hermes format."""
+    """Return an answer's text with its tool calls, in Hermes format, and a question mark for what is no text."""
     calls = []
     for call in message.get("tool_calls") or ():
         name, arguments = call["function"]["name"], call["function"]["arguments"]
-        with suppress(ValueError):  # the environment refuses what is no JSON, as it refuses any other text
+        # The environment refuses what is no JSON, as it refuses any other text; the second if it is nested too deep.
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
         calls.append(f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>")
-    return "\n".join([message.get("content") or "", *calls]).strip()
+    text = "\n".join([message.get("content") or "", *calls]).strip()
+    return text.encode("utf-8", "replace").decode()  # with half a surrogate pair no further request could be sent

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from verl_comprl.extractor.prompts.templates import headings
-from verl_comprl.untrusted import SYNTAX, folded, replace_marked, without_control_tokens
+from verl_comprl.untrusted import SYNTAX, folded, without_control_tokens
 
 # Marks of a list or of a heading, white space and tags: a reader takes "- **Outcome:**" for "Outcome:". Possessive, as
 # a tag can be matched in two ways, which would take exponential time.
@@ -26,13 +26,6 @@ _NUMBERS = re.compile(r"[\W_]*" + _NUMBER), re.compile(_BEHIND + _NUMBER)
 """At the beginning of a line, and behind a token."""
 _TOKEN = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|\{[^{}]*\}|\][^\[\]\s]{0,16}\[|(?<!\|)\|++[^|\s]{1,64}\|++")
 """May be a control token, from which the prompt is cleaned later: it stands for a space."""
-_OPEN = re.compile(
-    r"<(?=(?:/?(?:function|parameter)=|/?invoke\b|\|DSML\||seed:|/?minimax:)"
-    r"[^<>]*+(?:<|\Z|(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])> ))",
-    re.IGNORECASE,
-)
-"""Begin of a marker of ``untrusted.FAMILIES`` that can go over lines, and that only a ``>`` of the prompt would end: it
-would be removed with what is ours in it."""
 
 
 def quoted(text: str, *, part: str = "") -> str:
@@ -54,7 +47,7 @@ def quoted(text: str, *, part: str = "") -> str:
         number = after_empty and _first(_NUMBERS, views)
         lines.append(f"> {line}" if number or (heading and heading[1] != part) else line)
         after_empty = not all(view.strip() for view in views)
-    return replace_marked("".join(lines), _OPEN, "< ") if has_syntax else "".join(lines)
+    return "".join(lines)
 
 
 def _first(patterns: tuple[re.Pattern[str], re.Pattern[str]], views: Sequence[str]) -> re.Match[str] | None:
